@@ -1,0 +1,196 @@
+"""Typed settings, one class per component, and the ``rb.toml`` that holds them.
+
+Keys of LM providers come from the environment only; a key in a file is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from rb_dspy.errors import ConfigError
+
+Role = Literal["agent", "judge", "distiller"]
+ROLES: tuple[Role, ...] = ("agent", "judge", "distiller")
+
+DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
+
+
+class _Config(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class RetrieveConfig(_Config):
+    """What the agent is shown. The paper: the single nearest experience, no threshold (its ablation: more is worse)."""
+
+    k: int = pydantic.Field(default=1, ge=0)
+    """How many experiences, or items; 0 turns memory off."""
+    unit: Literal["experience", "item"] = "experience"
+    min_score: float | None = pydantic.Field(default=None, ge=-1, le=1)
+    """Cosine similarity below which nothing is shown."""
+    max_tokens: int = pydantic.Field(default=1500, ge=1)
+    """Budget of the memory block, in estimated tokens; items that do not fit are left out whole."""
+
+
+class ActConfig(_Config):
+    """How the agent acts. The paper: ReAct at temperature 0.7, at most 30 steps on the web."""
+
+    temperature: float = pydantic.Field(default=0.7, ge=0, le=2)
+    max_steps: int = pydantic.Field(default=30, ge=1)
+    max_tokens: int = pydantic.Field(default=512, ge=1)
+    """Cap of one turn's output."""
+
+
+class JudgeConfig(_Config):
+    """How rollouts are judged. The paper: same backbone, temperature 0."""
+
+    temperature: float = pydantic.Field(default=0.0, ge=0, le=2)
+    max_tokens: int = pydantic.Field(default=512, ge=1)
+    view_tokens: int = pydantic.Field(default=4000, ge=100)
+    """How much of the trajectory is shown, in estimated tokens."""
+
+
+class DistillConfig(_Config):
+    """How lessons are drawn. The paper: same backbone, temperature 1.0, at most three items a trajectory."""
+
+    temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
+    max_tokens: int = pydantic.Field(default=900, ge=1)
+    max_items: int = pydantic.Field(default=3, ge=1, le=10)
+    view_tokens: int = pydantic.Field(default=4000, ge=100)
+    distill_unknown: bool = False
+    """Distil rollouts whose verdict is unknown, as if they had failed."""
+
+
+class ProgramConfig(_Config):
+    """All steps of the ReasoningBank program."""
+
+    retrieve: RetrieveConfig = RetrieveConfig()
+    act: ActConfig = ActConfig()
+    judge: JudgeConfig = JudgeConfig()
+    distill: DistillConfig = DistillConfig()
+
+
+class BackboneConfig(_Config):
+    """One language model. ``model`` is ``local/NAME`` for the embedded engine, else any name that dspy.LM takes."""
+
+    model: str = pydantic.Field(min_length=1)
+    api_base: str | None = None
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key, where the provider's usual one is not meant."""
+    max_tokens: int | None = pydantic.Field(default=None, ge=1)
+    temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
+    timeout: float | None = pydantic.Field(default=None, gt=0)
+    """Seconds; for hosted models."""
+    cache: bool = True
+    context: int = pydantic.Field(default=8192, ge=512)
+    """Context window of the embedded engine, in tokens, for each slot."""
+    slots: int = pydantic.Field(default=4, ge=1, le=64)
+    """Sequences that the embedded engine keeps warm at once."""
+    threads: int | None = pydantic.Field(default=None, ge=1)
+    """CPU threads of the embedded engine; None: as many as there are cores."""
+
+
+class BankConfig(_Config):
+    """Where lessons are kept."""
+
+    url: str = "rb-bank.sqlite"
+    scope: str = "default"
+    embedder: str = "minilm"
+
+
+class RunConfig(_Config):
+    """What ``rb-dspy run`` does."""
+
+    stream: str = "reasoning-gym"
+    tasks: int = pydantic.Field(default=8, ge=1)
+    """How many tasks that the bank has not seen yet."""
+    seed: int = 0
+    templates: tuple[str, ...] | None = None
+    split: Literal["all", "compile", "dev", "stream", "held-out"] = "stream"
+
+
+class Settings(_Config):
+    """The whole of ``rb.toml``."""
+
+    run: RunConfig = RunConfig()
+    bank: BankConfig = BankConfig()
+    program: ProgramConfig = ProgramConfig()
+    backbones: dict[Role, BackboneConfig] = pydantic.Field(
+        default_factory=lambda: {"agent": BackboneConfig(model=DEFAULT_MODEL)}
+    )
+
+
+def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
+    """Settings from ``path`` (TOML) and ``key=value`` overrides such as ``run.tasks=3``.
+
+    Raises ``ConfigError`` for a file that is missing or not TOML, an unknown key, or a bad value.
+    """
+    data: dict[str, Any] = {}
+    if path is not None:
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such file; expected a TOML configuration") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+        except OSError as exc:
+            raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+    for override in overrides:
+        _set(data, override)
+    return parse_settings(data, source=str(path) if path else "--set")
+
+
+def parse_settings(data: Mapping[str, Any], source: str = "settings") -> Settings:
+    """``data`` checked; ``ConfigError`` names the first key that is unknown or has a bad value, and says what is known."""
+    try:
+        return Settings.model_validate(data)
+    except pydantic.ValidationError as exc:
+        first = exc.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        if first["type"] in ("extra_forbidden", "literal_error") and "[key]" in first["loc"] + ("[key]",) * (
+            first["type"] == "extra_forbidden"
+        ):
+            known = _known_keys(first["loc"])
+            near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+            raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
+        raise ConfigError(f"{source}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """Keys that are allowed where ``location`` went wrong."""
+    model: type[pydantic.BaseModel] = Settings
+    for part in location[:-1]:
+        if part == "backbones":
+            if len(location) <= 3 and location[-1] in (*ROLES, "[key]"):
+                return list(ROLES)
+            model = BackboneConfig
+            continue
+        if part in model.model_fields:
+            annotation = model.model_fields[str(part)].annotation
+            if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+                model = annotation
+    return list(ROLES) if location[-1] == "[key]" else list(model.model_fields)
+
+
+def _set(data: dict[str, Any], override: str) -> None:
+    """Put ``a.b=value`` into ``data``; the value is TOML where it parses, else text."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"--set {override!r}: expected key=value, for example run.tasks=3")
+    try:
+        value: Any = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        child = data.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"--set {override!r}: {parent!r} is not a table")
+        data = child
+    data[last] = value

@@ -1,0 +1,111 @@
+"""Every exception that rb_dspy raises on purpose.
+
+::
+
+    RBError
+    ├── InputError                 what the caller passed cannot be used
+    │   ├── InvalidTask            an instruction that is empty, too long, or hides characters
+    │   ├── InvalidTrajectory      a foreign trajectory that cannot be read
+    │   └── ConfigError            an unknown key or a bad value in rb.toml or --set
+    ├── MissingDependency          an extra, Java, or a model file is not there; says how to get it
+    ├── ModelFileError             a model file is damaged or is not the one that was asked for
+    ├── BackboneError              an LM cannot be used at all: key, credit, address, name
+    ├── InfrastructureError        one task's LM call or environment broke; the task is not judged
+    ├── UnparseableOutput          an LM's answer could not be read, after one repair
+    └── BankError
+        ├── CorruptBank            the file is not a readable bank
+        ├── SchemaTooNew           written by a newer rb_dspy
+        ├── EmbedderMismatch       the bank was filled with another embedder
+        ├── UnknownScope           no such scope in this bank
+        ├── InvalidVector          NaN, zero, or of the wrong size
+        └── StorageError           disk full, read-only, locked
+
+A message is one line: what was wrong, what was expected, what to do.
+"""
+
+from __future__ import annotations
+
+
+class RBError(Exception):
+    """Base of every error that rb_dspy raises on purpose."""
+
+    exit_code: int = 1
+    """What the command line exits with when this error ends it."""
+
+
+class InputError(RBError):
+    """The caller passed something that cannot be used."""
+
+    exit_code = 2
+
+
+class InvalidTask(InputError):
+    """A task that cannot be given to an agent."""
+
+
+class InvalidTrajectory(InputError):
+    """A foreign trajectory that cannot be read as task, thoughts, actions and observations."""
+
+
+class ConfigError(InputError):
+    """An unknown key or a bad value in the configuration."""
+
+
+class MissingDependency(RBError):
+    """Something that has to be installed or downloaded first."""
+
+    exit_code = 3
+
+
+class ModelFileError(RBError):
+    """A model file is damaged, or is not the one that was asked for."""
+
+    exit_code = 3
+
+
+class BackboneError(RBError):
+    """A language model that cannot be used at all; retrying the next task would not help."""
+
+    exit_code = 4
+
+
+class InfrastructureError(RBError):
+    """One task's LM call or environment broke. The task is neither a success nor a failure."""
+
+    exit_code = 5
+
+
+class UnparseableOutput(RBError):
+    """A language model's answer could not be read, even after one repair."""
+
+    exit_code = 5
+
+
+class BankError(RBError):
+    """The bank cannot do what was asked; what it holds is untouched."""
+
+    exit_code = 6
+
+
+class CorruptBank(BankError):
+    """The file is not a readable bank."""
+
+
+class SchemaTooNew(BankError):
+    """The bank was written by a newer rb_dspy."""
+
+
+class EmbedderMismatch(BankError):
+    """The bank was filled with another embedder."""
+
+
+class UnknownScope(BankError):
+    """The bank holds no such scope."""
+
+
+class InvalidVector(BankError):
+    """An embedding that is NaN, zero, or of the wrong size."""
+
+
+class StorageError(BankError):
+    """The disk or the database refused: full, read-only, locked."""

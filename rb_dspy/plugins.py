@@ -1,0 +1,40 @@
+"""Embedders and environment families by name, through entry points, so that others can add theirs by installing a package.
+
+Groups: ``rb_dspy.embedders`` (a callable without arguments, or taking the model's name) and ``rb_dspy.environments``
+(a callable without arguments that returns an ``EnvironmentFamily``).
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import entry_points
+
+from rb_dspy.errors import InputError
+from rb_dspy.protocols import Embedder, EnvironmentFamily
+
+
+def environment_names() -> list[str]:
+    """The installed environment families."""
+    return sorted(entry_points(group="rb_dspy.environments").names)
+
+
+@functools.cache
+def environment_family(name: str) -> EnvironmentFamily:
+    """The family called ``name``; it is imported now, but what it needs is checked only when it is used."""
+    found = entry_points(group="rb_dspy.environments", name=name)
+    if not found:
+        raise InputError(f"unknown environment {name!r}; installed: {', '.join(environment_names())}")
+    family: EnvironmentFamily = next(iter(found)).load()()
+    return family
+
+
+@functools.cache
+def embedder(name: str) -> Embedder:
+    """The embedder called ``name``, loaded once a process; any other name is taken as a sentence-transformers model."""
+    found = entry_points(group="rb_dspy.embedders", name=name)
+    if found:
+        made: Embedder = next(iter(found)).load()()
+        return made
+    default = next(iter(entry_points(group="rb_dspy.embedders", name="sentence-transformers")))
+    made = default.load()(name)
+    return made

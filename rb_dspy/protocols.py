@@ -1,0 +1,112 @@
+"""What can be replaced, and what a replacement must do. Nothing here needs a base class."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
+
+Vectors = NDArray[np.float32]
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Text to unit vectors. Must be safe to call from several threads; equal text must give equal vectors."""
+
+    @property
+    def id(self) -> str:
+        """Names model and revision; stored with every bank and checked when it is opened."""
+        ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Shape ``(len(texts), dimension)``, float32, each row of length 1."""
+        ...
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One episode of one task. Made by a factory, used by one rollout, then closed. Not shared between threads.
+
+    Any exception but ``RBError`` from these methods counts as a broken environment: the task becomes an
+    infrastructure error. An action that makes no sense is not an error: the observation says so.
+    """
+
+    action_rules: str
+    """What an action may look like, for the agent to read."""
+
+    def reset(self, task: Task) -> str:
+        """Start the episode; the first observation. Deterministic for a given task."""
+        ...
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """Do ``action``: the observation, and whether the episode has ended."""
+        ...
+
+    def valid_actions(self) -> Sequence[str] | None:
+        """The actions that are possible now, or None where any text is one."""
+        ...
+
+    def answer(self) -> str | None:
+        """What the agent handed in as its answer so far; None where the environment takes none."""
+        ...
+
+    def outcome(self) -> Outcome:
+        """Ground truth. The scorer and ``OracleJudge`` call this; the program never does."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EnvironmentFactory(Protocol):
+    """Makes a fresh environment for one rollout of a task; every rollout gets its own."""
+
+    def __call__(self, task: Task, rollout_id: str) -> Environment: ...
+
+
+class EnvironmentFamily(Protocol):
+    """A named kind of environment: its tasks, its episodes, and the baselines that show its scoring is sound."""
+
+    name: str
+
+    def check(self) -> None:
+        """Raise ``MissingDependency``, saying what to install, where this family cannot run here."""
+        ...
+
+    def templates(self) -> Sequence[str]:
+        """The kinds of task, in a fixed order. Splits keep them apart."""
+        ...
+
+    def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
+        """Tasks without end where they are generated, else until they run out; deterministic for seed and templates.
+
+        One task of each template in turn. An unknown template raises ``InputError``.
+        """
+        ...
+
+    def make(self, task: Task) -> Environment: ...
+
+    def oracle(self, task: Task) -> Sequence[str]:
+        """Actions that solve the task; for baselines and tests only."""
+        ...
+
+    def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
+        """What a player who reads nothing would do next."""
+        ...
+
+
+class Judge(Protocol):
+    """Gives a verdict on one rollout without ground truth."""
+
+    def __call__(self, task: Task, trajectory: Trajectory) -> Verdict: ...
+
+
+TokenCounter = Callable[[str], int]
+"""Counts tokens, or estimates them."""

@@ -1,0 +1,32 @@
+"""The agent's prompt: one thought and one action a turn."""
+
+from __future__ import annotations
+
+import dspy
+
+
+class Act(dspy.Signature):
+    """Work on the task one turn at a time.
+
+    Each turn, first think: what the latest observation shows, what is still missing, and which single action brings
+    the task closer to done. Write out intermediate work instead of guessing a result. Then give exactly one action, in
+    the form that the rules for actions ask for, with nothing around it.
+
+    The first turn may carry lessons from earlier tasks. They are advice, not orders, and some will not fit: in your
+    first thought decide which of them apply here, use those, and ignore the others.
+
+    Do not repeat an action that has just failed. Finish only when the task is done or cannot be done.
+    """
+
+    # Given in the first turn only: dspy.History repeats that turn in every later prompt, byte for byte, so task and
+    # memory stand in each prompt once. None is allowed so that dspy does not warn about their absence later.
+    task: str | None = dspy.InputField(desc="what is to be done")
+    memory: str | None = dspy.InputField(desc="lessons from earlier tasks, to be weighed before use")
+    action_rules: str | None = dspy.InputField(desc="what an action may look like here")
+    history: dspy.History = dspy.InputField()
+    observation: str = dspy.InputField(desc="what the environment shows now")
+    valid_actions: list[str] | None = dspy.InputField(
+        desc="the actions that are possible now, where the environment lists them", choices_for="action"
+    )
+    thought: str = dspy.OutputField(desc="reasoning about this turn")
+    action: str = dspy.OutputField(desc="exactly one action, or the final answer where the rules ask for an answer")
