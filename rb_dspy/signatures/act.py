@@ -25,8 +25,7 @@ class Act(dspy.Signature):
     action_rules: str | None = dspy.InputField(desc="what an action may look like here")
     history: dspy.History = dspy.InputField()
     observation: str = dspy.InputField(desc="what the environment shows now")
-    valid_actions: list[str] | None = dspy.InputField(
-        desc="the actions that are possible now, where the environment lists them", choices_for="action"
-    )
+    # The name is a convention: an adapter that can constrain output restricts "action" to what "valid_actions" holds.
+    valid_actions: list[str] | None = dspy.InputField(desc="the actions that are possible now, where they are known")
     thought: str = dspy.OutputField(desc="reasoning about this turn")
     action: str = dspy.OutputField(desc="exactly one action, or the final answer where the rules ask for an answer")

@@ -6,11 +6,10 @@ import pydantic
 
 
 class MemoryDraft(pydantic.BaseModel):
-    """A lesson that a distiller proposes; the bank decides whether to admit it.
+    """A lesson for other tasks."""
 
-    Three fields, as in the paper (section 3.1): a title, a one-sentence description, and a content of one to three
-    sentences.
-    """
+    # The docstring above is part of the distillers' prompts. The three fields are the paper's (section 3.1). A distiller
+    # proposes drafts; the bank decides what it admits.
 
     model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True)
 

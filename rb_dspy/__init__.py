@@ -1,0 +1,1 @@
+"""ReasoningBank as an optimizable DSPy program."""
