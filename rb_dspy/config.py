@@ -86,7 +86,8 @@ class BackboneConfig(_Config):
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
     timeout: float | None = pydantic.Field(default=None, gt=0)
     """Seconds; for hosted models."""
-    cache: bool = True
+    cache: bool = False
+    """Whether dspy may answer from its cache; off, so that what a run reports is what it cost."""
     context: int = pydantic.Field(default=8192, ge=512)
     """Context window of the embedded engine, in tokens, for each slot."""
     slots: int = pydantic.Field(default=4, ge=1, le=64)
@@ -120,13 +121,11 @@ class Settings(_Config):
     run: RunConfig = RunConfig()
     bank: BankConfig = BankConfig()
     program: ProgramConfig = ProgramConfig()
-    backbones: dict[Role, BackboneConfig] = pydantic.Field(
-        default_factory=lambda: {"agent": BackboneConfig(model=DEFAULT_MODEL)}
-    )
+    backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
 
 
 def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
-    """Settings from ``path`` (TOML) and ``key=value`` overrides such as ``run.tasks=3``.
+    """Settings from ``path`` (TOML) and ``key=value`` overrides such as ``run.tasks=3``; the overrides win.
 
     Raises ``ConfigError`` for a file that is missing or not TOML, an unknown key, or a bad value.
     """
@@ -146,36 +145,34 @@ def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Se
 
 
 def parse_settings(data: Mapping[str, Any], source: str = "settings") -> Settings:
-    """``data`` checked; ``ConfigError`` names the first key that is unknown or has a bad value, and says what is known."""
+    """``data``, checked. ``ConfigError`` names the first key that is unknown or has a bad value."""
     try:
         return Settings.model_validate(data)
     except pydantic.ValidationError as exc:
         first = exc.errors()[0]
-        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        if first["type"] in ("extra_forbidden", "literal_error") and "[key]" in first["loc"] + ("[key]",) * (
-            first["type"] == "extra_forbidden"
-        ):
-            known = _known_keys(first["loc"])
-            near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+        location = [str(part) for part in first["loc"] if part != "[key]"]
+        key = ".".join(location)
+        if first["type"] == "extra_forbidden" or "[key]" in first["loc"]:
+            known = _known_keys(location)
+            near = difflib.get_close_matches(location[-1], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
             raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
         raise ConfigError(f"{source}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """Keys that are allowed where ``location`` went wrong."""
+def _known_keys(location: list[str]) -> list[str]:
+    """The keys that are allowed where the last part of ``location`` stands."""
     model: type[pydantic.BaseModel] = Settings
-    for part in location[:-1]:
+    for i, part in enumerate(location[:-1]):
         if part == "backbones":
-            if len(location) <= 3 and location[-1] in (*ROLES, "[key]"):
+            if i == len(location) - 2:
                 return list(ROLES)
             model = BackboneConfig
-            continue
-        if part in model.model_fields:
-            annotation = model.model_fields[str(part)].annotation
+        elif part in model.model_fields:
+            annotation = model.model_fields[part].annotation
             if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
                 model = annotation
-    return list(ROLES) if location[-1] == "[key]" else list(model.model_fields)
+    return list(model.model_fields)
 
 
 def _set(data: dict[str, Any], override: str) -> None:

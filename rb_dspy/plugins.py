@@ -1,4 +1,4 @@
-"""Embedders and environment families by name, through entry points, so that others can add theirs by installing a package.
+"""Embedders and environment families by name, through entry points: others add theirs by installing a package.
 
 Groups: ``rb_dspy.embedders`` (a callable without arguments, or taking the model's name) and ``rb_dspy.environments``
 (a callable without arguments that returns an ``EnvironmentFamily``).
@@ -36,5 +36,5 @@ def embedder(name: str) -> Embedder:
         made: Embedder = next(iter(found)).load()()
         return made
     default = next(iter(entry_points(group="rb_dspy.embedders", name="sentence-transformers")))
-    made = default.load()(name)
-    return made
+    other: Embedder = default.load()(name)
+    return other

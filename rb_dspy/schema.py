@@ -1,7 +1,7 @@
 """The values that flow through the loop: frozen, typed, JSON in and out.
 
-Words (see the glossary in the README): a *verdict* is a judge's opinion; an *outcome* is the environment's ground truth and
-reaches the scorer only. A *draft* is proposed by a distiller; an *item* has been admitted to a bank.
+Words: a *verdict* is a judge's opinion; an *outcome* is the environment's ground truth and reaches the scorer only. A
+*draft* is proposed by a distiller; an *item* has been admitted to a bank.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Task(_Frozen):
 
     ``env`` names the environment family and ``env_args`` are its arguments; the agent, the judge and the distiller see
     ``instruction`` only. ``template`` groups tasks that were made alike, so that splits can keep them apart.
-    Raises ``InvalidTask`` for an instruction that is empty, longer than ``MAX_INSTRUCTION``, or hides characters.
+    Raises ``InvalidTask`` for an instruction that is empty, too long, or hides characters.
     """
 
     id: str
@@ -88,8 +88,8 @@ class Task(_Frozen):
             raise InvalidTask("the instruction is empty; expected text that says what is to be done")
         if len(value) > MAX_INSTRUCTION:
             raise InvalidTask(
-                f"the instruction has {len(value):,} characters; expected at most {MAX_INSTRUCTION:,}: shorten it, or let"
-                " the environment show the long part as an observation"
+                f"the instruction has {len(value):,} characters; expected at most {MAX_INSTRUCTION:,}: shorten it, or"
+                " let the environment show the long part as an observation"
             )
         hidden = hidden_characters(value)
         if hidden:
@@ -154,8 +154,8 @@ Label = Literal["success", "failure", "unknown"]
 class Verdict(_Frozen):
     """A judge's word on a rollout; never ground truth.
 
-    ``unknown``: the judge abstained or could not be understood; nothing is distilled. ``confidence`` is in [0, 1], or None where the judge
-    gives none, as in the paper.
+    ``unknown``: the judge abstained or could not be understood; nothing is distilled. ``confidence`` is in [0, 1], or
+    None where the judge gives none, as in the paper.
     """
 
     label: Label

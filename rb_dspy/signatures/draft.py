@@ -17,4 +17,6 @@ class MemoryDraft(pydantic.BaseModel):
     description: str = pydantic.Field(
         min_length=3, max_length=400, description="one sentence: when to use this, and when not to"
     )
-    content: str = pydantic.Field(min_length=3, max_length=1200, description="one to three sentences: what to do and why")
+    content: str = pydantic.Field(
+        min_length=3, max_length=1200, description="one to three sentences: what to do and why"
+    )

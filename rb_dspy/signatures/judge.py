@@ -19,7 +19,9 @@ class Judge(dspy.Signature):
     """
 
     task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the transcript: thoughts, actions, observations; long ones are cut in the middle")
+    trajectory: str = dspy.InputField(
+        desc="the transcript: thoughts, actions, observations; long ones are cut in the middle"
+    )
     final_state: str = dspy.InputField(desc="the last observation and the final answer, if one was given")
     reasons: str = dspy.OutputField(desc="the evidence, in a few sentences, with the step that decided it")
     label: Literal["success", "failure"] = dspy.OutputField()

@@ -1,0 +1,130 @@
+# From a bare Python to a running program: `make run`. From a fresh clone to tested: `make test`.
+#
+# The set-up is done once. Each finished part leaves a stamp in the virtual environment, named after the contents it was made
+# from, so a second run does nothing, and a changed lock, pyproject.toml or location does that part again.
+
+MODEL      ?= qwen2.5-coder-1.5b
+TEST_MODEL ?= smollm2-135m
+ARGS       ?=
+PYTHON     ?=
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP    := $(BIN)/python -m pip install -qq --no-input --progress-bar off --disable-pip-version-check
+LOCK   ?= requirements.lock
+LOCKS  := requirements-build.lock $(LOCK) requirements-torch.txt
+
+key     = $(shell $(1) 2>/dev/null | cksum | cut -d ' ' -f 1)
+CREATED := $(STAMPS)/venv-$(call key,pwd)
+LOCKED  := $(STAMPS)/locked-$(call key,cat $(LOCKS))
+PACKAGE := $(STAMPS)/package-$(call key,cat pyproject.toml)
+stamp   = @mkdir -p $(STAMPS) && rm -f $(STAMPS)/$(1)-* && touch $@
+
+.PHONY: help run test check setup lock clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make run     set up, fetch the language model, run a stream of tasks        (ARGS="..." goes to rb-dspy run)'
+	@echo 'make test    set up, fetch the small test model, run all tests              (ARGS="..." goes to pytest)'
+	@echo 'make check   lint, formatting, types, floors'
+	@echo 'make setup   only the virtual environment in $(VENV): locked dependencies and this package'
+	@echo 'make lock    pin the dependencies of pyproject.toml again, changing only what must (UPGRADE=1: the newest of all)'
+	@echo 'make clean   remove the virtual environment and caches; banks and models stay'
+	@echo 'PYTHON=...   the interpreter to set up with (3.11 or newer); MODEL=... the language model for make run'
+	@echo 'LOCK=requirements-all.lock   every extra, also those for web, swe, postgres and ray'
+
+run: setup $(STAMPS)/model-$(MODEL)
+	$(BIN)/rb-dspy run $(ARGS)
+
+test: setup $(STAMPS)/model-$(TEST_MODEL)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pip --disable-pip-version-check check
+
+setup: $(PACKAGE)
+
+# The first usable interpreter. A virtual environment that was made in another folder, or whose Python is gone, is replaced.
+$(CREATED):
+	@usable='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))'; python=; seen=; \
+	for each in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14 python); do \
+	  if $$each -c "$$usable" >/dev/null 2>&1; then \
+	    seen=$$each; \
+	    if $$each -c 'import ensurepip, venv' >/dev/null 2>&1; then python=$$each; break; fi; \
+	  fi; \
+	done; \
+	if [ -z "$$seen" ]; then \
+	  echo 'error: no Python from 3.11 to 3.14 found$(if $(PYTHON), as "$(PYTHON)"); install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; \
+	elif [ -z "$$python" ]; then \
+	  echo "error: $$seen cannot make virtual environments; install its venv module (Debian, Ubuntu: the package python3-venv)" >&2; exit 1; \
+	fi; \
+	clear=; if ls $(STAMPS)/venv-* >/dev/null 2>&1 || ! $(BIN)/python -c '' >/dev/null 2>&1; then clear=--clear; fi; \
+	echo "Creating $(VENV) with $$($$python --version)"; \
+	$$python -m venv $$clear $(VENV)
+	$(call stamp,venv)
+
+# Build tools first: a few dependencies come as source and are built with these, not with whatever is newest today.
+# pycosat needs a C compiler; only reasoning-gym's zebra puzzles use it. torch carries no hash, so that a CPU build that pip finds
+# on the machine may serve; requirements-torch.txt pins what the other builds need as well.
+$(LOCKED): $(CREATED)
+	@echo 'Installing the locked dependencies (some minutes, about 2 GB)'
+	@$(PIP) --no-deps --require-hashes -r requirements-build.lock
+	@if $(BIN)/python -c 'import os, shutil, sys, sysconfig as s; \
+	    sys.exit(not (shutil.which(s.get_config_var("CC").split()[0]) and os.path.exists(s.get_path("include") + "/Python.h")))'; \
+	then cp $(LOCK) $(STAMPS)/requirements.txt; \
+	else echo 'No C compiler, or no Python headers: leaving out pycosat'; \
+	  awk '/^[a-z]/ { keep = !/^pycosat==/ } keep' $(LOCK) >$(STAMPS)/requirements.txt; fi
+	@$(PIP) --no-deps --no-build-isolation --require-hashes -r $(STAMPS)/requirements.txt
+	@echo 'Installing torch'
+	@$(PIP) --constraint requirements-torch.txt torch
+	$(call stamp,locked)
+
+$(PACKAGE): $(LOCKED)
+	@echo 'Installing rb_dspy itself'
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	$(call stamp,package)
+
+$(STAMPS)/model-%: $(PACKAGE)
+	@echo 'Fetching the language model $*'
+	@$(BIN)/rb-dspy models get $*
+	@touch $@
+
+# One resolution for all: requirements.lock (core, local, text, dev), requirements-all.lock (every extra), both without torch
+# and what belongs to its GPU builds, which are in requirements-torch.txt. Pins that still fit stay, unless UPGRADE is set.
+TORCH  := torch==2.13.0
+UV     ?= build/uv/bin/uv
+COMPILE = $(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --no-annotate --no-emit-index-url \
+          --no-emit-find-links --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
+GPU    := ^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==
+
+build/uv/bin/uv:
+	$(or $(PYTHON),python3) -m venv build/uv
+	@build/uv/bin/python -m pip install -qq --disable-pip-version-check uv==0.13.8
+
+lock: $(filter build/%,$(UV))
+	@mkdir -p build/lock
+	@printf 'hatchling\neditables\nsetuptools\n' >build/lock/build.in
+	@echo '$(TORCH)' >build/lock/torch.in
+	@cat requirements.lock requirements-torch.txt >build/lock/full.txt 2>/dev/null || :
+	@echo 'Resolving'
+	@$(COMPILE) pyproject.toml build/lock/build.in build/lock/torch.in --extra local --extra text --extra dev \
+	  --output-file build/lock/full.txt >/dev/null
+	@{ echo '# Made by make lock. Constraints: torch and, for its GPU builds only, what they need.'; \
+	  grep -E '$(GPU)' build/lock/full.txt; } >requirements-torch.txt
+	@echo 'Hashing'
+	@set -e; skip=$$(sed -nE 's/$(GPU).*/--no-emit-package \1/p' build/lock/full.txt); \
+	$(COMPILE) --generate-hashes --constraint build/lock/full.txt pyproject.toml build/lock/build.in \
+	  --extra local --extra text --extra dev $$skip --output-file requirements.lock >/dev/null; \
+	$(COMPILE) --generate-hashes --constraint build/lock/full.txt build/lock/build.in --output-file requirements-build.lock >/dev/null; \
+	$(COMPILE) --generate-hashes --constraint build/lock/full.txt pyproject.toml build/lock/build.in \
+	  --all-extras $$skip --output-file requirements-all.lock >/dev/null
+	@wc -l requirements*.lock requirements-torch.txt
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find rb_dspy tests experiments -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,130 @@
+"""Which language model plays which role, bound when a call is made.
+
+No LM is ever pinned on a predictor: pinned LMs are dropped or deep-copied by optimizers and end up in saved state.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import dspy
+
+from rb_dspy.config import ROLES, BackboneConfig, Role
+from rb_dspy.errors import BackboneError, ConfigError
+
+LMLike = "dspy.BaseLM | BackboneConfig | str"
+
+_active: ContextVar[Backbones | None] = ContextVar("rb_dspy_backbones", default=None)
+
+
+class Backbones:
+    """Role -> LM.
+
+    Each role takes a ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
+    ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back to the agent's LM; without an agent, to the one
+    of ``dspy.configure``. Copies of a program share their backbones, and no program saves them.
+    """
+
+    def __init__(self, agent: Any = None, judge: Any = None, distiller: Any = None) -> None:
+        given = {"agent": agent, "judge": judge, "distiller": distiller}
+        self._lms: dict[str, Any] = {role: _as_lm(lm) for role, lm in given.items() if lm is not None}
+
+    @classmethod
+    def from_settings(cls, configs: Mapping[Role, BackboneConfig]) -> Backbones:
+        """Backbones as ``rb.toml`` describes them; equal configurations share one LM."""
+        made: list[tuple[BackboneConfig, Any]] = []
+        lms: dict[str, Any] = {}
+        for role, config in configs.items():
+            lm = next((lm for known, lm in made if known == config), None)
+            if lm is None:
+                lm = _as_lm(config)
+                made.append((config, lm))
+            lms[role] = lm
+        return cls(**lms)
+
+    def lm(self, role: str) -> Any:
+        """The LM of ``role``, or of the role it falls back to. Raises ``BackboneError`` where there is none."""
+        lm = self._lms.get(role) or self._lms.get("agent") or dspy.settings.lm
+        if lm is None:
+            raise BackboneError(
+                f"no language model for role {role!r}; give Backbones(agent=...), or call dspy.configure(lm=...)"
+            )
+        return lm
+
+    def roles(self) -> dict[str, Any]:
+        """Role -> LM, fallbacks filled in."""
+        return {role: self.lm(role) for role in ROLES}
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Make these the backbones of every step inside the block, and of contexts copied from it."""
+        token = _active.set(self)
+        try:
+            yield
+        finally:
+            _active.reset(token)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backbones:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise BackboneError("backbones are never saved or pickled; give the loaded program its own Backbones(...)")
+
+    def __repr__(self) -> str:
+        return f"Backbones({', '.join(f'{role}={lm.model}' for role, lm in self._lms.items())})"
+
+
+def lm_of(role: str) -> Any:
+    """The LM that plays ``role`` in this context."""
+    active = _active.get()
+    return (active or _NONE).lm(role)
+
+
+def adapter_for(lm: Any) -> Any:
+    """The adapter of ``dspy.configure`` if there is one; a grammar where ``lm``'s engine takes one; else plain chat.
+
+    No adapter here makes a second LM call of its own accord: the one repair belongs to ``rb_dspy.steps.ask``.
+    """
+    if dspy.settings.adapter is not None:
+        return dspy.settings.adapter
+    if "grammar" in (getattr(lm.engine, "supported_params", ()) if hasattr(lm, "engine") else ()):
+        from rb_dspy.backbones.grammar import GrammarAdapter
+
+        return GrammarAdapter()
+    return _CHAT
+
+
+def _as_lm(given: Any) -> Any:
+    if isinstance(given, dspy.BaseLM):
+        return given
+    if isinstance(given, str):
+        given = BackboneConfig(model=given)
+    if not isinstance(given, BackboneConfig):
+        raise ConfigError(f"a backbone is a dspy.LM, a BackboneConfig or a model's name; got {type(given).__name__}")
+    if given.model.startswith("local/"):
+        from rb_dspy.backbones.llamacpp import local_lm
+
+        return local_lm(given)
+    kwargs: dict[str, Any] = {}
+    if given.api_key_env is not None:
+        key = os.environ.get(given.api_key_env)
+        if not key:
+            raise BackboneError(
+                f"{given.model}: the environment variable {given.api_key_env} is not set; export the key"
+            )
+        kwargs["api_key"] = key
+    for name in ("api_base", "timeout", "temperature", "max_tokens"):
+        if getattr(given, name) is not None:
+            kwargs[name] = getattr(given, name)
+    try:
+        return dspy.LM(given.model, cache=given.cache, **kwargs)
+    except (ValueError, TypeError, dspy.LMError) as exc:
+        raise BackboneError(f"{given.model}: {exc}") from exc
+
+
+_NONE = Backbones()
+_CHAT = dspy.ChatAdapter(use_json_adapter_fallback=False)

@@ -1,0 +1,202 @@
+"""One LM call as every step makes it: bound to a role, sampled as configured, metered, repaired once, errors sorted.
+
+Steps are written as generators that yield what they want done (an ``Ask`` or a ``Do``) and get the result back;
+``drive`` and ``adrive`` run them, so the logic of a step stands once for sync and async.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import dspy
+from dspy.utils.exceptions import (
+    AdapterParseError,
+    ContextWindowExceededError,
+    LMAuthError,
+    LMBillingError,
+    LMConfigurationError,
+    LMError,
+    LMNotConfiguredError,
+    LMUnsupportedModelError,
+)
+
+from rb_dspy.backbones import Meter, adapter_for, lm_of, report
+from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
+from rb_dspy.schema import RoleUsage
+
+T = TypeVar("T")
+
+_FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LMNotConfiguredError, LMUnsupportedModelError)
+
+
+class ContextOverflow(InfrastructureError):
+    """The prompt does not fit the LM's context window; the step that asked may shorten it."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Wanted: one call of ``predict``, a ``dspy.Predict``, by the LM of ``role``."""
+
+    role: str
+    predict: Any
+    inputs: Mapping[str, Any]
+    temperature: float
+    max_tokens: int
+    rollout: int = 0
+    """Calls that differ in nothing else are distinct samples, for dspy's cache and for the local engine's seed."""
+
+    def run(self) -> Any:
+        """The prediction.
+
+        Raises ``UnparseableOutput``, ``ContextOverflow``, ``InfrastructureError`` or ``BackboneError``.
+        """
+        with _bound(self.role) as (lm, call):
+            config = self._sampling(lm)
+            try:
+                return self.predict(config=config, **self.inputs)
+            except AdapterParseError as exc:
+                with call.repair(exc):
+                    return self.predict(config=config, **self.inputs)
+
+    async def arun(self) -> Any:
+        """``run`` for asyncio."""
+        with _bound(self.role) as (lm, call):
+            config = self._sampling(lm)
+            try:
+                return await self.predict.acall(config=config, **self.inputs)
+            except AdapterParseError as exc:
+                with call.repair(exc):
+                    return await self.predict.acall(config=config, **self.inputs)
+
+    def _sampling(self, lm: Any) -> dict[str, Any]:
+        """What this call asks for, less what the LM itself was configured with: that wins."""
+        config: dict[str, Any] = {}
+        fixed = {name for name, value in getattr(lm, "kwargs", {}).items() if value is not None}
+        if "temperature" not in fixed:
+            config["temperature"] = self.temperature
+        if not fixed & {"max_tokens", "max_completion_tokens"}:
+            config["max_tokens"] = self.max_tokens
+        if "max_completion_tokens" in getattr(lm, "kwargs", {}):  # a reasoning model: it takes neither
+            config = {}
+        if self.rollout and lm.kwargs.get("temperature", self.temperature) != 0:
+            config["rollout_id"] = self.rollout
+            if "seed" in (getattr(getattr(lm, "engine", None), "supported_params", None) or ()):
+                config["seed"] = self.rollout
+        return config
+
+
+@dataclass(frozen=True)
+class Do:
+    """Wanted: the result of a function that may block, such as a step of an environment or a look into the bank."""
+
+    what: str
+    function: Callable[[], Any]
+
+    def run(self) -> Any:
+        """The function's result; anything it raises that is not ours becomes an ``InfrastructureError``."""
+        try:
+            return self.function()
+        except RBError:
+            raise
+        except Exception as exc:
+            raise InfrastructureError(f"{self.what} broke: {type(exc).__name__}: {exc}") from exc
+
+    async def arun(self) -> Any:
+        """``run`` in a thread that keeps this context."""
+        return await asyncio.to_thread(self.run)
+
+
+Routine = Generator[Ask | Do, Any, T]
+"""The logic of a step: yields what it wants done, returns the step's result."""
+
+
+def drive(routine: Routine[T]) -> T:
+    """Run a step to its end."""
+    try:
+        wanted = next(routine)
+        while True:
+            try:
+                result = wanted.run()
+            except RBError as exc:
+                wanted = routine.throw(exc)
+            else:
+                wanted = routine.send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+async def adrive(routine: Routine[T]) -> T:
+    """Run a step to its end without blocking the event loop."""
+    try:
+        wanted = next(routine)
+        while True:
+            try:
+                result = await wanted.arun()
+            except RBError as exc:
+                wanted = routine.throw(exc)
+            else:
+                wanted = routine.send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+@dataclass
+class _Call:
+    role: str
+    attempts: int = 1
+
+    @contextmanager
+    def repair(self, first: AdapterParseError) -> Iterator[None]:
+        """The one repair: ask again in another output format, which also makes it another prompt for every cache."""
+        self.attempts += 1
+        try:
+            with dspy.context(adapter=_JSON):
+                yield
+        except AdapterParseError as exc:
+            raise UnparseableOutput(
+                f"the {self.role}'s answer could not be read, nor its repair: {_one_line(first)}"
+            ) from exc
+
+
+_JSON = dspy.JSONAdapter()
+
+
+@contextmanager
+def _bound(role: str) -> Iterator[tuple[Any, _Call]]:
+    """Bind the role's LM, meter the call, and turn dspy's errors into ours."""
+    lm = lm_of(role)
+    meter = Meter(outer=dspy.settings.usage_tracker)
+    call = _Call(role)
+    started = time.perf_counter()
+    try:
+        with dspy.context(lm=lm, adapter=adapter_for(lm), usage_tracker=meter):
+            yield lm, call
+    except _FATAL as exc:
+        raise BackboneError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
+    except ContextWindowExceededError as exc:
+        raise ContextOverflow(f"{role} ({lm.model}): {_one_line(exc)}") from exc
+    except LMError as exc:
+        raise InfrastructureError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
+    finally:
+        report(
+            role,
+            RoleUsage(
+                calls=call.attempts,
+                prompt_tokens=meter.prompt_tokens,
+                completion_tokens=meter.completion_tokens,
+                cached_calls=max(0, call.attempts - meter.billed_calls),
+                seconds=time.perf_counter() - started,
+            ),
+        )
+
+
+def _one_line(exc: BaseException, limit: int = 300) -> str:
+    text = " ".join(str(exc).split()) or type(exc).__name__
+    return text if len(text) <= limit else f"{text[:limit]}…"

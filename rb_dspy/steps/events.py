@@ -1,0 +1,76 @@
+"""What happens inside the loop, as it happens: for progress displays and logs, never for the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from rb_dspy.schema import Experience, Step, Task, Trajectory, Verdict
+from rb_dspy.steps.memory import Memory
+
+
+@dataclass(frozen=True)
+class MemoryRetrieved:
+    """The agent is about to start with these lessons."""
+
+    task: Task
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class EpisodeStarted:
+    """The environment showed its first observation."""
+
+    task: Task
+    observation: str
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """One turn is over."""
+
+    task: Task
+    number: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The judge gave its verdict."""
+
+    task: Task
+    trajectory: Trajectory
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The bank holds the experience, durably."""
+
+    task: Task
+    experience: Experience
+
+
+Event = MemoryRetrieved | EpisodeStarted | StepTaken | Judged | Appended
+Listener = Callable[[Event], None]
+
+_listener: ContextVar[Listener | None] = ContextVar("rb_dspy_listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Send the events of this context, and of contexts copied from it, to ``listener``, which must not raise."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def emit(event: Event) -> None:
+    """Tell the listener, if there is one."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(event)

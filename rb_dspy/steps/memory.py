@@ -1,0 +1,42 @@
+"""What was retrieved for a task, and how it is shown to an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rb_dspy.schema import MemoryItem, Retrieved
+from rb_dspy.steps.view import estimate_tokens
+
+NO_MEMORY = "(no lessons yet)"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The lessons for one task. ``items`` are exactly those that stand in ``block``, in that order."""
+
+    retrieved: tuple[Retrieved, ...] = ()
+    items: tuple[MemoryItem, ...] = ()
+    block: str = NO_MEMORY
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+
+def render(retrieved: list[Retrieved], max_tokens: int) -> Memory:
+    """``retrieved`` as an agent reads it: title and content of each item (paper, section 3.2).
+
+    Every line is quoted and the field markers of dspy's chat format are broken up, so that a stored text cannot pass
+    for a turn of the conversation. Items are taken in order until the next would exceed ``max_tokens`` (estimated).
+    """
+    lines: list[str] = []
+    items: list[MemoryItem] = []
+    used = 0
+    for item in (item for match in retrieved for item in match.items):
+        text = f"{len(items) + 1}. {item.title}\n{item.content}".replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]")
+        quoted = "\n".join(f"> {line}" for line in text.splitlines())
+        used += estimate_tokens(quoted)
+        if used > max_tokens:
+            break
+        lines.append(quoted)
+        items.append(item)
+    return Memory(tuple(retrieved), tuple(items), "\n".join(lines) if lines else NO_MEMORY)

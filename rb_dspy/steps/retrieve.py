@@ -1,0 +1,49 @@
+"""Retrieve: which lessons does this task get?"""
+
+from __future__ import annotations
+
+import dspy
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.config import RetrieveConfig
+from rb_dspy.schema import Task
+from rb_dspy.steps.ask import Do, Routine, adrive, drive
+from rb_dspy.steps.events import MemoryRetrieved, emit
+from rb_dspy.steps.memory import Memory, render
+
+
+class Retrieve(dspy.Module):
+    """The nearest experiences by the task's own text (paper, section 3.2: top 1, no threshold).
+
+    A task never retrieves what was learned from itself. Reads the bank, never writes to it.
+    """
+
+    def __init__(self, config: RetrieveConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or RetrieveConfig()
+
+    def forward(self, task: Task, bank: MemoryBank) -> Memory:
+        """The lessons for ``task``."""
+        return drive(self._routine(task, bank))
+
+    async def aforward(self, task: Task, bank: MemoryBank) -> Memory:
+        """``forward`` for asyncio."""
+        return await adrive(self._routine(task, bank))
+
+    def _routine(self, task: Task, bank: MemoryBank) -> Routine[Memory]:
+        config = self.config
+        if config.k == 0:
+            return Memory()
+        found = yield Do(
+            "retrieval",
+            lambda: bank.retrieve(
+                task.instruction,
+                k=config.k,
+                unit=config.unit,
+                min_score=config.min_score,
+                exclude_tasks=(task.id,),
+            ),
+        )
+        memory = render(found, config.max_tokens)
+        emit(MemoryRetrieved(task, memory))
+        return memory

@@ -1,0 +1,100 @@
+"""Toy environments: small worlds whose rules are known, for tests, examples and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rb_dspy.schema import Outcome, Task
+
+
+class Corridor:
+    """Walk to the end of a corridor: ``length`` times ``forward``. Lists its valid actions.
+
+    ``env_args``: ``length`` (default 3). Reward: the part of the way that was walked.
+    """
+
+    action_rules = "one of the listed actions"
+
+    def __init__(self, length: int = 3) -> None:
+        self.length = length
+        self.position = 0
+
+    @classmethod
+    def make(cls, task: Task, rollout_id: str) -> Corridor:
+        """An ``EnvironmentFactory``."""
+        length = task.env_args.get("length", 3)
+        return cls(int(str(length)))
+
+    def reset(self, task: Task) -> str:
+        """At the start."""
+        self.position = 0
+        return f"You stand at the start of a corridor of {self.length} rooms."
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """``forward``, ``back`` or ``wait``."""
+        if action == "forward":
+            self.position += 1
+        elif action == "back":
+            self.position = max(0, self.position - 1)
+        elif action != "wait":
+            return f"Nothing happens: {action!r} is not possible here.", False
+        done = self.position >= self.length
+        return ("You are through." if done else f"You are in room {self.position}."), done
+
+    def valid_actions(self) -> Sequence[str] | None:
+        """Always the same three."""
+        return ("forward", "back", "wait")
+
+    def answer(self) -> str | None:
+        """None is asked for."""
+        return None
+
+    def outcome(self) -> Outcome:
+        """How far it went."""
+        return Outcome(reward=self.position / self.length, success=self.position >= self.length)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class Lock:
+    """Answer with the code of a lock. All locks of one ``maker`` open in the same way, so a lesson helps on the next.
+
+    ``env_args``: ``code``, which the task's text does not tell.
+    """
+
+    action_rules = "the code, nothing else"
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self._answer: str | None = None
+
+    @classmethod
+    def make(cls, task: Task, rollout_id: str) -> Lock:
+        """An ``EnvironmentFactory``."""
+        return cls(str(task.env_args["code"]))
+
+    def reset(self, task: Task) -> str:
+        """A keypad."""
+        return "The keypad waits for a code."
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """One try."""
+        self._answer = action
+        return ("It opens." if action == self._code else "It stays shut."), True
+
+    def valid_actions(self) -> Sequence[str] | None:
+        """Any text."""
+        return None
+
+    def answer(self) -> str | None:
+        """The code that was tried."""
+        return self._answer
+
+    def outcome(self) -> Outcome:
+        """Whether it opened."""
+        success = self._answer == self._code
+        return Outcome(reward=float(success), success=success, info={"code": self._code})
+
+    def close(self) -> None:
+        """Nothing to release."""

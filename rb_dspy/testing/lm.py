@@ -1,0 +1,176 @@
+"""A language model made of a function: what it answers depends on what it is asked, never on when or in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+import pydantic
+from dspy import lm15
+
+from rb_dspy.schema import visible
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a call asked. ``prompt["name"]`` is the latest value of an input field, over all turns."""
+
+    system: str
+    messages: tuple[tuple[str, str], ...]
+    """(role, text) of every message after the system's, oldest first."""
+    temperature: float | None = None
+    seed: int | None = None
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """Names of the output fields, in order."""
+        listed = self.system.split("Your output fields are:")[-1].split("All interactions will")[0]
+        return tuple(re.findall(r"\d+\. `(\w+)`", listed))
+
+    @property
+    def text(self) -> str:
+        """Everything the model gets to read."""
+        return "\n".join([self.system, *(text for _, text in self.messages)])
+
+    @property
+    def turns(self) -> int:
+        """How often the model has already answered in this conversation."""
+        return sum(role == "assistant" for role, _ in self.messages)
+
+    def __getitem__(self, name: str) -> str:
+        values = self.all(name)
+        if not values:
+            raise KeyError(name)
+        return values[-1]
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.all(name))
+
+    def all(self, name: str) -> list[str]:
+        """Every value of an input field, oldest first."""
+        found: list[str] = []
+        for role, text in self.messages:
+            if role == "user":
+                body = text.split("\n\nRespond with ")[0]
+                parts = re.split(r"^\[\[ ## (\w+) ## \]\]\n", body, flags=re.MULTILINE)
+                found += [value.strip() for key, value in zip(parts[1::2], parts[2::2], strict=True) if key == name]
+        return found
+
+
+Reply = Mapping[str, Any] | str
+"""Values of the output fields; or the raw text that comes back, for answers that cannot be read."""
+
+Script = Callable[[Prompt], Reply]
+"""May raise: an ``lm15`` error is what a provider's failure looks like to dspy."""
+
+
+class ScriptedEngine:
+    """A dspy engine around a script. Keeps every prompt it saw, in ``prompts``. Thread-safe."""
+
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
+
+    def __init__(self, script: Script, *, latency: float = 0.0) -> None:
+        self.script = script
+        self.latency = latency
+        self.prompts: list[Prompt] = []
+        self._lock = threading.Lock()
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request."""
+        if self.latency:
+            time.sleep(self.latency)
+        return self._answer(request)
+
+    def _answer(self, request: lm15.Request) -> lm15.Response:
+        prompt = _read(request)
+        with self._lock:
+            self.prompts.append(prompt)
+        reply = self.script(prompt)
+        as_json = request.config.response_format is not None
+        text = reply if isinstance(reply, str) else _render(reply, as_json=as_json)
+        tokens = (len(prompt.text) // 4, len(text) // 4)
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant(text or " "),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=tokens[0], output_tokens=tokens[1], total_tokens=sum(tokens)),
+        )
+
+    def stream(self, request: lm15.Request) -> Any:
+        """The answer as events."""
+        return lm15.response_to_events(self.complete(request))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ScriptedEngine:
+        return self
+
+
+class AsyncScriptedEngine:
+    """The same for asyncio; shares the script and the record of prompts."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine = engine
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request."""
+        if self.engine.latency:
+            await asyncio.sleep(self.engine.latency)
+        return self.engine._answer(request)
+
+    async def stream(self, request: lm15.Request) -> Any:
+        """The answer as events."""
+        for event in lm15.response_to_events(await self.complete(request)):
+            yield event
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AsyncScriptedEngine:
+        return self
+
+
+def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 0.0, **kwargs: Any) -> Any:
+    """A ``dspy.LM`` that answers with ``script``; ``lm.engine.prompts`` is what it was asked.
+
+    ``latency`` in seconds, a call. Not cached and not retried unless asked for.
+    """
+    engine = ScriptedEngine(script, latency=latency)
+    options = {"cache": False, "num_retries": 0, **kwargs}
+    return dspy.LM(model, engine=engine, async_engine=AsyncScriptedEngine(engine), **options)
+
+
+def _read(request: lm15.Request) -> Prompt:
+    system = request.system
+    if not isinstance(system, str):
+        system = "" if system is None else "".join(getattr(part, "text", "") for part in system)
+    messages = tuple((message.role, visible(message.text or "")) for message in request.messages)
+    return Prompt(system, messages, request.config.temperature, request.config.seed)
+
+
+def _render(reply: Mapping[str, Any], *, as_json: bool) -> str:
+    plain = {name: _plain(value) for name, value in reply.items()}
+    if as_json:
+        return json.dumps(plain)
+    fields = [
+        f"[[ ## {name} ## ]]\n{value if isinstance(value, str) else json.dumps(value)}" for name, value in plain.items()
+    ]
+    return "\n\n".join([*fields, "[[ ## completed ## ]]"])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump()
+    if isinstance(value, list | tuple):
+        return [_plain(element) for element in value]
+    return value
