@@ -3,16 +3,16 @@
 # The set-up is done once. Each finished part leaves a stamp in the virtual environment, named after the contents it was made
 # from, so a second run does nothing, and a changed lock, pyproject.toml or location does that part again.
 
-MODEL      ?= qwen2.5-coder-1.5b
-TEST_MODEL ?= smollm2-135m
-ARGS       ?=
+MODEL      := qwen2.5-coder-1.5b
+TEST_MODEL := smollm2-135m
+ARGS       :=
 PYTHON     ?=
 
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP    := $(BIN)/python -m pip install -qq --no-input --progress-bar off --disable-pip-version-check
-LOCK   ?= requirements.lock
+LOCK   := requirements.lock
 LOCKS  := requirements-build.lock $(LOCK) requirements-torch.txt
 
 key     = $(shell $(1) 2>/dev/null | cksum | cut -d ' ' -f 1)
@@ -45,7 +45,6 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pip --disable-pip-version-check check
 
 setup: $(PACKAGE)
 

@@ -16,6 +16,7 @@ import pydantic
 from rb_dspy.errors import ConfigError
 
 Role = Literal["agent", "judge", "distiller"]
+Split = Literal["all", "compile", "dev", "stream", "held-out"]
 ROLES: tuple[Role, ...] = ("agent", "judge", "distiller")
 
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
@@ -107,12 +108,13 @@ class BankConfig(_Config):
 class RunConfig(_Config):
     """What ``rb-dspy run`` does."""
 
-    stream: str = "reasoning-gym"
+    stream: str = "reasoning-gym-small"
+    """A named stream (``rb-dspy envs``), or a ``.jsonl`` file of tasks."""
     tasks: int = pydantic.Field(default=8, ge=1)
     """How many tasks that the bank has not seen yet."""
     seed: int = 0
     templates: tuple[str, ...] | None = None
-    split: Literal["all", "compile", "dev", "stream", "held-out"] = "stream"
+    split: Split = "all"
 
 
 class Settings(_Config):

@@ -1,1 +1,1 @@
-"""TODO-docstring."""
+"""The command line: ``rb-dspy``."""

@@ -1,28 +1,22 @@
-"""Ordered tasks, and running a program over them with one bank."""
+"""Ordered tasks: named streams of the installed environments, and files of tasks."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
-import dspy
 import pydantic
 
-from rb_dspy.bank import MemoryBank
-from rb_dspy.environments import ScoredEnvironments
+from rb_dspy.config import Split
 from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES
-from rb_dspy.errors import InfrastructureError, InputError, InvalidTask, RBError
+from rb_dspy.errors import InputError, InvalidTask, RBError
 from rb_dspy.plugins import environment_family, environment_names
-from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Outcome, Task
-
-Split = Literal["all", "compile", "dev", "stream", "held-out"]
+from rb_dspy.schema import Task
 
 SHARES: dict[str, float] = {"compile": 0.3, "dev": 0.15, "stream": 0.35, "held-out": 0.2}
 """How many of a family's templates each split gets."""
@@ -123,62 +117,6 @@ def split_templates(templates: Sequence[str], split: Split, *, shares: dict[str,
             return [template for template in templates if template in chosen]
         start = end
     raise InputError(f"unknown split {split!r}; known: all, {', '.join(shares)}")
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """One task of a run. ``outcome`` is ground truth, read after the program was done; None where there is none.
-
-    ``error`` is set instead of ``prediction`` when infrastructure broke: the task is neither success nor failure.
-    """
-
-    task: Task
-    prediction: dspy.Prediction | None = None
-    outcome: Outcome | None = None
-    error: str = ""
-
-    @property
-    def agreed(self) -> bool | None:
-        """Whether the judge said what the environment says; None where one of them said nothing."""
-        if self.prediction is None or self.outcome is None or self.prediction.verdict.label == "unknown":
-            return None
-        return bool((self.prediction.verdict.label == "success") == self.outcome.success)
-
-
-@dataclass
-class RunReport:
-    """What came of a run so far."""
-
-    run_id: str
-    results: list[TaskResult] = field(default_factory=list)
-
-
-def run_stream(
-    program: ReasoningBank,
-    stream: TaskStream,
-    bank: MemoryBank,
-    *,
-    run_id: str,
-    on_result: Callable[[TaskResult], None] = lambda result: None,
-) -> RunReport:
-    """Run ``program`` over ``stream`` in order; every task's experience is in ``bank`` before the next begins.
-
-    A task whose infrastructure breaks is recorded with its error and the run goes on. ``BackboneError`` and every other
-    ``RBError`` end the run: they would break every task that follows; what was done stays in the bank.
-    """
-    report = RunReport(run_id)
-    scored = ScoredEnvironments(program.environments)
-    with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
-        for task in stream:
-            try:
-                prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
-            except InfrastructureError as exc:
-                result = TaskResult(task, outcome=scored.outcome(task.id, "0"), error=str(exc))
-            else:
-                result = TaskResult(task, prediction, scored.outcome(task.id, prediction.trajectory.rollout_id))
-            report.results.append(result)
-            on_result(result)
-    return report
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,66 @@
+"""Does each role's language model answer?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from rb_dspy.backbones.roles import Backbones, adapter_for
+from rb_dspy.config import ROLES, BackboneConfig, Role
+from rb_dspy.errors import RBError
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one role's LM did when it was asked one small question. ``problem`` is empty where it answered."""
+
+    role: str
+    model: str
+    answer: str = ""
+    seconds: float = 0.0
+    problem: str = ""
+
+
+def check(configs: dict[Role, BackboneConfig]) -> Iterator[Check]:
+    """Call each role once, without cache and without retries. Roles that are not configured are the agent's."""
+    for role in ROLES:
+        config = configs.get(role) or configs.get("agent")
+        if config is None:
+            yield Check(role, "", problem="no model configured; set backbones.agent.model in rb.toml")
+            continue
+        started = time.perf_counter()
+        try:
+            answer = _ask(Backbones.from_settings({"agent": config}).lm("agent"))
+        except (RBError, dspy.DSPyError) as exc:
+            yield Check(role, config.model, seconds=time.perf_counter() - started, problem=explain(exc, config.model))
+        else:
+            yield Check(role, config.model, answer, time.perf_counter() - started)
+
+
+def explain(exc: BaseException, model: str) -> str:
+    """One line: what is wrong with ``model`` and what to do about it."""
+    text = " ".join(str(exc).split())
+    kind = type(exc).__name__
+    hint = {
+        "LMAuthError": "the provider refused the key: check the environment variable that holds it",
+        "LMNotConfiguredError": "no key: export the provider's key, or name its variable in api_key_env",
+        "LMBillingError": "the account has no credit left",
+        "LMTransportError": "the server cannot be reached: check api_base and that it runs",
+        "LMTimeoutError": "the server did not answer in time: check api_base, or raise timeout",
+        "LMUnsupportedModelError": f"the provider has no model {model.partition('/')[2]!r}: check its name",
+        "LMConfigurationError": "the model's name or settings are not usable: expected PROVIDER/MODEL",
+        "LMRateLimitError": "too many requests just now: try again later",
+        "LMServerError": "the provider's server failed: try again later",
+    }.get(kind)
+    return f"{hint} ({text[:160]})" if hint else text[:240]
+
+
+def _ask(lm: Any) -> str:
+    question = dspy.Predict("question: str -> answer: str")
+    with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=adapter_for(lm)):
+        said = question(question="Which colour has a clear sky at noon? Answer in one word.", config={"max_tokens": 200})
+    return str(said.answer).strip()

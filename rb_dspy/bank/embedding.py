@@ -1,0 +1,35 @@
+"""Vectors that can be trusted: an embedder's answer is checked before anything is stored or ranked with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rb_dspy.errors import InvalidVector
+from rb_dspy.protocols import Embedder, Vectors
+
+_SMALLEST = 1e-6
+
+
+def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
+    """Unit float32 rows, shape ``(len(texts), dimension)``.
+
+    Raises ``InvalidVector`` for an answer of another shape and for rows that are zero or hold NaN or infinity. Rows of
+    another length than 1 are scaled, so that inner products are cosines. What the embedder raises is passed on.
+    """
+    answer = embedder.embed(texts)
+    try:
+        rows = np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError) as exc:
+        raise InvalidVector(f"embedder {embedder.id}: not an array of numbers ({exc})") from exc
+    if rows.shape != (len(texts), dimension):
+        raise InvalidVector(
+            f"embedder {embedder.id}: gave an array of shape {rows.shape}; expected {(len(texts), dimension)}"
+        )
+    lengths = np.linalg.norm(rows, axis=1)
+    for row in np.flatnonzero(~(np.isfinite(lengths) & (lengths > _SMALLEST))).tolist():
+        kind = "zero" if np.isfinite(lengths[row]) else "NaN or infinite"
+        raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}; nothing was stored")
+    unit: Vectors = (rows / lengths[:, None]).astype(np.float32)
+    return unit

@@ -1,0 +1,49 @@
+"""What every command shares: options, settings, output, and how errors end a command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import typer
+from rich.console import Console
+
+from rb_dspy.config import Settings, load_settings
+
+CONFIG_FILE = Path("rb.toml")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML settings; default: rb.toml in this folder, if there is one.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
+]
+BankOption = Annotated[str | None, typer.Option("--bank", help="The bank's file.")]
+ScopeOption = Annotated[str | None, typer.Option("--scope", help="The bank's scope.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+out = Console(highlight=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def settings(config: Path | None, overrides: Iterable[str] | None, **options: Any) -> Settings:
+    """Settings from file, then ``--set``, then the command's own options (``section__key=value``, None: not given)."""
+    path = config if config is not None else (CONFIG_FILE if CONFIG_FILE.exists() else None)
+    given = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in options.items() if value is not None]
+    return load_settings(path, [*(overrides or ()), *given])
+
+
+def print_json(value: Any) -> None:
+    """``value`` on one line of standard output; pydantic models in their own JSON form."""
+    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

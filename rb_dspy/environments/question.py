@@ -1,0 +1,87 @@
+"""The default environment, ``question``: a free-text question that comes from the user's own file."""
+
+from __future__ import annotations
+
+import random
+import string
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from rb_dspy.environments.single_turn import Score, SingleTurn, unwrapped
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Outcome, Task
+
+_EDGES = string.whitespace + string.punctuation.translate(str.maketrans("", "", "+-%$#()[]{}<>")) + "“”‘’…"
+
+
+def normalised(text: str) -> str:
+    """``text`` as it is compared: unwrapped, NFKC, case folded, white space collapsed, edge punctuation cut.
+
+    Signs, brackets and units at the edges stay, because they can be part of an answer: ``-3``, ``50%``, ``[1, 2]``.
+    A leading dot followed by a digit stays as well: ``.5``.
+    """
+    text = " ".join(unicodedata.normalize("NFKC", unwrapped(text)).casefold().split())
+    cut = text.strip(_EDGES)
+    start = text.find(cut)
+    return f".{cut}" if cut[:1].isdigit() and text[:start].endswith(".") else cut
+
+
+class Question:
+    """Questions without a generator.
+
+    Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list of them, any of which
+    is right), compared exactly after ``normalised``. Without either, the outcome is reward 0 with
+    ``info["scored"] = False``: nothing is known, which is not a failure; scorers leave such tasks out.
+    """
+
+    name = "question"
+
+    def check(self) -> None:
+        """Needs nothing."""
+
+    def templates(self) -> Sequence[str]:
+        return ()
+
+    def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
+        raise InputError("the tasks of 'question' come from a file of yours; give that file, or another environment")
+
+    def make(self, task: Task) -> SingleTurn:
+        _answers(task)  # a task that cannot be scored is refused before an agent works on it
+        return SingleTurn(_scorer)
+
+    def oracle(self, task: Task) -> Sequence[str]:
+        """The first right answer; ``InputError`` where the task has none."""
+        answers = _answers(task)
+        if not answers:
+            raise InputError(f"task {task.id!r} has no known answer; put one into env_args.answer")
+        return (answers[0],)
+
+    def random_action(self, environment: object, task: Task, rng: random.Random) -> str:
+        """A word of the instruction, or a small number."""
+        return rng.choice([*task.instruction.split(), "yes", "no", str(rng.randint(0, 100))])
+
+
+def _scorer(task: Task) -> Score:
+    """Compares an answer with those that are right."""
+    right = {normalised(answer) for answer in _answers(task)}
+
+    def score(answer: str) -> Outcome:
+        if not right:
+            return Outcome(reward=0.0, success=False, info={"scored": False, "error": "the task has no known answer"})
+        success = normalised(answer) in right
+        return Outcome(reward=float(success), success=success, info={"scored": True})
+
+    return score
+
+
+def _answers(task: Task) -> tuple[str, ...]:
+    """Every right answer in ``env_args``; ``InputError`` for one that is empty or neither text nor a number."""
+    listed = task.env_args.get("answers", [])
+    if not isinstance(listed, list):
+        raise InputError(f"task {task.id!r}: env_args.answers is not a list; expected a list of texts or numbers")
+    single = task.env_args.get("answer")
+    found = [*([] if single is None else [single]), *listed]
+    for answer in found:
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not normalised(str(answer)):
+            raise InputError(f"task {task.id!r}: {answer!r} is no answer; expected text or a number in env_args")
+    return tuple(map(str, found))

@@ -1,0 +1,125 @@
+"""Running a program over a stream with one bank, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import dspy
+import pydantic
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.environments import ScoredEnvironments
+from rb_dspy.errors import InfrastructureError
+from rb_dspy.program import ReasoningBank
+from rb_dspy.schema import Outcome, RoleUsage, Task, Usage
+from rb_dspy.stream.tasks import TaskStream
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task of a run. ``outcome`` is ground truth, read after the program was done; None where there is none.
+
+    ``error`` is set instead of ``prediction`` when infrastructure broke: the task is neither success nor failure.
+    """
+
+    task: Task
+    prediction: dspy.Prediction | None = None
+    outcome: Outcome | None = None
+    error: str = ""
+
+    @property
+    def agreed(self) -> bool | None:
+        """Whether the judge said what the environment says; None where one of them said nothing."""
+        if self.prediction is None or self.outcome is None or self.prediction.verdict.label == "unknown":
+            return None
+        return bool((self.prediction.verdict.label == "success") == self.outcome.success)
+
+
+class Summary(pydantic.BaseModel):
+    """A run in numbers. Rates are None where there is nothing to count."""
+
+    tasks: int
+    infrastructure_errors: int
+    solved: int
+    """By ground truth."""
+    scored: int
+    """Tasks that have ground truth and no infrastructure error."""
+    judged: int
+    """Of the scored, those with a verdict other than unknown."""
+    agreements: int
+    """Of the judged, those where the judge said what the environment says."""
+    unknown_verdicts: int
+    mean_steps: float | None
+    items: int
+    usage: Usage
+
+    @property
+    def success_rate(self) -> float | None:
+        """Solved of scored."""
+        return self.solved / self.scored if self.scored else None
+
+    @property
+    def judge_agreement(self) -> float | None:
+        """Agreements of judged."""
+        return self.agreements / self.judged if self.judged else None
+
+
+@dataclass
+class RunReport:
+    """What came of a run so far."""
+
+    run_id: str
+    results: list[TaskResult] = field(default_factory=list)
+
+    def summary(self) -> Summary:
+        """The run in numbers."""
+        done = [result.prediction for result in self.results if result.prediction is not None]
+        scored = [result for result in self.results if result.prediction is not None and result.outcome is not None]
+        agreed = [result.agreed for result in scored if result.agreed is not None]
+        steps = [len(prediction.trajectory.steps) for prediction in done]
+        return Summary(
+            tasks=len(self.results),
+            infrastructure_errors=sum(bool(result.error) for result in self.results),
+            solved=sum(result.outcome.success for result in scored if result.outcome is not None),
+            scored=len(scored),
+            judged=len(agreed),
+            agreements=sum(agreed),
+            unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
+            mean_steps=sum(steps) / len(steps) if steps else None,
+            items=sum(len(prediction.memory_items) for prediction in done),
+            usage=reduce(_add, [prediction.usage for prediction in done], {}),
+        )
+
+
+def run_stream(
+    program: ReasoningBank,
+    stream: TaskStream | Sequence[Task],
+    bank: MemoryBank,
+    *,
+    run_id: str,
+    on_result: Callable[[TaskResult], None] = lambda result: None,
+) -> RunReport:
+    """Run ``program`` over ``stream`` in order; every task's experience is in ``bank`` before the next begins.
+
+    A task whose infrastructure breaks is recorded with its error and the run goes on. ``BackboneError`` and every other
+    ``RBError`` end the run: they would break every task that follows; what was done stays in the bank.
+    """
+    report = RunReport(run_id)
+    scored = ScoredEnvironments(program.environments)
+    with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
+        for task in stream:
+            try:
+                prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
+            except InfrastructureError as exc:
+                result = TaskResult(task, error=str(exc))
+            else:
+                result = TaskResult(task, prediction, scored.outcome(task.id, prediction.trajectory.rollout_id))
+            report.results.append(result)
+            on_result(result)
+    return report
+
+
+def _add(total: Usage, more: Usage) -> Usage:
+    return {role: total.get(role, RoleUsage()) + more.get(role, RoleUsage()) for role in {**total, **more}}

@@ -1,0 +1,29 @@
+"""Fixtures for all tests: no settings, caches or network leak from one test into another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # before dspy: else litellm waits for a network that is not there
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import dspy
+import pytest
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.testing.embedder import HashEmbedder
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dspy() -> Iterator[None]:
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
+    dspy.configure(lm=None, adapter=None, track_usage=False, callbacks=[])
+    yield
+    dspy.configure(lm=None, adapter=None, track_usage=False, callbacks=[])
+
+
+@pytest.fixture
+def bank() -> Iterator[MemoryBank]:
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as opened:
+        yield opened

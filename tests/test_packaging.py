@@ -1,0 +1,134 @@
+"""What is shipped and what it costs to import: the wheel, the locks, ``import rb_dspy``."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = ("requirements.lock", "requirements-all.lock", "requirements-build.lock")
+HEAVY = ("torch", "mlflow", "sentence_transformers", "faiss")
+
+
+def read_lock(name: str) -> dict[str, tuple[Requirement, str]]:
+    """Package -> its requirement and the rest of its entry."""
+    text = (ROOT / name).read_text().replace("\\\n", " ")
+    entries = [line.partition("--hash") for line in text.splitlines() if line and not line.startswith("#")]
+    requirements = [(Requirement(before), sign + after) for before, sign, after in entries]
+    return {canonicalize_name(requirement.name): (requirement, rest) for requirement, rest in requirements}
+
+
+def pinned(name: str) -> dict[str, str]:
+    return {package: str(requirement.specifier)[2:] for package, (requirement, _) in read_lock(name).items()}
+
+
+def declared(*extras: str) -> list[Requirement]:
+    project = PROJECT["project"]
+    texts = project["dependencies"] + [text for extra in extras for text in project["optional-dependencies"][extra]]
+    return [Requirement(text) for text in texts]
+
+
+def run_python(code: str) -> str:
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built offline with the installed build back end."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    information = f"rb_dspy-{PROJECT['project']['version']}.dist-info"
+    names = set(wheel.namelist())
+    assert {name.split("/")[0] for name in names} == {"rb_dspy", information}
+    assert {"rb_dspy/py.typed", "rb_dspy/signatures/__init__.py", f"{information}/licenses/LICENSE"} <= names
+    on_disk = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "rb_dspy").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if name.startswith("rb_dspy/")} == on_disk
+
+
+def test_wheel_offers_the_command_and_the_plug_ins(wheel: zipfile.ZipFile) -> None:
+    entry_points = wheel.read(f"rb_dspy-{PROJECT['project']['version']}.dist-info/entry_points.txt").decode()
+    for group in ("[console_scripts]", "[rb_dspy.embedders]", "[rb_dspy.environments]"):
+        assert group in entry_points
+
+
+def test_top_level_signatures_is_a_link_into_the_package() -> None:
+    assert (ROOT / "signatures").is_symlink()
+    assert Path(os.readlink(ROOT / "signatures")) == Path("rb_dspy/signatures")
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_pins_every_package_with_a_hash(name: str) -> None:
+    entries = read_lock(name)
+    assert entries
+    for package, (requirement, rest) in entries.items():
+        assert re.fullmatch(r"==[^=,*]+", str(requirement.specifier)), package
+        assert requirement.url is None, package
+        assert re.fullmatch(r"(\s*--hash=sha256:[0-9a-f]{64})+\s*", rest), package
+
+
+@pytest.mark.parametrize("name", [*LOCKS, "requirements-torch.txt"])
+def test_lock_names_no_address(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert not re.search(r"^\s*-", text.replace("    --hash=", ""), flags=re.MULTILINE), "an option of pip's"
+
+
+def test_torch_and_its_gpu_packages_are_pinned_apart() -> None:
+    apart = pinned("requirements-torch.txt")
+    assert apart["torch"] == "2.13.0"
+    for name in LOCKS:
+        assert not {p for p in pinned(name) if p in apart or p.startswith(("nvidia-", "cuda-", "triton"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("requirements.lock", ("local", "text", "dev")),
+        ("requirements-all.lock", tuple(PROJECT["project"]["optional-dependencies"])),
+    ],
+)
+def test_lock_satisfies_what_the_project_declares(name: str, extras: tuple[str, ...]) -> None:
+    versions = pinned(name)
+    for requirement in [*declared(*extras), *map(Requirement, PROJECT["build-system"]["requires"])]:
+        assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_locks_agree_with_each_other() -> None:
+    everything = pinned("requirements-all.lock")
+    for name in ("requirements.lock", "requirements-build.lock"):
+        assert pinned(name).items() <= everything.items()
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = json.loads(run_python("import json, sys, rb_dspy; print(json.dumps(list(sys.modules)))"))
+    assert "rb_dspy" in loaded
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_import_costs_little_more_than_dspy() -> None:
+    """At most 0.3 s, of processor time and at its best: what else the machine does then matters little."""
+    code = "import time, dspy; t = time.process_time(); import rb_dspy; print(time.process_time() - t)"
+    assert min(float(run_python(code)) for _ in range(3)) <= 0.3

@@ -1,0 +1,354 @@
+"""The loop: retrieve, act, judge, distil, append."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+
+import dspy
+import pytest
+from dspy import lm15
+
+from rb_dspy import signatures
+from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
+from rb_dspy.config import DistillConfig, ProgramConfig, RetrieveConfig
+from rb_dspy.errors import BackboneError, InfrastructureError
+from rb_dspy.program import ReasoningBank
+from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
+from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
+from rb_dspy.testing.embedder import HashEmbedder
+from tests.worlds import answers, backbones, corridor, item, lock, prompts
+
+
+def program(bones: Backbones | None = None, **kwargs: object) -> ReasoningBank:
+    return ReasoningBank(backbones=bones or backbones(), environments=_environments, **kwargs)  # type: ignore[arg-type]
+
+
+def _environments(task: Task, rollout_id: str) -> Corridor | Lock:
+    made: Corridor | Lock = (Corridor if task.env == "corridor" else Lock).make(task, rollout_id)
+    return made
+
+
+def test_one_task_gives_everything_that_happened(bank: MemoryBank) -> None:
+    done = program()(task=corridor(), bank=bank)
+
+    assert isinstance(done, dspy.Prediction)
+    assert [step.action for step in done.trajectory.steps] == ["forward"] * 3
+    assert done.trajectory.stop_reason == "done"
+    assert done.verdict.label == "success"
+    assert [i.title for i in done.memory_items] == ["Use what worked"]
+    assert done.experience.items == done.memory_items
+    assert bank.get(done.experience.id) == done.experience
+    assert done.usage["agent"].calls == 3
+    assert done.usage["judge"].calls == 1
+    assert done.usage["distiller"].calls == 1
+
+
+def test_a_lesson_from_one_task_is_used_on_the_next(bank: MemoryBank) -> None:
+    """A scripted world: this shows that the plumbing carries a lesson, not that memory helps a real model."""
+    run = program()
+    first = Trajectory.model_validate(
+        {"task_id": "lock/Abus/0", "steps": [{"action": "4711", "observation": "It opens."}], "answer": "4711"}
+    )
+    run.learn(lock("Abus", 0), first, bank)
+
+    done = run(task=lock("Abus", 1), bank=bank)
+
+    assert done.answer == "4711"
+    assert done.verdict.label == "success"
+    assert [i.id for i in done.memory.items] == [i.id for i in bank.items()][:1]
+
+
+def test_a_task_never_gets_what_was_learned_from_itself(bank: MemoryBank) -> None:
+    run = program()
+    run(task=lock("Abus", 1), bank=bank)
+    again = run(task=lock("Abus", 1), bank=bank, run_id="second")
+    assert not again.memory
+    assert run.recall(lock("Abus", 2), bank)
+
+
+def test_failure_and_success_go_to_different_prompts(bank: MemoryBank) -> None:
+    bones = backbones()
+    run = program(bones)
+    run(task=corridor(), bank=bank)
+    run(task=lock("Abus", 1), bank=bank)
+    asked = [p.system for p in prompts(bones) if "memory_items" in p.wants]
+    assert len(asked) == 2
+    assert signatures.DistillSuccess.instructions.split()[0] != signatures.DistillFailure.instructions.split()[0]
+    assert "Successful work is in front of you" in asked[0]
+    assert "A failed attempt is in front of you" in asked[1]
+
+
+def test_the_judges_reasons_reach_the_distiller(bank: MemoryBank) -> None:
+    bones = backbones()
+    program(bones)(task=corridor(), bank=bank)
+    (asked,) = [p for p in prompts(bones) if "memory_items" in p.wants]
+    assert asked["judge_reasons"] == "The last observation shows it."
+
+
+class _Tells(Lock):
+    """Its ground truth carries words that nobody but the scorer may read."""
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=0.731, success=True, info={"truth": "canary-outcome"})
+
+
+def test_agent_judge_and_distiller_never_see_ground_truth(bank: MemoryBank) -> None:
+    bones = backbones()
+    task = Task(
+        id="secret/1",
+        instruction="Open the lock.",
+        env_args={"code": "canary-code", "answer": "canary-answer"},
+        template="canary-template",
+        domain="canary-domain",
+    )
+    asked_for_truth = []
+
+    class Watched(_Tells):
+        def outcome(self) -> Outcome:
+            asked_for_truth.append(threading.get_ident())
+            return super().outcome()
+
+    run = ReasoningBank(backbones=bones, environments=lambda task, rollout: Watched("canary-code"))
+    run(task=task, bank=bank)
+
+    everything = "\n".join(p.text for p in prompts(bones))
+    assert len(prompts(bones)) == 3
+    assert "canary" not in everything
+    assert "0.731" not in everything
+    assert not asked_for_truth
+
+
+def test_messages_only_grow_at_the_end_and_task_and_memory_stand_once(bank: MemoryBank) -> None:
+    bones = backbones()
+    run = program(bones)
+    run(task=corridor("corridor/0"), bank=bank)
+    run(task=corridor("corridor/1", length=4), bank=bank)
+
+    turns = [p for p in prompts(bones) if "action" in p.wants and "corridor/1" in p.text]
+    assert len(turns) == 4
+    for before, after in itertools.pairwise(turns):
+        assert after.system == before.system
+        assert after.messages[: len(before.messages)] == before.messages
+        assert len(after.messages) == len(before.messages) + 2
+    last = turns[-1]
+    assert last.text.count("Walk through the corridor called corridor/1.") == 1
+    assert last.text.count("Keep going until you are through.") == 1
+
+
+@pytest.mark.parametrize(
+    "mess",
+    [
+        "",
+        "no idea",
+        "[[ ## label ## ]]\nperhaps",
+        '{"reasons": "x"}',
+        "[[ ## reasons ## ]]\nx\n[[ ## label ## ]]\nunsuccessful",
+    ],
+)
+def test_a_judge_that_cannot_be_understood_gives_unknown_and_nothing_is_distilled(bank: MemoryBank, mess: str) -> None:
+    def script(prompt: Prompt) -> Reply:
+        return mess if "label" in prompt.wants else answers(prompt)
+
+    bones = backbones(script)
+    done = program(bones)(task=corridor(), bank=bank)
+
+    assert done.verdict.label == "unknown"
+    assert done.memory_items == ()
+    assert len(done.experience.trajectories[0].steps) == 3
+    assert bank.get(done.experience.id) == done.experience
+    assert sum("label" in p.wants for p in prompts(bones)) == 2  # one repair, not more
+    assert not any("memory_items" in p.wants for p in prompts(bones))
+
+
+def test_one_repair_is_enough_for_a_judge_that_can_only_write_json(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants and "JSON object" not in prompt.system:
+            return "success, I would say"
+        return answers(prompt)
+
+    assert program(backbones(script))(task=corridor(), bank=bank).verdict.label == "success"
+
+
+def test_a_distiller_that_cannot_be_understood_loses_no_trajectory(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        return "- lesson: be good" if "memory_items" in prompt.wants else answers(prompt)
+
+    done = program(backbones(script))(task=corridor(), bank=bank)
+    assert done.verdict.label == "success"
+    assert done.memory_items == ()
+    assert "could not be read" in done.experience.note
+
+
+def test_overlapping_literal_and_surplus_drafts_are_dropped_and_named(bank: MemoryBank) -> None:
+    drafts = [
+        item("Go on", "Keep going until you are through."),
+        item("go on", "Something else entirely."),
+        item("Almost the same", "Keep going until you are through"),
+        item("Quotes", "The number 123,456 matters."),
+        item("Second", "Look at the list of actions first."),
+        item("Third", "Stop when nothing changes."),
+        item("Fourth", "One too many."),
+    ]
+
+    def script(prompt: Prompt) -> Reply:
+        return {"analysis": "x", "memory_items": drafts} if "memory_items" in prompt.wants else answers(prompt)
+
+    task = corridor().model_copy(update={"instruction": "Walk 123,456 steps."})
+    config = ProgramConfig(distill=DistillConfig(max_items=3))
+    # max_length=3 of the signature is checked by dspy, so the surplus is cut for a signature that allows more
+    run = program(backbones(script), config=config)
+    run.distill.success.signature = run.distill.success.signature.with_updated_fields("memory_items", max_length=9)
+    done = run(task=task, bank=bank)
+    assert [i.title for i in done.memory_items] == ["Go on", "Second", "Third"]
+    for reason in ("overlaps", "quotes this task (123,456)", "beyond the limit"):
+        assert reason in done.experience.note
+
+
+def test_infrastructure_errors_are_not_failures(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise lm15.ServerError("overloaded")
+
+    with pytest.raises(InfrastructureError, match="overloaded"):
+        program(backbones(script))(task=corridor(), bank=bank)
+    assert list(bank.experiences()) == []
+
+
+def test_a_rollout_is_kept_when_the_judge_breaks(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    with pytest.raises(InfrastructureError):
+        program(backbones(script))(task=corridor(), bank=bank)
+    (kept,) = bank.experiences()
+    assert kept.verdicts[0].label == "unknown"
+    assert len(kept.trajectories[0].steps) == 3
+    assert "overloaded" in kept.note
+
+
+def test_a_refused_key_ends_the_run(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise lm15.AuthError("bad key")
+
+    with pytest.raises(BackboneError, match="bad key"):
+        program(backbones(script))(task=corridor(), bank=bank)
+
+
+def test_a_broken_environment_is_an_infrastructure_error(bank: MemoryBank) -> None:
+    class Broken(Corridor):
+        def step(self, action: str) -> tuple[str, bool]:
+            raise OSError("the game server is gone")
+
+    run = ReasoningBank(backbones=backbones(), environments=lambda task, rollout: Broken())
+    with pytest.raises(InfrastructureError, match="the game server is gone"):
+        run(task=corridor(), bank=bank)
+
+
+def test_a_full_context_window_ends_the_rollout_not_the_task(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if prompt.turns == 2:
+            raise lm15.ContextLengthError("too long")
+        return answers(prompt)
+
+    done = program(backbones(script))(task=corridor(), bank=bank)
+    assert done.trajectory.stop_reason == "context"
+    assert len(done.trajectory.steps) == 2
+    assert done.verdict.label == "failure"
+
+
+def test_without_retrieval_nothing_is_shown(bank: MemoryBank) -> None:
+    run = program(config=ProgramConfig(retrieve=RetrieveConfig(k=0)))
+    run(task=lock("Abus", 1), bank=bank)
+    assert not run(task=lock("Abus", 2), bank=bank).memory
+
+
+def test_another_judge_can_take_the_llm_judges_place(bank: MemoryBank) -> None:
+    run = program(judge=lambda task, trajectory: Verdict(label="failure", reasons="I said so."))
+    assert run(task=corridor(), bank=bank).verdict.reasons == "I said so."
+
+
+async def test_async_does_the_same(bank: MemoryBank) -> None:
+    run = program()
+    done = await run.acall(task=corridor(), bank=bank)
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as other:
+        same = run(task=corridor(), bank=other)
+    assert done.trajectory.steps == same.trajectory.steps
+    assert done.verdict == same.verdict
+    assert [i.title for i in done.memory_items] == [i.title for i in same.memory_items]
+    learned = await run.alearn(
+        "Say hi", [{"role": "user", "content": "hi?"}, {"role": "assistant", "content": "hi"}], bank
+    )
+    assert learned.trajectories[0].answer == "hi"
+    assert await run.arecall("Say hi again", bank)
+
+
+def test_learn_reads_chat_messages_and_learning_twice_is_learning_once(bank: MemoryBank) -> None:
+    run = program()
+    messages = [
+        {"role": "user", "content": "Open it."},
+        {
+            "role": "assistant",
+            "content": "I try.",
+            "tool_calls": [{"id": "c1", "function": {"name": "dial", "arguments": '{"code": "1"}'}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "It opens."},
+        {"role": "assistant", "content": "Done."},
+    ]
+    first = run.learn("Open the safe.", messages, bank)
+    second = run.learn("Open the safe.", messages, bank)
+    assert first == second
+    assert len(list(bank.experiences())) == 1
+    assert first.trajectories[0].steps[0].action == 'dial({"code": "1"})'
+
+
+def test_the_program_copies_and_its_state_holds_prompts_only(bank: MemoryBank, tmp_path: Path) -> None:
+    bones = Backbones(agent=scripted_lm(answers, model="scripted/secret-model"))
+    run = program(bones)
+    assert [name for name, _ in run.named_predictors()] == [
+        "act.predict",
+        "judge.predict",
+        "distill.success",
+        "distill.failure",
+    ]
+    copied = copy.deepcopy(run)
+    copied.act.predict.signature = copied.act.predict.signature.with_instructions("Do as you like.")
+    assert copied.backbones is bones
+    assert run.act.predict.signature.instructions != "Do as you like."
+    copied(task=corridor(), bank=bank)
+
+    copied.save(tmp_path / "state.json")
+    text = (tmp_path / "state.json").read_text()
+    assert "secret-model" not in text
+    assert "Do as you like." in text
+    run.load(tmp_path / "state.json")
+    assert run.act.predict.signature.instructions == "Do as you like."
+
+
+def test_the_trace_holds_every_call(bank: MemoryBank) -> None:
+    run = program()
+    with dspy.context(trace=[]):
+        run(task=corridor(), bank=bank)
+        assert len(dspy.settings.trace) == 5
+
+
+def test_usage_is_the_same_from_one_thread_and_from_four() -> None:
+    run = program()
+
+    def one(bank: MemoryBank, n: int) -> dict[str, tuple[int, int]]:
+        used = run(task=corridor(f"corridor/{n:03}"), bank=bank).usage
+        return {role: (u.calls, u.prompt_tokens) for role, u in used.items()}
+
+    def with_threads(workers: int) -> list[dict[str, tuple[int, int]]]:
+        banks = [MemoryBank.open(None, scope="t", embedder=HashEmbedder()) for _ in range(12)]
+        with ThreadPoolExecutor(workers) as pool:
+            jobs = [pool.submit(copy_context().run, one, bank, n) for n, bank in enumerate(banks)]
+            return [job.result() for job in jobs]
+
+    assert with_threads(1) == with_threads(4)

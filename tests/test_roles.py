@@ -1,0 +1,118 @@
+"""Which language model plays which role, and what each used."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from contextvars import copy_context
+
+import dspy
+import pytest
+
+from rb_dspy import BackboneConfig, Backbones, MemoryBank, ReasoningBank
+from rb_dspy.backbones import metered, report
+from rb_dspy.backbones.check import check
+from rb_dspy.errors import BackboneError, ConfigError
+from rb_dspy.schema import RoleUsage
+from rb_dspy.testing import Corridor, scripted_lm
+from tests.worlds import answers, corridor
+
+
+def test_each_role_is_played_by_its_own_model_and_unset_ones_by_the_agents(bank: MemoryBank) -> None:
+    agent, judge = scripted_lm(answers, model="scripted/a"), scripted_lm(answers, model="scripted/j")
+    run = ReasoningBank(backbones=Backbones(agent=agent, judge=judge), environments=Corridor.make)
+    run(task=corridor(), bank=bank)
+    assert [p.wants[-1] for p in judge.engine.prompts] == ["label"]
+    assert [p.wants[-1] for p in agent.engine.prompts] == ["action"] * 3 + ["memory_items"]
+    assert next(iter(bank.items())).provenance.distiller == "scripted/a"
+
+
+def test_without_backbones_the_configured_lm_plays_every_role(bank: MemoryBank) -> None:
+    lm = scripted_lm(answers)
+    with dspy.context(lm=lm):
+        ReasoningBank(environments=Corridor.make)(task=corridor(), bank=bank)
+    assert len(lm.engine.prompts) == 5
+
+
+def test_no_model_at_all_is_one_clear_line(bank: MemoryBank) -> None:
+    with pytest.raises(BackboneError, match=r"no language model for role 'agent'; give Backbones"):
+        ReasoningBank(environments=Corridor.make)(task=corridor(), bank=bank)
+
+
+def test_backbones_are_shared_by_copies_and_never_pickled() -> None:
+    bones = Backbones(agent=scripted_lm(answers))
+    assert copy.deepcopy(bones) is bones
+    with pytest.raises(BackboneError, match="never saved"):
+        pickle.dumps(bones)
+
+
+def test_equal_configurations_share_one_model() -> None:
+    config = BackboneConfig(model="openai/some-model", max_tokens=100)
+    found = Backbones.from_settings({"agent": config, "judge": config.model_copy()})
+    assert found.lm("agent") is found.lm("judge")
+
+
+def test_bad_backbones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="got int"):
+        Backbones(agent=7)
+    monkeypatch.delenv("RB_TEST_KEY", raising=False)
+    with pytest.raises(BackboneError, match="RB_TEST_KEY is not set"):
+        Backbones(agent=BackboneConfig(model="openai/x", api_key_env="RB_TEST_KEY"))
+    with pytest.raises(BackboneError, match="openai/"):
+        Backbones(agent="openai/")
+
+
+def test_a_callers_own_usage_tracking_still_sees_every_call(bank: MemoryBank) -> None:
+    lm = scripted_lm(answers)
+    run = ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)
+    with dspy.track_usage() as tracker:
+        done = run(task=corridor(), bank=bank)
+    seen = tracker.get_total_tokens()["scripted/lm"]
+    ours = done.usage.values()
+    assert seen["prompt_tokens"] == sum(used.prompt_tokens for used in ours) > 0
+    assert seen["completion_tokens"] == sum(used.completion_tokens for used in ours) > 0
+
+
+def test_cached_calls_are_counted_but_cost_no_tokens() -> None:
+    from rb_dspy.testing.embedder import HashEmbedder
+
+    lm = scripted_lm(answers, cache=True)
+    run = ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)
+    for cached in (0, 3):
+        with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as fresh:
+            used = run(task=corridor(), bank=fresh).usage["agent"]
+        assert (used.calls, used.cached_calls) == (3, cached)
+        assert bool(used.prompt_tokens) is (cached == 0)
+
+
+def test_a_ledger_counts_its_own_block_and_copied_contexts_and_nothing_else() -> None:
+    with metered() as outer:
+        report("agent", RoleUsage(calls=1))
+        with metered() as inner:
+            context = copy_context()
+            threads = [
+                threading.Thread(target=context.copy().run, args=(report, "judge", RoleUsage(calls=1, prompt_tokens=n)))
+                for n in range(20)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    report("agent", RoleUsage(calls=100))
+    assert inner.usage() == {"judge": RoleUsage(calls=20, prompt_tokens=190)}
+    assert outer.usage() == {"agent": RoleUsage(calls=1), "judge": RoleUsage(calls=20, prompt_tokens=190)}
+
+
+def test_check_names_a_missing_key_and_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    unreachable = BackboneConfig(model="openai/x", api_base="http://127.0.0.1:9/v1", api_key_env="RB_TEST_KEY")
+    monkeypatch.setenv("RB_TEST_KEY", "not-a-key")
+    found = {
+        result.role: result.problem
+        for result in check({"agent": BackboneConfig(model="openai/gpt-4o-mini"), "judge": unreachable})
+    }
+    assert "no key" in found["agent"]
+    assert "cannot be reached" in found["judge"]
+    assert "no key" in found["distiller"]
+    assert not any("\n" in problem or "not-a-key" in problem for problem in found.values())

@@ -1,0 +1,61 @@
+"""Values refuse what cannot be used, and make storable what cannot be refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rb_dspy import Step, Task, Trajectory
+from rb_dspy.errors import InvalidTask
+from rb_dspy.schema import MAX_INSTRUCTION, MAX_TEXT, hidden_characters, visible
+
+
+@pytest.mark.parametrize(
+    ("instruction", "message"),
+    [
+        ("", "is empty"),
+        (" \n\t", "is empty"),
+        ("x" * 1_000_000, "1,000,000 characters; expected at most 100,000"),
+        ("Go to\u200bthe shop", "hides 1 invisible character.*U\\+200B at position 5"),
+        ("abc\u202edef", "U\\+202E"),
+        ("nul\x00", "U\\+0000"),
+        ("\ud800", "U\\+D800"),
+        ("tag\U000e0041", "U\\+E0041"),
+    ],
+)
+def test_bad_instructions_are_refused_in_one_line(instruction: str, message: str) -> None:
+    with pytest.raises(InvalidTask, match=message) as caught:
+        Task(id="t", instruction=instruction)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "instruction", ["Schalte das Licht ein", "سلام‌خوش", "👩‍🚀 launch", "tab\tand\nnewline", "x" * MAX_INSTRUCTION],
+    ids=["german", "persian", "emoji", "layout", "longest"],
+)
+def test_ordinary_text_of_any_script_is_accepted(instruction: str) -> None:
+    assert Task(id="t", instruction=instruction).instruction == instruction
+
+
+@pytest.mark.parametrize("bad", ["", "  ", "a\x00b", "x" * 501])
+def test_bad_task_ids_are_refused(bad: str) -> None:
+    with pytest.raises(InvalidTask, match="task id"):
+        Task(id=bad, instruction="go")
+
+
+@given(st.text(alphabet=st.characters()))
+def test_any_text_of_an_agent_or_environment_becomes_storable(text: str) -> None:
+    step = Step(thought=text, action=text, observation=text)
+    for kept in (step.thought, step.action, step.observation):
+        assert not hidden_characters(kept)
+        kept.encode("utf-8")
+        assert len(kept) == len(text)
+    again = Trajectory.model_validate_json(Trajectory(task_id="t", steps=(step,)).model_dump_json())
+    assert again.steps == (step,)
+
+
+def test_very_long_text_is_cut_and_says_so() -> None:
+    kept = visible("x" * (MAX_TEXT + 7))
+    assert kept.endswith("[7 characters cut]")
+    assert len(kept) < MAX_TEXT + 50

@@ -1,0 +1,140 @@
+"""Streams of tasks, and running a program over them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from dspy import lm15
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
+from rb_dspy.errors import BackboneError, InputError, InvalidTask
+from rb_dspy.stream import SHARES, split_templates, stream_names
+from rb_dspy.testing import Lock, Prompt, Reply
+from tests.worlds import answers, backbones, lock
+
+
+@pytest.mark.parametrize("name", ["reasoning-gym", "reasoning-gym-small", "twc", "cookingworld"])
+def test_named_streams_are_the_same_for_a_seed_and_differ_between_seeds(name: str) -> None:
+    one, same, other = (TaskStream.named(name, n=6, seed=seed) for seed in (3, 3, 4))
+    assert one == same
+    assert len(one) == 6
+    assert len({task.id for task in one}) == 6
+    assert {task.id for task in one} != {task.id for task in other}
+
+
+def test_a_stream_goes_on_after_the_tasks_that_are_done() -> None:
+    whole = TaskStream.named("reasoning-gym-small", n=10)
+    rest = TaskStream.named("reasoning-gym-small", n=6, skip={task.id for task in whole.tasks[:4]})
+    assert rest.tasks == whole.tasks[4:]
+
+
+def test_splits_share_no_template_and_miss_none() -> None:
+    parts = {split: {t.template for t in TaskStream.named("reasoning-gym", n=120, split=split)} for split in SHARES}  # type: ignore[arg-type]
+    assert all(parts.values())
+    assert sum(len(part) for part in parts.values()) == len(set().union(*parts.values()))
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=60))
+def test_splits_are_a_partition_in_order(templates: list[str]) -> None:
+    parts = [split_templates(templates, split) for split in SHARES]  # type: ignore[arg-type]
+    assert sorted(itertools.chain.from_iterable(parts)) == sorted(templates)
+    for part in parts:
+        assert all(templates.index(a) < templates.index(b) for a, b in itertools.pairwise(part))
+
+
+def test_unknown_names_say_what_is_known() -> None:
+    with pytest.raises(InputError, match=r"unknown stream 'chess'.*twc"):
+        TaskStream.named("chess", n=1)
+    with pytest.raises(InputError, match="nonsense"):
+        TaskStream.named("reasoning-gym", n=1, templates=["nonsense"])
+    assert {"reasoning-gym", "reasoning-gym-small", "twc", "cookingworld"} <= set(stream_names())
+
+
+def test_tasks_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"instruction": "One"}\n\n{"id": "b", "instruction": "Two", "env_args": {"answer": "2"}}\n')
+    stream = TaskStream.from_jsonl(file)
+    assert [task.id for task in stream] == ["mine/1", "b"]
+    assert [task.id for task in TaskStream.from_jsonl(file, skip={"b"})] == ["mine/1"]
+    assert stream.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (b"", InputError, "holds no task"),
+        (b"{oops\n", InputError, ":1: not JSON"),
+        (b"[1]\n", InputError, ":1: expected a JSON object"),
+        (b'{"instruction": "x"}\n{"instruction": ""}\n', InvalidTask, ":2: the instruction is empty"),
+        (b'{"instruction": "a\\u200bb"}\n', InvalidTask, "invisible"),
+        (b'{"instruction": "' + b"x" * 1_000_000 + b'"}\n', InvalidTask, "1,000,000 characters"),
+        (b'{"instruktion": "x"}\n', InvalidTask, ":1: instruction: field required"),
+        (b'{"instruction": "x", "wat": 1}\n', InvalidTask, "wat"),
+        (b'{"id": "a", "instruction": "x"}\n{"id": "a", "instruction": "y"}\n', InputError, "'a' stands 2 times"),
+        (b"\xff\xfe", InputError, "not UTF-8"),
+        (None, InputError, "no such file"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(
+    tmp_path: Path, content: bytes | None, error: type[Exception], message: str
+) -> None:
+    file = tmp_path / "tasks.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(error) as caught:
+        TaskStream.from_jsonl(file)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_reports_ground_truth_beside_the_verdict(bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    tasks = [lock("Abus", n, code="0000" if n == 2 else "4711") for n in range(4)]
+    report = run_stream(program, tasks, bank, run_id="r")
+    summary = report.summary()
+    assert [result.outcome.success for result in report.results if result.outcome] == [False, False, True, False]
+    assert (summary.solved, summary.scored, summary.success_rate) == (1, 4, 0.25)
+    assert (summary.agreements, summary.judge_agreement) == (4, 1.0)
+    assert summary.usage["agent"].calls == 4
+    assert summary.mean_steps == 1
+
+
+def test_a_task_that_breaks_is_recorded_apart_and_the_run_goes_on(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "serial 1." in prompt.text and "action" in prompt.wants:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    report = run_stream(program, [lock("Abus", n) for n in range(3)], bank, run_id="r")
+    assert ["overloaded" in result.error for result in report.results] == [False, True, False]
+    assert report.summary().scored == 2
+    assert report.summary().infrastructure_errors == 1
+    assert bank.seen_tasks() == {"lock/Abus/0", "lock/Abus/2"}
+
+
+def test_a_refused_key_ends_the_run_and_keeps_what_was_done(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "serial 1." in prompt.text:
+            raise lm15.BillingError("no credit")
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    with pytest.raises(BackboneError, match="no credit"):
+        run_stream(program, [lock("Abus", n) for n in range(3)], bank, run_id="r")
+    assert bank.seen_tasks() == {"lock/Abus/0"}
+
+
+def test_a_verdict_that_is_wrong_lowers_the_agreement(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        return {"reasons": "Sure.", "label": "success"} if "label" in prompt.wants else answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    summary = run_stream(program, [lock("Abus", 0, code="4711")], bank, run_id="r").summary()
+    assert (summary.agreements, summary.judged) == (0, 1)
+    json.dumps(summary.model_dump())
