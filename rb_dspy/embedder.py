@@ -68,6 +68,7 @@ class SentenceTransformerEmbedder:
     def __init__(self, model: str, *, name: str | None = None, device: str = "cpu") -> None:
         self._name = model if name is None else name
         self._given = model
+        self._is_folder = bool(model) and Path(model).is_dir()
         self._device = device
         self._loading = threading.RLock()
         self._folder: Path | None = None
@@ -88,7 +89,7 @@ class SentenceTransformerEmbedder:
         with self._loading:
             if self._id is None:
                 folder = self._files()
-                if Path(self._given).is_dir():
+                if self._is_folder:
                     name = self._name if self._name != self._given else folder.resolve().name
                     self._id = f"{name}@{_fingerprint(folder)}"
                 else:  # a snapshot in the hub's cache is a folder called after its commit
@@ -145,8 +146,7 @@ class SentenceTransformerEmbedder:
         """The folder that holds the model."""
         with self._loading:
             if self._folder is None:
-                given = Path(self._given)
-                self._folder = given if given.is_dir() else _from_hub(self._given)
+                self._folder = Path(self._given) if self._is_folder else _from_hub(self._given)
             return self._folder
 
     def _engine(self) -> Any:

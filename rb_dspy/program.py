@@ -143,11 +143,15 @@ class ReasoningBank(dspy.Module):
 
 @contextmanager
 def _kept(task: Task, trajectory: Trajectory, bank: MemoryBank, run_id: str) -> Iterator[None]:
-    """Keep a rollout that has ended even when judging or distilling it breaks: it cost more than they do."""
+    """Keep a rollout that has ended even when judging or distilling it breaks: it cost more than they do.
+
+    It is kept under a run of its own, so that learning from the same rollout later is not taken for a repetition.
+    """
     try:
         yield
     except (InfrastructureError, BackboneError) as exc:
-        bank.append(task, trajectory, Verdict(label="unknown"), (), run_id=run_id, note=f"not judged: {exc}")
+        unjudged = f"{run_id} not judged".strip()
+        bank.append(task, trajectory, Verdict(label="unknown"), (), run_id=unjudged, note=f"not judged: {exc}")
         raise
 
 

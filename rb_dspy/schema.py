@@ -6,10 +6,10 @@ Words: a *verdict* is a judge's opinion; an *outcome* is the environment's groun
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Annotated, Literal
 
 import pydantic
+import regex
 from pydantic import JsonValue
 
 from rb_dspy.errors import InvalidTask
@@ -21,8 +21,8 @@ MAX_INSTRUCTION = 100_000
 MAX_TEXT = 10_000_000
 """Longest thought, action or observation that is kept, in characters; the rest is cut and said so."""
 
-_VISIBLE_CONTROLS = frozenset("\t\n\r")
-_JOINERS = frozenset("\u200c\u200d\ufe0f")  # part of ordinary Persian, Indic and emoji text
+# Control, format and surrogate characters, less line ends, tabs, and the joiners of ordinary Persian, Indic and emoji text.
+_HIDDEN = regex.compile(r"(?V1)[\p{Cc}\p{Cf}\p{Cs}--[\t\n\r\u200c\u200d]]")
 
 
 def hidden_characters(text: str) -> list[tuple[int, str]]:
@@ -31,24 +31,14 @@ def hidden_characters(text: str) -> list[tuple[int, str]]:
     Control characters, lone surrogates, format characters (zero-width space, byte-order mark, bidirectional overrides,
     tags). Line ends, tabs, joiners and variation selectors are ordinary text and are not reported.
     """
-    return [
-        (i, f"U+{ord(c):04X}")
-        for i, c in enumerate(text)
-        if c not in _VISIBLE_CONTROLS and c not in _JOINERS and unicodedata.category(c) in ("Cc", "Cf", "Cs")
-    ]
+    return [(found.start(), f"U+{ord(found[0]):04X}") for found in _HIDDEN.finditer(text)]
 
 
 def visible(text: str, limit: int = MAX_TEXT) -> str:
     """``text`` as it can be stored and shown: hidden characters replaced by U+FFFD, and cut at ``limit`` characters."""
     if len(text) > limit:
         text = f"{text[:limit]}… [{len(text) - limit} characters cut]"
-    hidden = hidden_characters(text) if not text.isprintable() else []
-    if not hidden:
-        return text
-    chars = list(text)
-    for i, _ in hidden:
-        chars[i] = "\ufffd"
-    return "".join(chars)
+    return _HIDDEN.sub("\ufffd", text)
 
 
 Text = Annotated[str, pydantic.AfterValidator(visible)]

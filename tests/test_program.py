@@ -194,6 +194,8 @@ def test_overlapping_literal_and_surplus_drafts_are_dropped_and_named(bank: Memo
         item("Second", "Look at the list of actions first."),
         item("Third", "Stop when nothing changes."),
         item("Fourth", "One too many."),
+        item("", "No title."),
+        item("Long", "x" * 100_000),
     ]
 
     def script(prompt: Prompt) -> Reply:
@@ -201,12 +203,9 @@ def test_overlapping_literal_and_surplus_drafts_are_dropped_and_named(bank: Memo
 
     task = corridor().model_copy(update={"instruction": "Walk 123,456 steps."})
     config = ProgramConfig(distill=DistillConfig(max_items=3))
-    # max_length=3 of the signature is checked by dspy, so the surplus is cut for a signature that allows more
-    run = program(backbones(script), config=config)
-    run.distill.success.signature = run.distill.success.signature.with_updated_fields("memory_items", max_length=9)
-    done = run(task=task, bank=bank)
+    done = program(backbones(script), config=config)(task=task, bank=bank)
     assert [i.title for i in done.memory_items] == ["Go on", "Second", "Third"]
-    for reason in ("overlaps", "quotes this task (123,456)", "beyond the limit"):
+    for reason in ("overlaps", "quotes this task (123,456)", "beyond the limit", "without title"):
         assert reason in done.experience.note
 
 
@@ -231,6 +230,22 @@ def test_a_rollout_is_kept_when_the_judge_breaks(bank: MemoryBank) -> None:
     assert kept.verdicts[0].label == "unknown"
     assert len(kept.trajectories[0].steps) == 3
     assert "overloaded" in kept.note
+
+
+def test_learning_can_be_tried_again_after_the_judge_broke(bank: MemoryBank) -> None:
+    working = []
+
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants and not working:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    run = program(backbones(script))
+    steps = [{"action": "forward", "observation": "You are through."}]
+    with pytest.raises(InfrastructureError):
+        run.learn("Walk.", steps, bank)
+    working.append(True)
+    assert run.learn("Walk.", steps, bank).items
 
 
 def test_a_refused_key_ends_the_run(bank: MemoryBank) -> None:

@@ -31,7 +31,8 @@ def test_bad_instructions_are_refused_in_one_line(instruction: str, message: str
 
 
 @pytest.mark.parametrize(
-    "instruction", ["Schalte das Licht ein", "سلام‌خوش", "👩‍🚀 launch", "tab\tand\nnewline", "x" * MAX_INSTRUCTION],
+    "instruction",
+    ["Schalte das Licht ein", "سلام‌خوش", "👩‍🚀 launch", "tab\tand\nnewline", "x" * MAX_INSTRUCTION],
     ids=["german", "persian", "emoji", "layout", "longest"],
 )
 def test_ordinary_text_of_any_script_is_accepted(instruction: str) -> None:

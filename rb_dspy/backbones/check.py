@@ -62,5 +62,7 @@ def explain(exc: BaseException, model: str) -> str:
 def _ask(lm: Any) -> str:
     question = dspy.Predict("question: str -> answer: str")
     with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=adapter_for(lm)):
-        said = question(question="Which colour has a clear sky at noon? Answer in one word.", config={"max_tokens": 200})
+        said = question(
+            question="Which colour has a clear sky at noon? Answer in one word.", config={"max_tokens": 200}
+        )
     return str(said.answer).strip()

@@ -27,7 +27,8 @@ def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
         raise InvalidVector(
             f"embedder {embedder.id}: gave an array of shape {rows.shape}; expected {(len(texts), dimension)}"
         )
-    lengths = np.linalg.norm(rows, axis=1)
+    with np.errstate(over="ignore"):  # too large to square is too large to use: refused as infinite
+        lengths = np.linalg.norm(rows, axis=1)
     for row in np.flatnonzero(~(np.isfinite(lengths) & (lengths > _SMALLEST))).tolist():
         kind = "zero" if np.isfinite(lengths[row]) else "NaN or infinite"
         raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}; nothing was stored")

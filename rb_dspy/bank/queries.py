@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ def items(
     connection: sa.Connection, scope: tuple[int, str], location: str, *where: sa.ColumnElement[bool]
 ) -> list[MemoryItem]:
     """Items in order, those that ``where`` means."""
-    found = connection.execute(_ITEMS.where(_i.scope_id == scope[0], *where).order_by(_i.seq))
-    return [rows.item(row, scope[1], location) for row in found.mappings()]
+    found = connection.execute(_ITEMS.where(_i.scope_id == scope[0], *where)).mappings()
+    return [rows.item(row, scope[1], location) for row in _in_order(found)]
 
 
 def experiences(
@@ -43,6 +43,8 @@ def experiences(
 ) -> list[Experience]:
     """The experiences that ``query`` selects from their table, each with its items."""
     found = connection.execute(query.where(_e.scope_id == scope[0])).mappings().all()
+    if not found:
+        return []
     of: dict[str, list[MemoryItem]] = {row["id"]: [] for row in found}
     for item in items(connection, scope, location, _i.experience_seq.in_([row["seq"] for row in found])):
         of[item.provenance.experience_id].append(item)
@@ -74,13 +76,18 @@ def matches(
     """What to show for the rows with these sequence numbers."""
     key = _i.seq if unit == "item" else _i.experience_seq
     query = _ITEMS.add_columns(_e.instruction.label("of_instruction"), key.label("key"))
-    found = connection.execute(query.where(_i.scope_id == scope[0], key.in_(seqs)).order_by(_i.seq))
+    found = connection.execute(query.where(_i.scope_id == scope[0], key.in_(seqs))).mappings()
     matches: dict[int, Match] = {}
-    for row in found.mappings():
+    for row in _in_order(found):
         before = matches[row["key"]].items if row["key"] in matches else ()
         item = rows.item(row, scope[1], location)
         matches[row["key"]] = Match(row["of_experience"], row["of_task"], row["of_instruction"], (*before, item))
     return matches
+
+
+def _in_order(found: Iterable[rows.Row]) -> list[rows.Row]:
+    """By sequence number. Asked to sort, SQLite reads the whole scope in order instead of looking a few rows up."""
+    return sorted(found, key=lambda row: row["seq"])
 
 
 def count(connection: sa.Connection, scope_id: int, column: sa.Column[Any], *, distinct: bool = False) -> int:

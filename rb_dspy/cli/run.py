@@ -97,8 +97,8 @@ def _run(program: ReasoningBank, todo: list[Task], bank: MemoryBank, chosen: Set
 
 
 def _run_id(todo: list[Task], bank: MemoryBank) -> str:
-    """Names this run: the same tasks on the same bank content give the same id."""
-    named = json.dumps([*(task.id for task in todo), len(bank)])
+    """Names this run: the same tasks on a bank with as many experiences give the same id."""
+    named = json.dumps([*(task.id for task in todo), bank.stats().experiences])
     return hashlib.sha256(named.encode()).hexdigest()[:12]
 
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pydantic
+
+
+def _cut_at(most: int) -> pydantic.AfterValidator:
+    """Cut what is longer, never refuse it: one lesson that is too long must not lose the others to a parse error."""
+    return pydantic.AfterValidator(lambda text: text if len(text) <= most else f"{text[: most - 1]}…")
+
+
+def _usual(longest: int) -> dict[str, pydantic.JsonValue]:
+    """The length that the schema states, and that an engine with constrained output keeps to."""
+    return {"minLength": 3, "maxLength": longest}
 
 
 class MemoryDraft(pydantic.BaseModel):
@@ -13,10 +25,12 @@ class MemoryDraft(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True)
 
-    title: str = pydantic.Field(min_length=3, max_length=120, description="names the strategy in a few words")
-    description: str = pydantic.Field(
-        min_length=3, max_length=400, description="one sentence: when to use this, and when not to"
+    title: Annotated[str, _cut_at(200)] = pydantic.Field(
+        description="names the strategy in a few words", json_schema_extra=_usual(80)
     )
-    content: str = pydantic.Field(
-        min_length=3, max_length=1200, description="one to three sentences: what to do and why"
+    description: Annotated[str, _cut_at(600)] = pydantic.Field(
+        description="one sentence: when to use this, and when not to", json_schema_extra=_usual(240)
+    )
+    content: Annotated[str, _cut_at(2000)] = pydantic.Field(
+        description="one to three sentences: what to do and why", json_schema_extra=_usual(480)
     )

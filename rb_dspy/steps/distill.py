@@ -67,14 +67,16 @@ class Distill(dspy.Module):
 
 
 def _admissible(drafts: list[MemoryDraft], task: Task, limit: int) -> Distilled:
-    """The first ``limit`` drafts that neither overlap with an earlier one nor quote the task.
+    """The first ``limit`` drafts that say something, neither overlap with an earlier one nor quote the task.
 
     Models ignore both instructions often enough that code has to hold them.
     """
     kept: list[MemoryDraft] = []
     dropped: list[str] = []
     for draft in drafts:
-        if any(_overlap(draft, other) for other in kept):
+        if not (draft.title and draft.content):
+            dropped.append("one without title or content")
+        elif any(_overlap(draft, other) for other in kept):
             dropped.append(f"{draft.title!r} overlaps with another")
         elif quoted := _quoted_literals(draft, task):
             dropped.append(f"{draft.title!r} quotes this task ({quoted})")
@@ -82,7 +84,8 @@ def _admissible(drafts: list[MemoryDraft], task: Task, limit: int) -> Distilled:
             dropped.append(f"{draft.title!r} is beyond the limit of {limit}")
         else:
             kept.append(draft)
-    return Distilled(tuple(kept), f"dropped: {'; '.join(dropped)}" if dropped else "")
+    note = f"dropped: {'; '.join(dropped)}" if dropped else "" if kept else "the distiller proposed nothing"
+    return Distilled(tuple(kept), note)
 
 
 def _overlap(one: MemoryDraft, other: MemoryDraft) -> bool:

@@ -10,7 +10,6 @@ import numpy as np
 
 from rb_dspy.protocols import Vectors
 
-
 _READ = 20_000
 """Characters of a text that are read; a real model has a limit too."""
 

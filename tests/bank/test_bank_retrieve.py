@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,6 +154,37 @@ def test_appends_of_another_process_are_found(tmp_path: Path) -> None:
 
 def unit(rows: np.ndarray) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_retrieve_looks_rows_up_and_scans_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    asked: list[tuple[str, tuple[object, ...]]] = []
+    with open_bank(path) as bank:
+        add(bank)
+        engine = bank._store._engine  # type: ignore[attr-defined]
+        sa.event.listen(
+            engine, "before_cursor_execute", lambda c, cursor, text, values, *_: asked.append((text, values))
+        )
+        for unit in ("experience", "item"):
+            bank.retrieve("x", k=3, unit=unit)  # type: ignore[arg-type]
+    selects = [(text, values) for text, values in asked if text.startswith("SELECT")]
+    assert len(selects) == 6  # for each unit: the new vectors, no more of them, the matches
+    connection = sqlite3.connect(path)
+    for text, values in selects:
+        for *_, plan in connection.execute(f"EXPLAIN QUERY PLAN {text}", values):
+            assert plan.startswith("SEARCH"), plan
+            assert "scope_id=? AND" in plan, plan
+    connection.close()
+
+
+def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rb_dspy.bank.bank._VECTORS", 7)
+    monkeypatch.setattr("rb_dspy.bank.bank._PAGE", 7)
+    bank = open_bank()
+    made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(30)]
+    assert len(bank.retrieve("task", k=99)) == 30
+    assert len(bank.retrieve("task", k=99, unit="item")) == 60
+    assert bank.experiences() == made
 
 
 coarse = st.lists(st.tuples(*[st.integers(-2, 2)] * 3), min_size=1, max_size=60)

@@ -1,0 +1,133 @@
+"""Questions from the user's own file."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rb_dspy.environments.question import Question
+from rb_dspy.errors import InputError, RBError
+from rb_dspy.schema import Outcome, Task
+
+
+def answered(said: str, /, **env_args) -> Outcome:
+    task = Task(id="q", instruction="What is it?", env_args=env_args)
+    environment = Question().make(task)
+    environment.reset(task)
+    assert environment.step(said)[1]
+    return environment.outcome()
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("Paris", "Paris"),
+        ("  paris.\n", "Paris"),
+        ("<answer>Paris</answer>", "paris"),
+        ("```\nParis\n```", "Paris"),
+        ('"New   York"', "new york"),
+        ("ＰＡＲＩＳ", "paris"),
+        ("42", 42),
+        ("-3", "-3"),
+        ("0.5", 0.5),
+        (".5.", ".5"),
+        ("50%", "50%"),
+    ],
+)
+def test_an_answer_is_right_after_normalisation(answer, right):
+    assert answered(answer, answer=right) == Outcome(reward=1.0, success=True, info={"scored": True})
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("Paris, France", "Paris"), ("", "Paris"), ("3", "-3"), ("50", "50%"), ("5", ".5"), ("1", "11")],
+)
+def test_a_near_answer_is_wrong(answer, right):
+    assert answered(answer, answer=right).reward == 0.0
+
+
+def test_any_of_several_answers_is_right():
+    assert answered("NYC", answers=["New York", "NYC"]).success
+    assert answered("Boston", answer="Boston", answers=["NYC"]).success
+    assert not answered("LA", answers=["New York", "NYC"]).success
+
+
+def test_without_ground_truth_nothing_is_known_and_the_outcome_says_so():
+    outcome = answered("Paris")
+
+    assert (outcome.reward, outcome.success, outcome.info["scored"]) == (0.0, False, False)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"answer": ""}, {"answer": True}, {"answer": {"a": 1}}, {"answers": "x"}, {"answers": [None]}]
+)
+def test_a_task_that_cannot_be_scored_is_refused_before_it_is_worked_on(bad):
+    with pytest.raises(InputError, match="task 'q'"):
+        Question().make(Task(id="q", instruction="What?", env_args=bad))
+
+
+def test_the_agent_sees_neither_the_answer_nor_whether_it_was_right():
+    task = Task(id="q", instruction="What is it?", env_args={"answer": "xyzzy"})
+    seen = []
+    for said in ("xyzzy-no", "plugh"):
+        environment = Question().make(task)
+        seen.append([environment.action_rules, environment.reset(task), *environment.step(said)])
+        assert environment.valid_actions() is None
+        assert environment.answer() == said
+    assert seen[0] == seen[1]
+    assert "xyzzy" not in str(seen)
+
+
+def test_only_the_first_answer_counts():
+    task = Task(id="q", instruction="What is it?", env_args={"answer": "a"})
+    environment = Question().make(task)
+    environment.reset(task)
+    environment.step("b")
+
+    assert environment.step("a")[1]
+    assert not environment.outcome().success
+    assert environment.answer() == "b"
+
+    environment.reset(task)
+    assert environment.answer() is None
+    assert environment.outcome().info == {"error": "no answer was given"}
+
+
+def test_an_environment_must_be_reset_first():
+    environment = Question().make(Task(id="q", instruction="What?"))
+    with pytest.raises(RBError, match="reset"):
+        environment.step("x")
+    with pytest.raises(RBError, match="reset"):
+        environment.outcome()
+
+
+def test_tasks_come_from_a_file():
+    with pytest.raises(InputError, match="come from a file"):
+        Question().tasks(seed=0)
+
+
+def test_baselines_have_something_to_say():
+    task = Task(id="q", instruction="What is it?", env_args={"answers": ["a", "b"]})
+    family = Question()
+    family.check()
+
+    assert list(family.templates()) == []
+    assert family.oracle(task) == ("a",)
+    assert family.random_action(None, task, random.Random(0)) == family.random_action(None, task, random.Random(0))
+    with pytest.raises(InputError, match="no known answer"):
+        family.oracle(Task(id="q", instruction="What?"))
+
+
+@given(st.text(st.characters()), st.text(min_size=1))
+def test_no_text_breaks_the_scoring(said, right):
+    try:
+        outcome = answered(said, answer=right)
+    except InputError:
+        return  # nothing is left of the answer after normalisation
+    assert outcome.reward in (0.0, 1.0)
+
+
+def test_a_huge_answer_is_wrong_and_not_slow():
+    assert "100,000 characters" in answered("'" * 100_000, answer="x").info["error"]
+    assert answered("`" * 10_000, answer="x").reward == 0.0

@@ -1,0 +1,152 @@
+"""Ground truth reaches the scorer, and nobody else."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rb_dspy.environments import ScoredEnvironments, make_environment
+from rb_dspy.errors import InputError, RBError
+from rb_dspy.schema import Outcome, Task
+
+TASK = Task(id="t", instruction="Say yes.")
+
+
+class Toy:
+    """An environment of the test's own: right is "yes", and "crash" breaks it."""
+
+    action_rules = "any word"
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.closed = 0
+
+    def reset(self, task: Task) -> str:
+        self.said = []
+        return f"{task.id}: go"
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if action == "crash":
+            raise OSError("the wire is cut")
+        self.said.append(action)
+        return f"heard {action}", True
+
+    def valid_actions(self) -> list[str]:
+        return ["yes", "no"]
+
+    def answer(self) -> str | None:
+        return self.said[-1] if self.said else None
+
+    def outcome(self) -> Outcome:
+        right = self.said == ["yes"]
+        return Outcome(reward=float(right), success=right)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_the_outcome_is_kept_when_the_environment_is_closed_and_not_before():
+    scored = ScoredEnvironments(lambda task, rollout_id: Toy())
+    environment = scored(TASK, "0")
+
+    assert environment.reset(TASK) == "t: go"
+    assert environment.step("yes") == ("heard yes", True)
+    assert scored.outcome("t", "0") is None
+    environment.close()
+
+    assert scored.outcome("t", "0") == Outcome(reward=1.0, success=True)
+    assert scored.outcome("t", "1") is None
+    assert scored.outcome("another", "0") is None
+
+
+def test_the_program_sees_everything_but_the_outcome():
+    environment = ScoredEnvironments(lambda task, rollout_id: Toy())(TASK, "0")
+    environment.reset(TASK)
+    environment.step("no")
+
+    assert environment.action_rules == "any word"
+    assert environment.valid_actions() == ["yes", "no"]
+    assert environment.answer() == "no"
+    with pytest.raises(RBError, match="ground truth is for the scorer"):
+        environment.outcome()
+
+
+def test_closing_twice_closes_once():
+    toy = Toy()
+    environment = ScoredEnvironments(lambda task, rollout_id: toy)(TASK, "0")
+    environment.reset(TASK)
+    environment.close()
+    environment.close()
+
+    assert toy.closed == 1
+
+
+def test_an_environment_that_broke_has_no_outcome_and_is_still_closed():
+    toy = Toy()
+    scored = ScoredEnvironments(lambda task, rollout_id: toy)
+    environment = scored(TASK, "0")
+    environment.reset(TASK)
+    environment.step("yes")
+    with pytest.raises(OSError, match="wire"):
+        environment.step("crash")
+    environment.close()
+
+    assert scored.outcome("t", "0") is None
+    assert toy.closed == 1
+
+
+def test_an_environment_that_never_began_has_no_outcome():
+    scored = ScoredEnvironments(lambda task, rollout_id: Toy())
+    scored(TASK, "0").close()
+
+    assert scored.outcome("t", "0") is None
+
+
+def test_a_rollout_that_is_run_again_replaces_its_outcome_even_by_none():
+    scored = ScoredEnvironments(lambda task, rollout_id: Toy())
+    for actions, expected in ((["yes"], 1.0), (["no"], 0.0), (["crash"], None)):
+        environment = scored(TASK, "0")
+        environment.reset(TASK)
+        for action in actions:
+            if action == "crash":
+                with pytest.raises(OSError):
+                    environment.step(action)
+            else:
+                environment.step(action)
+        environment.close()
+        outcome = scored.outcome("t", "0")
+        assert (outcome.reward if outcome else None) == expected
+
+
+def test_an_outcome_that_cannot_be_read_is_an_error_and_the_environment_is_closed():
+    class Broken(Toy):
+        def outcome(self) -> Outcome:
+            raise OSError("no scorer")
+
+    toy = Broken()
+    environment = ScoredEnvironments(lambda task, rollout_id: toy)(TASK, "0")
+    environment.reset(TASK)
+    with pytest.raises(OSError, match="no scorer"):
+        environment.close()
+
+    assert toy.closed == 1
+
+
+def test_many_rollouts_at_once_keep_their_own_outcomes():
+    scored = ScoredEnvironments(lambda task, rollout_id: Toy())
+
+    def play(number: int) -> None:
+        environment = scored(TASK, str(number))
+        environment.reset(TASK)
+        environment.step("yes" if number % 2 else "no")
+        environment.close()
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(play, range(500)))
+
+    assert [scored.outcome("t", str(n)).success for n in range(500)] == [bool(n % 2) for n in range(500)]
+
+
+def test_the_plain_factory_goes_by_the_name_in_the_task():
+    task = Task(id="x", instruction="Which?", env="no-such-environment")
+    with pytest.raises(InputError, match="unknown environment 'no-such-environment'"):
+        make_environment(task, "0")
