@@ -58,8 +58,8 @@ class Environment(Protocol):
         """What the agent handed in as its answer so far; None where the environment takes none."""
         ...
 
-    def outcome(self) -> Outcome:
-        """Ground truth. The scorer and ``OracleJudge`` call this; the program never does."""
+    def outcome(self) -> Outcome | None:
+        """Ground truth; None where nobody knows it. The scorer and ``OracleJudge`` call this, the program never."""
         ...
 
     def close(self) -> None: ...

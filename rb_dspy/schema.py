@@ -21,7 +21,7 @@ MAX_INSTRUCTION = 100_000
 MAX_TEXT = 10_000_000
 """Longest thought, action or observation that is kept, in characters; the rest is cut and said so."""
 
-# Control, format and surrogate characters, less line ends, tabs, and the joiners of ordinary Persian, Indic and emoji text.
+# Control, format and surrogate characters, less line ends, tabs, and the joiners of Persian, Indic and emoji text.
 _HIDDEN = regex.compile(r"(?V1)[\p{Cc}\p{Cf}\p{Cs}--[\t\n\r\u200c\u200d]]")
 
 
@@ -38,7 +38,7 @@ def visible(text: str, limit: int = MAX_TEXT) -> str:
     """``text`` as it can be stored and shown: hidden characters replaced by U+FFFD, and cut at ``limit`` characters."""
     if len(text) > limit:
         text = f"{text[:limit]}… [{len(text) - limit} characters cut]"
-    return _HIDDEN.sub("\ufffd", text)
+    return str(_HIDDEN.sub("\ufffd", text))
 
 
 Text = Annotated[str, pydantic.AfterValidator(visible)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 # Before dspy is imported: litellm would otherwise fetch a price list, which stalls for seconds without a network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -28,20 +29,22 @@ app.add_typer(models.app, name="models")
 app.command("envs")(envs.envs)
 
 
-def main() -> None:
-    """Run the command line.
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code; ``args`` default to the process's own.
 
     Exit codes: 0 done; 1 any other error of ours; 2 bad input or usage; 3 something is not installed or downloaded; 4 a
     language model cannot be used; 5 infrastructure broke; 6 the bank refused; 130 interrupted.
     """
     try:
-        app()
+        app(args=args)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except RBError as exc:
         err.print(f"[bold red]error:[/] {_escape(str(exc))}")
-        sys.exit(exc.exit_code)
+        return exc.exit_code
     except BrokenPipeError:  # the reader of our output has gone: not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    return 0
 
 
 def _escape(text: str) -> str:
@@ -49,4 +52,4 @@ def _escape(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

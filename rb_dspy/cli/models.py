@@ -2,6 +2,53 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rb_dspy.backbones import models
+from rb_dspy.cli.common import JsonOption, err, out, print_json
 
 app = typer.Typer(no_args_is_help=True, help="The language models that run inside the process.")
+
+
+@app.command("list")
+def list_models(
+    verify: Annotated[bool, typer.Option("--verify", help="Compare what is here with its checksum; slow.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """The catalogue, and what of it is here."""
+    table = Table("name", "size", "licence", "here", "SHA-256", box=None, pad_edge=False, header_style="bold")
+    for spec in models.catalogue():
+        status = models.status(spec.name, verify=verify)
+        if json_:
+            print_json({**spec.model_dump(mode="json"), "status": status})
+        hint = f"[dim]rb-dspy models get {spec.name}[/]"
+        mark = {"present": "[green]yes[/]", "absent": hint, "damaged": f"[red]damaged:[/] {hint}"}[status]
+        table.add_row(spec.name, f"{spec.size / 1e6:,.0f} MB", spec.licence, mark, f"[dim]{spec.sha256[:12]}…[/]")
+    if not json_:
+        out.print(table)
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="A name from rb-dspy models list.")],
+    source: Annotated[Path | None, typer.Option("--from", help="A file you already have; it is copied.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Download a model; an interrupted download goes on where it stopped."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        bar = progress.add_task(name, total=None)
+
+        def show(done: int, total: int, what: str) -> None:
+            progress.update(bar, completed=done, total=total, description=what)
+
+        path = models.get(name, source=source, progress=show)
+    if json_:
+        print_json({"name": name, "path": path})
+    else:
+        out.print(f"{name} is here: {path}", soft_wrap=True)

@@ -36,7 +36,7 @@ def run_baseline(
 ) -> Outcome:
     """Play ``task`` once and give its outcome. Deterministic for task, policy and seed, as far as the oracle is.
 
-    Raises ``InputError`` for an unknown policy, and whatever the environment raises.
+    Raises ``InputError`` for an unknown policy or a task without ground truth, and what the environment raises.
     """
     return _play(family, task, policy, seed, max_steps)[0]
 
@@ -80,7 +80,10 @@ def _play(family: EnvironmentFamily, task: Task, policy: Policy, seed: int, max_
         for steps, action in enumerate(itertools.islice(actions, max_steps), start=1):  # noqa: B007 (used below)
             if environment.step(action)[1]:
                 break
-        return environment.outcome(), steps
+        outcome = environment.outcome()
+        if outcome is None:
+            raise InputError(f"task {task.id!r} has no ground truth; baselines need a task whose outcome is known")
+        return outcome, steps
     finally:
         environment.close()
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rb_dspy.environments.java import find_java
-from rb_dspy.environments.jvm import Jvm, java_errors
+from rb_dspy.environments.jvm import Jvm
 from rb_dspy.errors import InfrastructureError, InputError, MissingDependency
 
 
@@ -27,7 +27,7 @@ class NoSuchGame(InputError):
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """What the engine says after a step; ``score`` is 1.0 for a game that is won, and can be below 0."""
+    """What the engine says after a step; ``score`` is 1.0 for a game that is won."""
 
     observation: str
     valid_actions: tuple[str, ...]
@@ -42,15 +42,15 @@ class Game:
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
         self._loaded: tuple[str, str] | None = None
-        with java_errors():
-            self._java = jvm.gateway.jvm.textworldexpress.runtime.PythonInterface()
+        with jvm.calls() as java:
+            self._java = java.textworldexpress.runtime.PythonInterface()
 
     def start(self, name: str, params: str, fold: str, seed: int, *, solve: bool = False) -> Frame:
         """Load and begin a game; deterministic for its arguments. ``solve`` also finds a solution, for ``solution``.
 
         Raises ``NoSuchGame``, or ``InfrastructureError`` where the engine has died.
         """
-        with java_errors(NoSuchGame):
+        with self._jvm.calls(NoSuchGame):
             if self._loaded != (name, params):  # loading reads the engine's data files: 10 ms against 0.2 ms a game
                 refusal = self._java.load(name, params)
                 if refusal:
@@ -60,21 +60,21 @@ class Game:
 
     def step(self, action: str) -> Frame:
         """Do ``action``: one line without lone surrogates. The engine says so where it does not know it."""
-        with java_errors():
+        with self._jvm.calls():
             return _frame(self._java.stepJSON(action))
 
     def description(self) -> str:
-        with java_errors():
+        with self._jvm.calls():
             return str(self._java.getTaskDescription()).strip()
 
     def solution(self) -> list[str]:
         """Actions that win, after ``start(..., solve=True)``: found by a random walk, another one each time."""
-        with java_errors():
+        with self._jvm.calls():
             return [str(action) for action in self._java.getGoldActionSequence()]
 
     def close(self) -> None:
         """Let the engine forget the game."""
-        with contextlib.suppress(InfrastructureError), java_errors():
+        with contextlib.suppress(InfrastructureError), self._jvm.calls():
             self._jvm.gateway.detach(self._java)
 
 
@@ -137,7 +137,7 @@ def _frame(text: str) -> Frame:
     said = json.loads(text)
     return Frame(
         observation=said["observation"].strip(),
-        valid_actions=tuple(sorted(said["validActions"])),  # the engine's own order changes from run to run
+        valid_actions=tuple(sorted(said["validActions"])),  # the engine promises no order
         score=float(said["score"]),
         won=bool(said["tasksuccess"]),
         lost=bool(said["taskfailure"]),

@@ -78,11 +78,29 @@ class Jvm:
         self.process.stdout.close()
         return port, token
 
+    @contextlib.contextmanager
+    def calls(self, refused: type[RBError] = InfrastructureError) -> Iterator[Any]:
+        """For calls into the JVM: ``refused`` for what Java code raises, ``InfrastructureError`` where it is gone."""
+        from py4j.protocol import Py4JError, Py4JJavaError
+
+        stopped = "the game engine stopped answering; the next task starts it again"
+        if not self.alive:  # py4j would leak a socket over every attempt to reach it
+            raise InfrastructureError(stopped)
+        try:
+            yield self.gateway.jvm
+        except Py4JJavaError as exc:
+            said = str(exc.java_exception.getMessage() or "").strip() or "it gave no reason"
+            raise refused(f"the game engine refused: {said}") from None
+        except (Py4JError, OSError):
+            raise InfrastructureError(stopped) from None
+
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
     def close(self) -> None:
+        # Proxies of Java objects say goodbye when they are collected; this keeps them from calling a JVM that is gone.
+        self.gateway._gateway_client.is_connected = False
         self.gateway.close()
         self._end()
 
@@ -91,17 +109,3 @@ class Jvm:
         self.process.wait()
         assert self.process.stdin is not None
         self.process.stdin.close()
-
-
-@contextlib.contextmanager
-def java_errors(refused: type[RBError] = InfrastructureError) -> Iterator[None]:
-    """``refused`` for what Java code raises, ``InfrastructureError`` where the JVM cannot be reached."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-
-    try:
-        yield
-    except Py4JJavaError as exc:
-        said = str(exc.java_exception.getMessage() or "").strip() or "it gave no reason"
-        raise refused(f"the game engine refused: {said}") from None
-    except (Py4JError, OSError) as exc:
-        raise InfrastructureError(f"the game engine stopped answering ({exc}); the next task starts it again") from None

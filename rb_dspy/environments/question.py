@@ -30,8 +30,7 @@ class Question:
     """Questions without a generator.
 
     Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list of them, any of which
-    is right), compared exactly after ``normalised``. Without either, the outcome is reward 0 with
-    ``info["scored"] = False``: nothing is known, which is not a failure; scorers leave such tasks out.
+    is right), compared exactly after ``normalised``. Without either, nobody knows the outcome, and it is None.
     """
 
     name = "question"
@@ -61,15 +60,16 @@ class Question:
         return rng.choice([*task.instruction.split(), "yes", "no", str(rng.randint(0, 100))])
 
 
-def _scorer(task: Task) -> Score:
-    """Compares an answer with those that are right."""
+def _scorer(task: Task) -> Score | None:
+    """Compares an answer with those that are right; None where none is known."""
     right = {normalised(answer) for answer in _answers(task)}
 
+    if not right:
+        return None
+
     def score(answer: str) -> Outcome:
-        if not right:
-            return Outcome(reward=0.0, success=False, info={"scored": False, "error": "the task has no known answer"})
         success = normalised(answer) in right
-        return Outcome(reward=float(success), success=success, info={"scored": True})
+        return Outcome(reward=float(success), success=success)
 
     return score
 

@@ -32,7 +32,7 @@ def unwrapped(text: str) -> str:
 
 
 class SingleTurn:
-    """An episode of one step. ``prepare`` is called by ``reset`` and gives the scorer of that task.
+    """An episode of one step. ``prepare`` is called by ``reset`` and gives the scorer of that task, or None.
 
     The question stands in the task's instruction, so no observation repeats it, and none says whether the answer was
     right. Only the first action counts.
@@ -43,18 +43,20 @@ class SingleTurn:
         " no explanation, no label."
     )
 
-    def __init__(self, prepare: Callable[[Task], Score]) -> None:
+    def __init__(self, prepare: Callable[[Task], Score | None]) -> None:
         self._prepare = prepare
         self._score: Score | None = None
+        self._begun = False
         self._answer: str | None = None
 
     def reset(self, task: Task) -> str:
         self._score = self._prepare(task)
+        self._begun = True
         self._answer = None
         return "The question is given in the task. Your next action is taken as your answer."
 
     def step(self, action: str) -> tuple[str, bool]:
-        if self._score is None:
+        if not self._begun:
             raise RBError("step() before reset(); call reset(task) first")
         if self._answer is not None:
             return "The question is closed: an answer was given before.", True
@@ -67,10 +69,12 @@ class SingleTurn:
     def answer(self) -> str | None:
         return self._answer
 
-    def outcome(self) -> Outcome:
-        """Reward 0 where no answer was given, or one longer than ``MAX_ANSWER``; ``info`` says so."""
-        if self._score is None:
+    def outcome(self) -> Outcome | None:
+        """None without a scorer; reward 0 for no answer or one longer than ``MAX_ANSWER``, and ``info`` says so."""
+        if not self._begun:
             raise RBError("outcome() before reset(); call reset(task) first")
+        if self._score is None:
+            return None
         if self._answer is None:
             return Outcome(reward=0.0, success=False, info={"error": "no answer was given"})
         if len(self._answer) > MAX_ANSWER:

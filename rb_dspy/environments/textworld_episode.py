@@ -11,7 +11,7 @@ from rb_dspy.environments.engine import Engine, Frame, Game
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.schema import Outcome, Task, visible
 
-MAX_ACTION = 200
+MAX_ACTION = 1_000
 """Characters of an action that the engine is shown; the longest valid one has about 60."""
 
 
@@ -98,6 +98,6 @@ class Episode:
 
 def _matched(action: str, valid: Sequence[str]) -> str:
     """The valid action that is meant, else the action as the engine can take it: one line of visible characters."""
-    words = visible(action, limit=50 * MAX_ACTION).split()  # the engine's protocol has no room for lone surrogates
-    text = " ".join(words)[:MAX_ACTION].strip("\"'`. ")
+    shown = visible(action, limit=MAX_ACTION)  # py4j cannot send a lone surrogate
+    text = " ".join(shown.split()).strip("\"'`. ")
     return {known.casefold(): known for known in valid}.get(text.casefold(), text)

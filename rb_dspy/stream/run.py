@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import dspy
 import pydantic
@@ -89,7 +88,7 @@ class RunReport:
             unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
             mean_steps=sum(steps) / len(steps) if steps else None,
             items=sum(len(prediction.memory_items) for prediction in done),
-            usage=reduce(_add, [prediction.usage for prediction in done], {}),
+            usage=_total([prediction.usage for prediction in done]),
         )
 
 
@@ -121,5 +120,9 @@ def run_stream(
     return report
 
 
-def _add(total: Usage, more: Usage) -> Usage:
-    return {role: total.get(role, RoleUsage()) + more.get(role, RoleUsage()) for role in {**total, **more}}
+def _total(usages: Sequence[Usage]) -> Usage:
+    total: Usage = {}
+    for usage in usages:
+        for role, used in usage.items():
+            total[role] = total.get(role, RoleUsage()) + used
+    return total

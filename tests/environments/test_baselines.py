@@ -115,6 +115,11 @@ def test_an_unknown_policy_is_refused():
         run_baseline(Dials(), TASK, "clever")
 
 
+def test_a_task_without_ground_truth_is_refused():
+    with pytest.raises(InputError, match="no ground truth"):
+        run_baseline(Question(), Task(id="q", instruction="Why?"), "empty")
+
+
 def test_compare_gives_a_row_for_each_policy_over_the_same_tasks():
     rows = compare(Dials(), seed=1, tasks=6, max_steps=8)
 

@@ -88,6 +88,13 @@ def test_no_question_repeats_where_the_family_has_few():
     assert len({t.instruction for t in tasks}) == 200
 
 
+def test_a_question_that_the_package_itself_cannot_answer_is_passed_over():
+    # Entry 4 of this stream asks for 0 in another base, which the package answers with an empty text.
+    tasks = first("base_conversion", 10, seed=180)
+
+    assert [task.id.rpartition("-")[2] for task in tasks] == ["0", "1", "2", "3", "5", "6", "7", "8", "9", "10"]
+
+
 def test_neighbouring_seeds_share_no_questions():
     # The package adds seed and index, so its own seeds 0 and 1 share all questions but one.
     questions = [{t.instruction for t in first("chain_sum", 100, seed=seed)} for seed in (0, 1)]

@@ -131,6 +131,17 @@ def test_an_outcome_that_cannot_be_read_is_an_error_and_the_environment_is_close
     assert toy.closed == 1
 
 
+def test_a_task_without_ground_truth_has_no_outcome():
+    task = Task(id="t", instruction="Say yes.", env="question")
+    scored = ScoredEnvironments()
+    environment = scored(task, "0")
+    environment.reset(task)
+    environment.step("yes")
+    environment.close()
+
+    assert scored.outcome("t", "0") is None
+
+
 def test_many_rollouts_at_once_keep_their_own_outcomes():
     scored = ScoredEnvironments(lambda task, rollout_id: Toy())
 

