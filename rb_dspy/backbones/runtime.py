@@ -5,10 +5,11 @@ How llama.cpp is set up, and what was measured for it (2 cores, 1.5b model, CPU 
 - Requests run one after the other. Decoding four at once took as long as four in turn, and a request that finds its
   warm slot busy evaluates its whole prompt again in another (42 s instead of 13 s for four).
 - Repacked weights and flash attention are off: prompts are faster (53-58 tokens a CPU second against 47-49), loading
-  is faster, memory is 0.6 GB less, and results stop depending on where a prompt was cut by the prefix cache: a warm
-  and a cold prompt give bit-identical logits when at least 8 of its tokens are new. What still differs in the last
-  bits: a prompt of which fewer than 8 tokens are new, and a history whose turns were generated here, not read.
-  Without ``prefix_cache`` nothing differs.
+  is faster, memory is 0.6 GB less, and a warm prompt gives the numbers of a cold one, to the bit, when at least
+  ``_EXACT_TOKENS`` of its tokens are evaluated; where it would be fewer, some are evaluated again.
+- What still depends on the cache, in the last bits, and so now and then in the text: turns of a chat that were
+  generated here are kept as generated, one token at a time, while a cold prompt reads them at once; and a prompt whose
+  length is just above a multiple of 512 tokens. Without ``prefix_cache`` nothing depends on what was asked before.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ _SAVED_PROMPTS_MIB = 512
 """Memory for prompts that lost their slot; they come back without being evaluated again."""
 _SIMILARITY = 0.1
 """Least share of a prompt that a slot must hold already to be chosen for it; else the slot that is idle longest."""
+_EXACT_TOKENS = 8
+"""Fewer prompt tokens than this, evaluated at once, give other last bits than many do."""
+_REWIND_CHARS = 60
+"""How much is cut off a prompt, in characters, to make its slot forget at least that many tokens."""
 _SOCKET_PATH_LIMIT = 100
 
 
@@ -85,7 +90,7 @@ class Runtime:
 
     def submit(self, body: Mapping[str, Any], stop: threading.Event) -> Future[Answer]:
         """Queue a request; setting ``stop`` ends it at its next token. The future raises ``RequestRefused``."""
-        return self._worker.submit(self._answer, json.dumps(body), stop)
+        return self._worker.submit(self._answer, dict(body), stop)
 
     def unload(self) -> None:
         """Free the model when the requests before this call have been answered; a later one loads it again."""
@@ -99,23 +104,48 @@ class Runtime:
             self._server = _start(self._load)
         return self._server
 
-    def _answer(self, body: str, stop: threading.Event) -> Answer:
+    def _answer(self, body: dict[str, Any], stop: threading.Event) -> Answer:
+        answer = self._run(body, stop, exact=True)
+        if answer is None:  # asked before, as far as the last few tokens
+            self._run(_shortened(body), stop)
+            answer = self._run(body, stop, exact=True)
+        return answer or self._run({**body, "cache_prompt": False}, stop) or Answer()
+
+    def _run(self, body: Mapping[str, Any], stop: threading.Event, *, exact: bool = False) -> Answer | None:
+        """One request. None, at once, where ``exact`` is asked for and too few tokens would be evaluated."""
         answer = Answer()
         refused: list[dict[str, Any]] = []
+        warm = False
 
         def collect(chunk: str) -> bool:
+            nonlocal warm
             event = json.loads(chunk)
-            if "error" in event or "choices" not in event:
+            if "choices" not in event:
                 refused.append(event.get("error", event))
+                return True
+            progress = event.get("prompt_progress")
+            if exact and progress and 0 < progress["cache"] > progress["total"] - _EXACT_TOKENS:
+                warm = True
                 return True
             _add(answer, event)
             return stop.is_set()
 
         if not stop.is_set():
-            self._loaded().handle_chat_completions(body, collect)
+            self._loaded().handle_chat_completions(json.dumps({**body, "return_progress": True}), collect)
         if refused:
             raise RequestRefused(str(refused[0].get("type", "")), str(refused[0].get("message", refused[0])))
-        return answer
+        return None if warm else answer
+
+
+def _shortened(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A request whose prompt is the beginning of ``body``'s, and whose answer does not matter."""
+    *before, last = body["messages"]
+    return {
+        "messages": [*before, {**last, "content": last["content"][:-_REWIND_CHARS]}],
+        "max_tokens": 1,
+        "stream": True,
+        "cache_prompt": True,
+    }
 
 
 def _add(answer: Answer, event: dict[str, Any]) -> None:

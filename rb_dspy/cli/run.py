@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +31,7 @@ from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
 from rb_dspy.steps.ingest import as_task
-from rb_dspy.stream import TaskResult, TaskStream, run_stream
+from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
 
 
 def run(
@@ -62,7 +64,8 @@ def run(
         if not todo:
             err.print(f"the bank has seen every task of {chosen.run.stream}; another --seed or --scope gives new ones")
             return
-        _run(program, todo, opened, chosen, json_=json_)
+        name = "your task" if own is not None else chosen.run.stream
+        _run(program, name, todo, opened, chosen, json_=json_)
 
 
 def _tasks(config: RunConfig, bank: MemoryBank) -> list[Task]:
@@ -76,24 +79,54 @@ def _tasks(config: RunConfig, bank: MemoryBank) -> list[Task]:
     )
 
 
-def _run(program: ReasoningBank, todo: list[Task], bank: MemoryBank, chosen: Settings, *, json_: bool) -> None:
-    run_id = _run_id(todo, bank)
-    before = len(bank)
-    if json_:
-        report = run_stream(program, todo, bank, run_id=run_id, on_result=lambda result: print_json(_as_json(result)))
-        print_json({"summary": report.summary(), "run_id": run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope})
-    else:
-        models = ", ".join(f"{role} {lm.model}" for role, lm in (program.backbones or Backbones()).roles().items())
-        out.print(f"[bold]{chosen.run.stream}[/]  {len(todo)} tasks  [dim]{models}[/]")
-        out.print(f"[dim]bank {chosen.bank.url} · scope {chosen.bank.scope} · {before} lessons so far[/]")
-        with Display(out, len(todo)) as display, listening(display.on_event):
-            report = run_stream(program, todo, bank, run_id=run_id, on_result=display.on_result)
-        print_summary(out, report)
-        where = f"--bank {chosen.bank.url} --scope {chosen.bank.scope}"
-        out.print(f"\nthe bank now holds {len(bank)} lessons: {chosen.bank.url}, scope {chosen.bank.scope}")
-        out.print(f"look into it: [bold]rb-dspy bank list {where}[/]; also show ID, search TEXT, stats", soft_wrap=True)
+def _run(
+    program: ReasoningBank, name: str, todo: list[Task], bank: MemoryBank, chosen: Settings, *, json_: bool
+) -> None:
+    """Run, and say what came of it, also when it is interrupted or a language model gives up."""
+    report = RunReport(_run_id(todo, bank))
+    display = Display(out, len(todo))
+    if not json_:
+        count = f"{len(todo)} task{'s' if len(todo) > 1 else ''}"
+        out.print(f"[bold]{name}[/]  {count}  [dim]{_models(program)}[/]")
+        out.print(f"[dim]bank {chosen.bank.url} · scope {chosen.bank.scope} · {len(bank)} lessons so far[/]")
+
+    def on_result(result: TaskResult) -> None:
+        report.results.append(result)
+        if json_:
+            print_json(_as_json(result))
+        else:
+            display.on_result(result)
+
+    try:
+        with display if not json_ else nullcontext(), listening(display.on_event) if not json_ else nullcontext():
+            run_stream(program, todo, bank, run_id=report.run_id, on_result=on_result)
+    except KeyboardInterrupt:
+        err.print(
+            "interrupted: the task at hand is lost, all before it are in the bank; the next run goes on from there"
+        )
+        raise typer.Exit(130) from None
+    finally:
+        _conclude(report, bank, chosen, json_=json_)
     if report.results and all(result.error for result in report.results):
         raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
+
+
+def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, *, json_: bool) -> None:
+    where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
+    if json_:
+        named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
+        print_json({"summary": report.summary(), **named})
+    elif report.results:
+        print_summary(out, report)
+        out.print(f"\nthe bank now holds {len(bank)} lessons: {chosen.bank.url}, scope {chosen.bank.scope}")
+        out.print(f"look into it: [bold]rb-dspy bank list {where}[/]; also show ID, search TEXT, stats", soft_wrap=True)
+
+
+def _models(program: ReasoningBank) -> str:
+    """Who plays what; one name where one model plays every role."""
+    played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
+    names = set(played.values())
+    return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in played.items())
 
 
 def _run_id(todo: list[Task], bank: MemoryBank) -> str:

@@ -63,6 +63,9 @@ class Jvm:
             address="127.0.0.1", port=int(port), auth_token=token, read_timeout=CALL_SECONDS, auto_field=False
         )
         self.gateway: Any = JavaGateway(gateway_parameters=parameters)
+        self._client = self.gateway._gateway_client
+        # py4j sends a call again where no answer came: a step might be played twice, and it leaks the second socket.
+        self._client._should_retry = lambda *_: False
 
     def _greeting(self) -> tuple[str, str]:
         """Port and token, a line each; empty where the process ended first, or is killed for taking too long."""
@@ -84,7 +87,7 @@ class Jvm:
         from py4j.protocol import Py4JError, Py4JJavaError
 
         stopped = "the game engine stopped answering; the next task starts it again"
-        if not self.alive:  # py4j would leak a socket over every attempt to reach it
+        if not self.alive:  # py4j leaks a socket with every connection that is refused
             raise InfrastructureError(stopped)
         try:
             yield self.gateway.jvm
@@ -92,15 +95,17 @@ class Jvm:
             said = str(exc.java_exception.getMessage() or "").strip() or "it gave no reason"
             raise refused(f"the game engine refused: {said}") from None
         except (Py4JError, OSError):
+            self._client.is_connected = False  # whatever it was, this JVM is not to be trusted with another game
             raise InfrastructureError(stopped) from None
 
     @property
     def alive(self) -> bool:
-        return self.process.poll() is None
+        """Whether calls can be made: the process runs, and no call has failed to reach it."""
+        return self._client.is_connected and self.process.poll() is None
 
     def close(self) -> None:
         # Proxies of Java objects say goodbye when they are collected; this keeps them from calling a JVM that is gone.
-        self.gateway._gateway_client.is_connected = False
+        self._client.is_connected = False
         self.gateway.close()
         self._end()
 

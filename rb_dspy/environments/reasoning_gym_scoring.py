@@ -53,6 +53,8 @@ def judged(family: str, dataset: Any, entry: dict[str, Any], answer: str) -> Out
 
 def _verified(family: str, dataset: Any, entry: dict[str, Any], answer: str) -> Outcome:
     """Reward in [0, 1]. An answer that the verifier cannot read is wrong, and ``info["error"]`` says why."""
+    if not answer:
+        return Outcome(reward=0.0, success=False, info={"error": "the answer is empty"})
     alphabet: re.Pattern[str] | None = EVALUATED.get(family)
     if alphabet is not None and not alphabet.fullmatch(answer):
         return Outcome(reward=0.0, success=False, info={"error": "characters that no answer of this family has"})

@@ -21,7 +21,7 @@ class DistillSuccess(dspy.Signature):
     trajectory: str = dspy.InputField(desc="the transcript of the successful rollout")
     judge_reasons: str = dspy.InputField(desc="why it was judged a success")
     analysis: str = dspy.OutputField(desc="why it worked, in two or three sentences")
-    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to three, without overlap", max_length=3)
+    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to three, without overlap", min_length=1, max_length=3)
 
 
 class DistillFailure(dspy.Signature):
@@ -39,4 +39,4 @@ class DistillFailure(dspy.Signature):
     trajectory: str = dspy.InputField(desc="the transcript of the failed rollout")
     judge_reasons: str = dspy.InputField(desc="why it was judged a failure: the likely cause")
     analysis: str = dspy.OutputField(desc="the cause of the failure, in two or three sentences")
-    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to three, without overlap", max_length=3)
+    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to three, without overlap", min_length=1, max_length=3)

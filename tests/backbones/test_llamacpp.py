@@ -1,0 +1,294 @@
+"""The embedded engine with a real model: what it answers, keeps warm, shares, refuses and survives."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from dspy import lm15
+from dspy.utils.exceptions import ContextWindowExceededError, LMConfigurationError
+
+from rb_dspy.backbones import models
+from rb_dspy.backbones.llamacpp import AsyncLlamaEngine, LlamaEngine, LocalLM, local_lm, seed_of
+from rb_dspy.config import BackboneConfig
+from rb_dspy.errors import ConfigError, InputError, MissingDependency, ModelFileError
+
+pytestmark = pytest.mark.model
+
+SMALL = "smollm2-135m"
+PREFIX = "These are the rules of the house. " + " ".join(f"Rule {i}: room {i} holds object {i * 7}." for i in range(24))
+
+
+def ask(text: str, *, system: str | None = None, **config: Any) -> lm15.Request:
+    settings = {"max_tokens": 12, "temperature": 0.0, **config}
+    return lm15.Request(
+        model=f"local/{SMALL}", system=system, messages=(lm15.Message.user(text),), config=lm15.Config(**settings)
+    )
+
+
+def evaluated(response: lm15.Response) -> int:
+    """Prompt tokens that were not warm."""
+    assert response.provider_data is not None
+    timings: Any = response.provider_data["timings"]
+    return int(timings["prompt_n"])
+
+
+def scores(response: lm15.Response) -> list[float]:
+    assert response.logprobs is not None
+    return [entry.logprob for entry in response.logprobs]
+
+
+def run_python(program: str, *args: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    command = [sys.executable, "-W", "error", "-c", program, *args]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_an_answer_has_text_usage_and_a_reason_to_end(engine: LlamaEngine) -> None:
+    response = engine.complete(ask("Say hello."))
+    assert response.text
+    assert response.finish_reason == "length"
+    assert response.usage.output_tokens == 12
+    assert response.usage.input_tokens
+    assert response.usage.cache_read_tokens is not None
+    short = engine.complete(ask("Yes or no?", extensions={"grammar": 'root ::= "yes" | "no"'}))
+    assert short.text in ("yes", "no")
+    assert short.finish_reason == "stop"
+
+
+def test_a_schema_is_kept_to(engine: LlamaEngine) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+    wanted = {"type": "json_schema", "schema": schema}
+    response = engine.complete(ask("A number.", response_format=wanted, max_tokens=60, temperature=1.0))
+    assert set(response.json) == {"n"}
+
+
+def test_equal_seeds_give_equal_text_and_others_other_text(engine: LlamaEngine) -> None:
+    def text(seed: int | None) -> str | None:
+        return engine.complete(ask("Tell a story.", temperature=1.0, seed=seed)).text
+
+    assert text(None) == text(None) == text(0)
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(4)}) == 4
+
+
+def test_a_warm_prompt_gives_the_numbers_of_a_cold_one(engine: LlamaEngine) -> None:
+    request = ask("Which object is in room 3?", system=PREFIX, temperature=0.8, seed=5, logprobs=0)
+    engine.complete(ask("Hello there, house.", system=PREFIX))
+    warm = engine.complete(request)
+    cold = LlamaEngine(SMALL, context=2048, slots=2, prefix_cache=False).complete(request)
+    assert evaluated(warm) < 40 < evaluated(cold)
+    assert (warm.text, scores(warm)) == (cold.text, scores(cold))
+
+
+def test_the_same_prompt_again_gives_the_same_numbers(engine: LlamaEngine) -> None:
+    for system in (None, PREFIX):  # short enough to be read afresh, and long
+        request = ask("Which object is in room 5?", system=system, temperature=0.8, seed=5, logprobs=0)
+        first, again, third = (engine.complete(request) for _ in range(3))
+        assert (first.text, scores(first)) == (again.text, scores(again)) == (third.text, scores(third))
+    assert evaluated(again) < 60
+
+
+def test_a_growing_chat_evaluates_its_new_turns_only(engine: LlamaEngine) -> None:
+    messages: list[lm15.Message] = []
+    fresh = []
+    for turn in range(4):
+        messages.append(lm15.Message.user(f"Now go to room {turn} and say what is there."))
+        request = lm15.Request(
+            model="m", system=PREFIX, messages=tuple(messages), config=lm15.Config(max_tokens=16, temperature=0.0)
+        )
+        response = engine.complete(request)
+        fresh.append(evaluated(response))
+        messages.append(lm15.Message.assistant(response.text or ""))
+    assert max(fresh[1:]) < 45, fresh
+
+
+def test_interleaved_roles_stay_warm_beyond_the_slots(engine: LlamaEngine) -> None:
+    """Three prompt families on two slots: those that lose their slot come back from saved prompts."""
+    roles = [f"You are {role}. {PREFIX}" for role in ("an agent", "a judge", "a distiller")]
+    for system in roles:
+        engine.complete(ask("First.", system=system))
+    again = [engine.complete(ask(f"Task number {turn}.", system=system)) for turn in range(2) for system in roles]
+    assert [evaluated(response) < 60 for response in again] == [True] * 6
+    assert all((response.usage.cache_read_tokens or 0) > 250 for response in again)
+
+
+def test_threads_get_what_one_thread_gets(engine: LlamaEngine) -> None:
+    requests = [ask(f"Write about room {i}.", temperature=1.0, seed=i) for i in range(6)]
+    alone = [engine.complete(request).text for request in requests]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda request: engine.complete(request).text, requests)) == alone
+
+
+async def test_the_event_loop_goes_on(engine: LlamaEngine) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    ticker = asyncio.create_task(tick())
+    slow = AsyncLlamaEngine(engine)
+    answers = await asyncio.gather(*(slow.complete(ask(f"Count from {i}.", max_tokens=24)) for i in range(3)))
+    ticker.cancel()
+    assert [answer.text for answer in answers] == [
+        engine.complete(ask(f"Count from {i}.", max_tokens=24)).text for i in range(3)
+    ]
+    assert ticks > 10
+
+
+async def test_a_cancelled_call_frees_the_model(engine: LlamaEngine) -> None:
+    endless = ask("Count.", max_tokens=1500, extensions={"grammar": 'root ::= ("one two " | "three "){1400}'})
+    call = asyncio.create_task(AsyncLlamaEngine(engine).complete(endless))
+    await asyncio.sleep(1.0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    started = time.monotonic()
+    await asyncio.to_thread(engine.complete, ask("Hello.", max_tokens=1))
+    assert time.monotonic() - started < 5  # the whole answer would take much longer
+
+
+def test_streams_and_unloads(engine: LlamaEngine) -> None:
+    kinds = [event.type for event in engine.stream(ask("Hello."))]
+    assert (kinds[0], kinds[-1]) == ("start", "end")
+    other = LlamaEngine(SMALL, context=512, slots=1, threads=1)
+    first = other.complete(ask("Hello.")).text
+    other.close()
+    assert other.complete(ask("Hello.")).text == first
+    other.close()
+
+
+def test_errors_are_dspys(engine: LlamaEngine) -> None:
+    with pytest.raises(lm15.ContextLengthError, match="exceeds the available context"):
+        engine.complete(ask("word " * 3000))
+    with pytest.raises(lm15.InvalidRequestError, match="grammar"):
+        engine.complete(ask("Hello.", extensions={"grammar": "root ::= ("}))
+    with pytest.raises(lm15.UnsupportedFeatureError, match=r"config\.extensions\.mirostat"):
+        engine.complete(ask("Hello.", extensions={"mirostat": 2}))
+    tool = lm15.FunctionTool(name="f", description="d")
+    with_tool = lm15.Request(model="m", messages=(lm15.Message.user("x"),), tools=(tool,))
+    with pytest.raises(lm15.UnsupportedFeatureError, match="tools"):
+        engine.complete(with_tool)
+    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2))
+    with pytest.raises(ContextWindowExceededError):
+        lm("word " * 3000)
+    assert engine.complete(ask("Still there?")).text
+
+
+def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match="rb-dspy models get"):
+        LlamaEngine(SMALL, directory=tmp_path)
+    with pytest.raises(InputError, match="not known"):
+        LlamaEngine("gpt-9")
+    with pytest.raises(MissingDependency, match=r"nowhere\.gguf"):
+        LlamaEngine(str(tmp_path / "nowhere.gguf"))
+    with pytest.raises(ConfigError, match="context of 8,192"):
+        LlamaEngine(SMALL, context=10_000)
+    with pytest.raises(ConfigError, match="api_base"):
+        local_lm(BackboneConfig(model=f"local/{SMALL}", api_base="http://x"))
+    (tmp_path / models.find(SMALL).file).write_bytes(b"GGUF")
+    with pytest.raises(ModelFileError, match="rb-dspy models get"):
+        LlamaEngine(SMALL, directory=tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "header", "text", "empty"])
+def test_a_damaged_file_is_one_line_and_no_crash(small_model: Path, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "damaged.gguf"
+    with small_model.open("rb") as whole:
+        start = whole.read(20_000_000)
+    path.write_bytes({"truncated": start, "header": start[:1000] + bytes(9000), "text": b"hello", "empty": b""}[damage])
+    program = (
+        "import sys; from rb_dspy.backbones.llamacpp import LlamaEngine; from rb_dspy.errors import ModelFileError\n"
+        "try: LlamaEngine(sys.argv[1], context=512, slots=1).load()\n"
+        "except ModelFileError as error: print(error)"
+    )
+    run = run_python(program, str(path))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.count("\n") == 1
+    assert str(path) in run.stdout
+
+
+def test_a_damaged_file_is_a_configuration_error_to_dspy(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(b"not a model")
+    with pytest.raises(LMConfigurationError, match="not a GGUF file"):
+        local_lm(BackboneConfig(model=f"local/{path}"))("hello")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_it_is_silent_and_opens_no_port(small_model: Path) -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from rb_dspy.backbones.llamacpp import LlamaEngine
+from dspy import lm15
+engine = LlamaEngine(sys.argv[1], context=512, slots=1)
+request = lm15.Request(model="m", messages=(lm15.Message.user("hi"),), config=lm15.Config(max_tokens=4))
+assert engine.complete(request).text
+links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+mine = {os.readlink(link) for link in links if os.path.islink(link)}
+for table in ("tcp", "tcp6"):
+    for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+        assert f"socket:[{line.split()[9]}]" not in mine, line
+for line in Path("/proc/self/net/unix").read_text().splitlines():
+    assert "rb-dspy-" not in line or not os.path.exists(line.split()[-1]), line
+"""
+    run = run_python(program, str(small_model))
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_state_names_the_model_and_no_path(engine: LlamaEngine, small_model: Path) -> None:
+    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=0.0, max_tokens=8))
+    state = json.loads(json.dumps(lm.dump_state()))
+    assert str(small_model.parent) not in json.dumps(state)
+    loaded = dspy.BaseLM.load_state(state, allow_custom_lm_class=True)
+    assert loaded("Hello.") == lm("Hello.")
+    by_path = LlamaEngine(str(small_model), context=512, slots=1)
+    assert str(small_model.parent) not in json.dumps(by_path.dump_state())
+    assert LlamaEngine.load_state(by_path.dump_state()).model == small_model.name
+    assert copy.deepcopy(lm).engine is lm.engine
+
+
+def test_rollouts_and_candidates_are_distinct_samples() -> None:
+    config = BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=1.0, max_tokens=16)
+    lm = local_lm(config)
+    assert isinstance(lm, LocalLM)
+    samples = [lm("Tell a story.", rollout_id=i)[0] for i in range(3)]
+    assert len(set(samples)) == 3
+    assert local_lm(config)("Tell a story.", rollout_id=2, cache=False)[0] == samples[2]
+    several = lm("Tell a story.", n=3)
+    assert len(set(several)) == 3
+    assert several[0] == samples[0]  # no seed is seed 0
+    assert seed_of("a") == seed_of("a") != seed_of("b")
+
+
+async def test_async_and_sync_calls_agree() -> None:
+    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=1.0, max_tokens=16))
+    assert await lm.acall("Tell a story.", rollout_id=3) == lm("Tell a story.", rollout_id=3)
+
+
+def test_many_threads_load_it_once(small_model: Path) -> None:
+    engines = [LlamaEngine(SMALL, context=512, slots=1, threads=1) for _ in range(4)]
+    barrier = threading.Barrier(4)
+
+    def first_call(engine: LlamaEngine) -> str | None:
+        barrier.wait()
+        return engine.complete(ask("Hello.")).text
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(first_call, engines))) == 1
+    engines[0].close()
