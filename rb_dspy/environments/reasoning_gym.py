@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import sys
+import types
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +29,8 @@ MAX_OWN_ANSWER = 1_000
 
 _CHUNK = 500
 """Entries a dataset seed; the package's own default."""
+
+_NEED_SAT_SOLVER = frozenset({"zebra_puzzles"})
 
 _GENERATOR_FAILED = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
 """What the package's generators raise when a draw does not come out; ``maze`` does so about once in 300."""
@@ -60,11 +64,11 @@ class ReasoningGym:
             raise MissingDependency("reasoning-gym is not installed; pip install 'rb-dspy[text]'")
 
     def templates(self) -> Sequence[str]:
-        return TEMPLATES
+        return TEMPLATES if _has_sat_solver() else tuple(name for name in TEMPLATES if name not in _NEED_SAT_SOLVER)
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
         self.check()
-        chosen = chosen_templates(self.name, TEMPLATES, templates)
+        chosen = chosen_templates(self.name, self.templates(), templates)
         return in_turn([distinct(_draws(template, seed)) for template in chosen])
 
     def make(self, task: Task) -> Environment:
@@ -116,9 +120,18 @@ def _draw(
 
 def _dataset(args: _Entry) -> Any:
     """A fresh dataset: some keep state while they make an entry, so none is shared between threads."""
+    if not _has_sat_solver():
+        # The package imports its SAT solver on its first line, whatever is asked of it. The solver is a C extension
+        # that comes as source only; where it could not be built, an empty module lets the other families work.
+        sys.modules.setdefault("pycosat", types.ModuleType("pycosat"))
     import reasoning_gym
 
     return reasoning_gym.create_dataset(args.family, seed=args.seed, size=args.size)
+
+
+def _has_sat_solver() -> bool:
+    built = sys.modules.get("pycosat")
+    return hasattr(built, "solve") if built is not None else importlib.util.find_spec("pycosat") is not None
 
 
 def _made(dataset: Any, index: int) -> dict[str, Any] | None:

