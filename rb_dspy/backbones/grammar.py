@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import dspy
 import pydantic
+from dspy.adapters.chat_adapter import field_header_pattern as header
 
 from rb_dspy.backbones.gbnf import MAX_LIST, Grammar, alternatives, literal
 
@@ -110,9 +111,10 @@ def _field(name: str, info: Any, valid: Any) -> _Field:
     annotation = info.annotation
     if _is_text(annotation):
         if isinstance(valid, list | tuple):
-            choices = tuple(dict.fromkeys(str(choice).strip() for choice in valid))
-            if any(choices):
-                return _Field(name, choices=tuple(filter(None, choices)))
+            stripped = dict.fromkeys(str(choice).strip() for choice in valid)
+            choices = tuple(choice for choice in stripped if _reads_back(choice))
+            if choices:
+                return _Field(name, choices=choices)
         limits = [m.max_length / CHARS_PER_TOKEN for m in info.metadata if hasattr(m, "max_length")]
         return _Field(name, limit=min(limits, default=math.inf))
     if annotation is bool:
@@ -124,6 +126,12 @@ def _field(name: str, info: Any, valid: Any) -> _Field:
         return _Field(name, choices=tuple(str(member.value) for member in members))
     constrained: Any = Annotated[(annotation, *info.metadata)] if info.metadata else annotation
     return _Field(name, schema=pydantic.TypeAdapter(constrained).json_schema())
+
+
+def _reads_back(choice: str) -> bool:
+    """Whether dspy would read this value as it was written; it takes a line that starts like a header for one."""
+    lines = choice.splitlines()
+    return bool(choice) and "\n".join(lines) == choice and not any(header.match(line.strip()) for line in lines)
 
 
 def _is_text(annotation: Any) -> bool:

@@ -62,9 +62,9 @@ class Typed(dspy.Signature):
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_type_parses(lm: Any, seed: int) -> None:
-    said = call(lm, Typed, seed, 700, temperature=1.5, topic="a house")
+    said = call(lm, Typed, seed, 400, temperature=1.5, topic="a house")
     assert isinstance(said.sure, bool)
     assert isinstance(said.colour, Colour)
     assert said.grade in ("A", "B-", 3)
@@ -77,8 +77,7 @@ def test_every_type_parses(lm: Any, seed: int) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("seed", "temperature"), [(1, 0.0), (1, 1.0), (2, 1.0), (3, 1.0)])
 def test_our_prompts_parse(lm: Any, seed: int, temperature: float) -> None:
     verdict = call(
         lm, signatures.Judge, seed, 110, temperature, task="17 + 25?", trajectory=TRANSCRIPT, final_state="answer: 43"
@@ -86,7 +85,7 @@ def test_our_prompts_parse(lm: Any, seed: int, temperature: float) -> None:
     assert verdict.label in ("success", "failure")
     assert verdict.reasons
     distilled = call(
-        lm, signatures.DistillFailure, seed, 400, temperature, task="17 + 25?", trajectory=TRANSCRIPT, judge_reasons="x"
+        lm, signatures.DistillFailure, seed, 300, temperature, task="17 + 25?", trajectory=TRANSCRIPT, judge_reasons="x"
     )
     assert len(distilled.memory_items) <= 3
     assert all(isinstance(item, signatures.MemoryDraft) for item in distilled.memory_items)
@@ -98,25 +97,29 @@ def test_an_action_is_one_of_the_valid_ones(lm: Any, seed: int) -> None:
     valid = ['put "it" in the box', "look\\back", "[[ ## go ## ]]", "señal ñ", "  take the key  "]
     turn = {"task": "Find the key.", "memory": None, "action_rules": "any", "observation": "A door."}
     said = call(lm, signatures.Act, seed, 110, **turn, history=dspy.History(messages=[]), valid_actions=valid)
-    assert said.action in [action.strip() for action in valid]
+    assert said.action in [action.strip() for action in valid if "##" not in action]  # that one would read as a header
 
 
 @pytest.mark.model
 def test_a_turn_reads_later_as_it_was_written(lm: Any) -> None:
+    """To the byte; and what stood in the prompt before is not read again, though the model's own turn may be.
+
+    Its tokens need not be those that its text is cut into: this small model writes "[" and "[" where "[[" is one token.
+    """
     turn: dict[str, Any] = {"task": "Find the key.", "memory": "None yet.", "action_rules": "Any.", "observation": "A."}
     turns: list[dict[str, Any]] = []
-    fresh = []
+    before = 0
     for number in range(4):
         said = call(lm, signatures.Act, number, 120, **turn, history=dspy.History(messages=list(turns)))
-        written = lm.history[-1]["outputs"][0]
+        last = lm.history[-1]
         turns.append({**turn, "thought": said.thought, "action": said.action})
-        rendered = GrammarAdapter().format(
-            signatures.Act, [], {"observation": "B.", "history": dspy.History(messages=list(turns))}
-        )
-        assert rendered[-2] == {"role": "assistant", "content": written}
-        fresh.append(lm.history[-1]["response"].provider_data["timings"]["prompt_n"])
+        history = dspy.History(messages=list(turns))
+        rendered = GrammarAdapter().format(signatures.Act, [], {"observation": "B.", "history": history})
+        assert rendered[-2] == {"role": "assistant", "content": last["outputs"][0]}
+        evaluated = last["response"].provider_data["timings"]["prompt_n"]
+        assert evaluated <= last["usage"]["prompt_tokens"] - before + 8
+        before = last["usage"]["prompt_tokens"]
         turn = {"observation": f"Room {number}."}
-    assert max(fresh[1:]) < 120, fresh  # a turn's reminder is 60 of them
 
 
 @pytest.mark.model
@@ -189,7 +192,8 @@ def test_texts_share_what_max_tokens_leaves() -> None:
     tight = bounds(grammar_for(signatures.DistillFailure, {}, max_tokens=400))
     wide = bounds(grammar_for(signatures.DistillFailure, {}, max_tokens=4000))
     assert max(tight) < max(wide)
-    assert 1196 in wide  # the content's own bound
+    own = signatures.MemoryDraft.model_json_schema()["properties"]["content"]["maxLength"]
+    assert own - 3 in wide
     assert sum(bounds(grammar_for(signatures.Judge, {}, max_tokens=200))) < 200
 
 
