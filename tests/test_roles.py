@@ -15,6 +15,7 @@ from rb_dspy.backbones import metered, report
 from rb_dspy.backbones.check import check
 from rb_dspy.errors import BackboneError, ConfigError
 from rb_dspy.schema import RoleUsage
+from rb_dspy.steps import Memory
 from rb_dspy.testing import Corridor, scripted_lm
 from tests.worlds import answers, corridor
 
@@ -116,3 +117,21 @@ def test_check_names_a_missing_key_and_an_unreachable_server(monkeypatch: pytest
     assert "cannot be reached" in found["judge"]
     assert "no key" in found["distiller"]
     assert not any("\n" in problem or "not-a-key" in problem for problem in found.values())
+
+
+def test_a_models_own_settings_win_over_the_steps(bank: MemoryBank) -> None:
+    lm = scripted_lm(answers, temperature=0.2)
+    ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)(task=corridor(), bank=bank)
+    assert {prompt.temperature for prompt in lm.engine.prompts} == {0.2}
+    lm = scripted_lm(answers)
+    ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)(task=corridor(), bank=bank)
+    assert [prompt.temperature for prompt in lm.engine.prompts] == [0.7, 0.7, 0.7, 0.0, 1.0]
+
+
+def test_rollouts_are_distinct_samples_even_with_a_cache() -> None:
+    lm = scripted_lm(answers, cache=True)
+    act = ReasoningBank(environments=Corridor.make).act
+    with dspy.context(lm=lm):
+        for rollout in (0, 1, 1, 2):
+            act(corridor(), Memory(), Corridor.make, rollout)
+    assert len(lm.engine.prompts) == 3 * 3  # the repeated rollout came from the cache

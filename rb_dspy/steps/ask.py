@@ -48,7 +48,7 @@ class Ask:
     temperature: float
     max_tokens: int
     rollout: int = 0
-    """Calls that differ in nothing else are distinct samples, for dspy's cache and for the local engine's seed."""
+    """Calls that differ in nothing else are distinct samples: to dspy's cache, and as a seed to a local model."""
 
     def run(self) -> Any:
         """The prediction.
@@ -75,18 +75,13 @@ class Ask:
 
     def _sampling(self, lm: Any) -> dict[str, Any]:
         """What this call asks for, less what the LM itself was configured with: that wins."""
+        fixed = {name: value for name, value in lm.kwargs.items() if value is not None}
         config: dict[str, Any] = {}
-        fixed = {name for name, value in getattr(lm, "kwargs", {}).items() if value is not None}
-        if "temperature" not in fixed:
-            config["temperature"] = self.temperature
-        if not fixed & {"max_tokens", "max_completion_tokens"}:
-            config["max_tokens"] = self.max_tokens
-        if "max_completion_tokens" in getattr(lm, "kwargs", {}):  # a reasoning model: it takes neither
-            config = {}
-        if self.rollout and lm.kwargs.get("temperature", self.temperature) != 0:
+        if "max_completion_tokens" not in lm.kwargs:  # else a reasoning model, which takes neither of the two
+            config = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        config = {name: value for name, value in config.items() if name not in fixed}
+        if self.rollout and fixed.get("temperature", self.temperature) != 0:
             config["rollout_id"] = self.rollout
-            if "seed" in (getattr(getattr(lm, "engine", None), "supported_params", None) or ()):
-                config["seed"] = self.rollout
         return config
 
 

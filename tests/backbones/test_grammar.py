@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import random
 import re
@@ -140,6 +141,60 @@ async def test_async_calls_are_constrained_too(lm: Any, engine: LlamaEngine) -> 
         inputs = {"task": "17 + 25?", "trajectory": TRANSCRIPT, "final_state": "answer: 43"}
         said = await dspy.Predict(signatures.Judge).acall(**inputs, config={"max_tokens": 100, "seed": 4})
     assert said.label in ("success", "failure")
+
+
+def as_regex(grammar: Grammar, rule: str) -> str:
+    """A rule that does not refer to itself, as a regular expression."""
+    rules = dict(line.split(" ::= ", 1) for line in str(grammar).splitlines())
+
+    def translated(match: re.Match[str]) -> str:
+        quoted, kept, name = match.groups()
+        if quoted is not None:
+            return f"(?:{re.escape(ast.literal_eval(quoted))})"
+        return kept or f"(?:{as_regex(grammar, name)})"
+
+    pattern = r"""("(?:[^"\\]|\\.)*")|(\[(?:[^\]\\]|\\.)*\]|\{[^}]*\}|[|()?*+])|([a-z][a-z0-9-]*)"""
+    assert rule in rules
+    return "".join(translated(m) for m in re.finditer(pattern, rules[rule]))
+
+
+@pytest.fixture(scope="module")
+def free_text() -> re.Pattern[str]:
+    grammar = Grammar(50)
+    grammar.rule("root", grammar.text(60))
+    return re.compile(as_regex(grammar, "root"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Words.",
+        "x = [1, 2]\n  - [ ] to do\n\nA new paragraph: don't.",
+        "def f(a):\n        return a[0]  # the first\n",
+        "a [[1, 2],\n  [3, 4]] and b[\n  0\n]",
+        "naïve 3.5 % 日本語 🎉 \\ \"q\" 'r' `s`",
+        "## A heading\n\n1. One\n2. Two",
+    ],
+)
+def test_free_text_may_be_prose_code_or_markdown(free_text: re.Pattern[str], text: str) -> None:
+    assert free_text.fullmatch(text.strip())
+
+
+@pytest.mark.parametrize(
+    "text", ["", " x", "x ", "x\n", "[x]", "a\n[[ ## label ## ]]\nb", "a [[ ##", "a [#", "a [ #", "a\u2028b", "a\x00"]
+)
+def test_free_text_may_not_be_a_header_nor_end_in_space(free_text: re.Pattern[str], text: str) -> None:
+    assert not free_text.fullmatch(text)
+
+
+def test_whatever_is_free_text_reads_back(free_text: re.Pattern[str]) -> None:
+    rng = random.Random(1)
+    texts = {"".join(rng.choices("[[# \na1].", k=rng.randint(1, 9))) for _ in range(20_000)}
+    written = [text for text in texts if free_text.fullmatch(text)]
+    assert len(written) > 1000
+    for text in written:
+        answer = f"[[ ## reasons ## ]]\n{text}\n\n[[ ## label ## ]]\nsuccess\n\n[[ ## completed ## ]]\n"
+        assert GrammarAdapter().parse(signatures.Judge, answer) == {"reasons": text, "label": "success"}
 
 
 @pytest.mark.model
