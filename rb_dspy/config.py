@@ -61,7 +61,7 @@ class DistillConfig(_Config):
 
     temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
     max_tokens: int = pydantic.Field(default=900, ge=1)
-    max_items: int = pydantic.Field(default=3, ge=1, le=10)
+    max_items: int = pydantic.Field(default=3, ge=1, le=3)
     view_tokens: int = pydantic.Field(default=4000, ge=100)
     distill_unknown: bool = False
     """Distil rollouts whose verdict is unknown, as if they had failed."""
@@ -159,6 +159,8 @@ def parse_settings(data: Mapping[str, Any], source: str = "settings") -> Setting
             near = difflib.get_close_matches(location[-1], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
             raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
+        if first["type"] == "missing":
+            raise ConfigError(f"{source}: {key} is missing") from None
         raise ConfigError(f"{source}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
 
 

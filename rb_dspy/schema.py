@@ -90,6 +90,10 @@ class Task(_Frozen):
             )
         return value
 
+    def without_ground_truth(self) -> Task:
+        """This task as a judge or a distiller may see it: ``env_args`` can hold the answer."""
+        return self.model_copy(update={"env_args": {}})
+
 
 class Step(_Frozen):
     """One turn: what the agent thought and did, and what the environment answered."""
@@ -122,8 +126,9 @@ class RoleUsage(_Frozen):
 Usage = dict[str, RoleUsage]
 """Role name -> what it used."""
 
-StopReason = Literal["done", "max_steps", "context", "external"]
-"""The environment ended the episode; the step cap; the context window; or an agent loop that is not ours."""
+StopReason = Literal["done", "max_steps", "context", "unreadable", "external"]
+"""The environment ended it; the step cap; the context window; an answer of the agent's that could not be read; or an
+agent loop that is not ours."""
 
 
 class Trajectory(_Frozen):
@@ -186,6 +191,10 @@ class MemoryItem(_Frozen):
     provenance: Provenance
 
 
+State = Literal["recorded", "distilled"]
+"""How far learning from a rollout got: kept only, because judging or distilling it broke; or all the way."""
+
+
 class Experience(_Frozen):
     """The unit that is appended and, by default, retrieved: a task, its rollouts and verdicts, and the items they gave.
 
@@ -200,6 +209,7 @@ class Experience(_Frozen):
     verdicts: tuple[Verdict, ...]
     items: tuple[MemoryItem, ...] = ()
     run_id: str = ""
+    state: State = "distilled"
     note: str = ""
     created_at: str = ""
     """ISO 8601, UTC; for people, never for order."""
@@ -225,6 +235,7 @@ __all__ = [
     "Provenance",
     "Retrieved",
     "RoleUsage",
+    "State",
     "Step",
     "StopReason",
     "Task",

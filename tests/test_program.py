@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
+from typing import Any
 
 import dspy
 import pytest
@@ -367,3 +368,129 @@ def test_usage_is_the_same_from_one_thread_and_from_four() -> None:
             return [job.result() for job in jobs]
 
     assert with_threads(1) == with_threads(4)
+
+
+def _twice_then_junk(prompt: Prompt) -> Reply:
+    return "I am lost." if "action" in prompt.wants and prompt.turns >= 2 else answers(prompt)
+
+
+def test_an_agent_that_becomes_unreadable_ends_its_rollout_and_nothing_else(bank: MemoryBank) -> None:
+    bones = backbones(_twice_then_junk)
+    done = program(bones)(task=corridor(), bank=bank)
+    assert done.trajectory.stop_reason == "unreadable"
+    assert len(done.trajectory.steps) == 2
+    assert done.verdict.label == "failure"
+    (asked,) = [p for p in prompts(bones) if "label" in p.wants]
+    assert "could not be read" in asked["final_state"]
+
+
+def test_a_prediction_tells_what_this_call_did_even_where_the_bank_knows_the_rollout(bank: MemoryBank) -> None:
+    program()(task=corridor(), bank=bank, run_id="monday")
+    again = program(backbones(_twice_then_junk))(task=corridor(), bank=bank, run_id="monday")
+    assert again.verdict.label == "failure"
+    assert len(again.trajectory.steps) == 2
+    assert len(bank.experiences()) == 1
+
+
+class _Faulty(Corridor):
+    """Breaks in one of many ways."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+        self.closed = False
+
+    def reset(self, task: Task) -> str:
+        return None if self.fault == "reset none" else super().reset(task)  # type: ignore[return-value]
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if self.fault == "step none":
+            return None  # type: ignore[return-value]
+        if self.fault == "observation none":
+            return None, False  # type: ignore[return-value]
+        return super().step(action)
+
+    def close(self) -> None:
+        self.closed = True
+        if self.fault == "close":
+            raise OSError("cannot close")
+
+
+@pytest.mark.parametrize("fault", ["reset none", "step none", "observation none"])
+def test_an_environment_that_breaks_its_protocol_is_an_infrastructure_error(bank: MemoryBank, fault: str) -> None:
+    made = _Faulty(fault)
+    with pytest.raises(InfrastructureError, match="the environment's"):
+        ReasoningBank(backbones=backbones(), environments=lambda task, rollout: made)(task=corridor(), bank=bank)
+    assert made.closed
+
+
+def test_an_environment_that_fails_to_close_costs_a_warning(bank: MemoryBank, caplog: pytest.LogCaptureFixture) -> None:
+    run = ReasoningBank(backbones=backbones(), environments=lambda task, rollout: _Faulty("close"))
+    assert run(task=corridor(), bank=bank).verdict.label == "success"
+    assert "did not close: OSError: cannot close" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "judge", [lambda task, trajectory: None, lambda task, trajectory: 1 / 0], ids=["none", "raises"]
+)
+def test_a_judge_of_somebody_elses_that_breaks_loses_no_rollout(bank: MemoryBank, judge: Any) -> None:
+    with pytest.raises(InfrastructureError, match="the judge"):
+        program(judge=judge)(task=corridor(), bank=bank)
+    (kept,) = bank.experiences()
+    assert (kept.state, len(kept.trajectories[0].steps)) == ("recorded", 3)
+    assert bank.seen_tasks() == set()
+    assert not bank.retrieve("anything", k=5)
+
+
+def test_a_judge_of_somebody_elses_gets_no_ground_truth(bank: MemoryBank) -> None:
+    seen = []
+
+    def judge(task: Task, trajectory: Trajectory) -> Verdict:
+        seen.append(task.env_args)
+        return Verdict(label="failure", reasons="So.")
+
+    program(judge=judge)(task=lock("Abus", 1), bank=bank)
+    assert seen == [{}]
+
+
+def test_learning_again_asks_no_model(bank: MemoryBank) -> None:
+    bones = backbones()
+    run = program(bones)
+    steps = [{"action": "forward", "observation": "You are through."}]
+    run.learn("Walk.", steps, bank)
+    asked = len(prompts(bones))
+    run.learn("Walk.", steps, bank)
+    assert len(prompts(bones)) == asked
+
+
+async def test_a_cancelled_call_closes_its_environment_when_its_step_is_over(bank: MemoryBank) -> None:
+    import asyncio
+    import time
+
+    order: list[str] = []
+
+    class Slow(Corridor):
+        def step(self, action: str) -> tuple[str, bool]:
+            time.sleep(0.2)
+            order.append("step over")
+            return super().step(action)
+
+        def close(self) -> None:
+            order.append("closed")
+
+    run = ReasoningBank(backbones=backbones(), environments=lambda task, rollout: Slow())
+    job = asyncio.create_task(run.acall(task=corridor(), bank=bank))
+    await asyncio.sleep(0.1)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert order == ["step over", "closed"]
+
+
+async def test_calls_at_once_keep_their_usage_apart(bank: MemoryBank) -> None:
+    import asyncio
+
+    run = program(backbones(latency=0.005))
+    calls = [run.acall(task=corridor(f"corridor/{n}", length=n + 1), bank=bank) for n in range(8)]
+    done = await asyncio.gather(*calls)
+    assert [d.usage["agent"].calls for d in done] == [n + 1 for n in range(8)]

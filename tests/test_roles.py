@@ -16,7 +16,7 @@ from rb_dspy.backbones.check import check
 from rb_dspy.errors import BackboneError, ConfigError
 from rb_dspy.schema import RoleUsage
 from rb_dspy.steps import Memory
-from rb_dspy.testing import Corridor, scripted_lm
+from rb_dspy.testing import Corridor, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.worlds import answers, corridor
 
 
@@ -76,8 +76,6 @@ def test_a_callers_own_usage_tracking_still_sees_every_call(bank: MemoryBank) ->
 
 
 def test_cached_calls_are_counted_but_cost_no_tokens() -> None:
-    from rb_dspy.testing.embedder import HashEmbedder
-
     lm = scripted_lm(answers, cache=True)
     run = ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)
     for cached in (0, 3):
@@ -135,3 +133,39 @@ def test_rollouts_are_distinct_samples_even_with_a_cache() -> None:
         for rollout in (0, 1, 1, 2):
             act(corridor(), Memory(), Corridor.make, rollout)
     assert len(lm.engine.prompts) == 3 * 3  # the repeated rollout came from the cache
+
+
+def test_a_model_that_others_pinned_on_a_predictor_is_respected(bank: MemoryBank) -> None:
+    pinned = scripted_lm(answers, model="scripted/pinned")
+    run = ReasoningBank(environments=Corridor.make)
+    run.set_lm(pinned)
+    done = run(task=corridor(), bank=bank)
+    assert len(pinned.engine.prompts) == 5
+    assert done.memory_items[0].provenance.distiller == "scripted/pinned"
+
+
+def test_dspys_own_threads_know_the_backbones_and_the_ledgers() -> None:
+    lm = scripted_lm(answers)
+    run = ReasoningBank(environments=Corridor.make)
+    with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank, Backbones(agent=lm).use():
+        with metered() as ledger:
+            pairs = [(run, {"task": corridor(f"corridor/{n}"), "bank": bank}) for n in range(4)]
+            dspy.Parallel(num_threads=4, disable_progress_bar=True)(pairs)
+    assert ledger.usage()["agent"].calls == 12
+
+
+def test_an_unknown_provider_is_a_model_that_cannot_be_used(bank: MemoryBank) -> None:
+    run = ReasoningBank(backbones=Backbones(agent="nosuchprovider/model"), environments=Corridor.make)
+    with pytest.raises(BackboneError, match="no provider of that name; expected PROVIDER/MODEL"):
+        run(task=corridor(), bank=bank)
+
+
+def test_calls_that_a_callers_adapter_adds_are_counted(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        return "mess" if "label" in prompt.wants else answers(prompt)
+
+    lm = scripted_lm(script)
+    run = ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)
+    with dspy.context(adapter=dspy.ChatAdapter()):
+        used = run(task=corridor(), bank=bank).usage
+    assert sum(u.calls for u in used.values()) == len(lm.engine.prompts)

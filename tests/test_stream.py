@@ -11,8 +11,8 @@ from dspy import lm15
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
-from rb_dspy.errors import BackboneError, InputError, InvalidTask
+from rb_dspy import MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, run_stream
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError, InvalidTask
 from rb_dspy.stream import SHARES, split_templates, stream_names
 from rb_dspy.testing import Lock, Prompt, Reply
 from tests.worlds import answers, backbones, lock
@@ -138,3 +138,48 @@ def test_a_verdict_that_is_wrong_lowers_the_agreement(bank: MemoryBank) -> None:
     summary = run_stream(program, [lock("Abus", 0, code="4711")], bank, run_id="r").summary()
     assert (summary.agreements, summary.judged) == (0, 1)
     json.dumps(summary.model_dump())
+
+
+def test_a_server_that_is_down_ends_the_run_before_it_uses_up_the_stream(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise lm15.TransportError("connection refused")
+
+    results: list[TaskResult] = []
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    with pytest.raises(InfrastructureError, match="3 tasks in a row broke; the last one:.*connection refused"):
+        run_stream(program, [lock("Abus", n) for n in range(9)], bank, run_id="r", on_result=results.append)
+    assert len(results) == 3
+    assert bank.seen_tasks() == set()
+
+
+def test_two_tasks_with_one_id_are_refused(bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with pytest.raises(InputError, match="stands 2 times"):
+        run_stream(program, [lock("Abus", 1), lock("Abus", 1)], bank, run_id="r")
+
+
+def test_a_task_that_cannot_be_used_is_recorded_and_the_run_goes_on(bank: MemoryBank) -> None:
+    bad = Task(id="bad", instruction="Solve it.", env="reasoning-gym", env_args={"nonsense": 1})
+    good = Task(id="good", instruction="What is 1 + 1?", env_args={"answer": "2"})
+    report = run_stream(ReasoningBank(backbones=backbones()), [bad, good], bank, run_id="r")
+    assert "env_args" in report.results[0].error
+    assert report.results[1].outcome is not None
+
+
+def test_usage_counts_what_a_broken_task_cost(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    summary = run_stream(program, [lock("Abus", 1)], bank, run_id="r").summary()
+    assert summary.usage["agent"].calls == 1
+    assert (summary.scored, summary.infrastructure_errors) == (0, 1)
+
+
+def test_an_answer_that_nobody_can_check_is_not_counted_as_wrong(bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones())
+    report = run_stream(program, [Task(id="q", instruction="What is beauty?")], bank, run_id="r")
+    assert report.results[0].outcome is None
+    assert (report.summary().scored, report.summary().success_rate) == (0, None)

@@ -1,6 +1,6 @@
 """Records a run as people see it in a terminal, as the SVG that the README shows.
 
-    python experiments/picture/record.py docs/run.svg [--tasks 2] [--stream twc] [--seed 0]
+python experiments/picture/record.py docs/run.svg [--tasks 2] [--stream twc] [--seed 0]
 """
 
 from __future__ import annotations

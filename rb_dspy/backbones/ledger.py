@@ -1,7 +1,8 @@
 """Who used how much: LM calls, tokens and seconds per role, right under threads.
 
-dspy's own tracker lives in thread-local settings and misses calls made in other threads. Here every call reports to
-the ledgers that were open, in its context, when it was made; a thread in a copied context reports to the same ones.
+dspy's own tracker is copied for each of its threads, and what is counted there is lost. Here every call reports to the
+ledgers that were open, in its context, when it was made. They ride on dspy's settings, which reach copied contexts and
+the threads that dspy starts.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
-from rb_dspy.schema import RoleUsage, Usage
+import dspy
 
-_open: ContextVar[tuple[Ledger, ...]] = ContextVar("rb_dspy_ledgers", default=())
+from rb_dspy.schema import RoleUsage, Usage
 
 
 class Ledger:
@@ -42,17 +42,19 @@ def metered() -> Iterator[Ledger]:
     Blocks nest: an inner block's calls count in the outer one too.
     """
     ledger = Ledger()
-    token = _open.set((*_open.get(), ledger))
-    try:
+    with dspy.context(rb_dspy_ledgers=(*_open(), ledger)):
         yield ledger
-    finally:
-        _open.reset(token)
 
 
 def report(role: str, usage: RoleUsage) -> None:
     """Add ``usage`` to every ledger that is open in this context."""
-    for ledger in _open.get():
+    for ledger in _open():
         ledger.add(role, usage)
+
+
+def _open() -> tuple[Ledger, ...]:
+    found: tuple[Ledger, ...] = dspy.settings.get("rb_dspy_ledgers", ())
+    return found
 
 
 class Meter:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import dspy
@@ -17,8 +16,6 @@ from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import BackboneError, ConfigError
 
 LMLike = "dspy.BaseLM | BackboneConfig | str"
-
-_active: ContextVar[Backbones | None] = ContextVar("rb_dspy_backbones", default=None)
 
 
 class Backbones:
@@ -61,12 +58,9 @@ class Backbones:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Make these the backbones of every step inside the block, and of contexts copied from it."""
-        token = _active.set(self)
-        try:
+        """Make these the backbones of every step inside the block, in dspy's own threads and in copied contexts too."""
+        with dspy.context(rb_dspy_backbones=self):
             yield
-        finally:
-            _active.reset(token)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backbones:
         return self
@@ -80,14 +74,14 @@ class Backbones:
 
 def lm_of(role: str) -> Any:
     """The LM that plays ``role`` in this context."""
-    active = _active.get()
+    active = dspy.settings.get("rb_dspy_backbones", None)
     return (active or _NONE).lm(role)
 
 
 def adapter_for(lm: Any) -> Any:
     """The adapter of ``dspy.configure`` if there is one; a grammar where ``lm``'s engine takes one; else plain chat.
 
-    No adapter here makes a second LM call of its own accord: the one repair belongs to ``rb_dspy.steps.ask``.
+    Ours never make a second LM call of their own accord: the one repair belongs to ``rb_dspy.steps.ask``.
     """
     if dspy.settings.adapter is not None:
         return dspy.settings.adapter

@@ -14,6 +14,7 @@ from rb_dspy.schema import (
     MemoryDraft,
     MemoryItem,
     Polarity,
+    State,
     Task,
     Trajectory,
     Verdict,
@@ -41,33 +42,21 @@ def admit(
     run_id: str,
     polarity: Polarity | None,
     distiller: str,
+    state: State,
     note: str,
     shown: Sequence[MemoryItem],
 ) -> NewExperience:
     """The experience as it is to be stored. Raises ``InputError`` for parts that do not belong together.
 
-    Its id is a hash of what makes it the same experience: scope, run, task and rollout ids. Without a run there is no
-    name for an attempt, so what happened in the rollouts takes the run's place. An item's id is a hash of its
-    experience's id and its text, so the same lesson from two experiences is two items. A draft that stands twice is
-    admitted once.
+    An item's id is a hash of its experience's id and its text, so the same lesson from two experiences is two items. A
+    draft that stands twice is admitted once.
     """
     if not trajectories or len(trajectories) != len(verdicts):
         raise InputError(
             f"task {task.id}: {len(trajectories)} trajectories and {len(verdicts)} verdicts; expected"
             " one verdict for each trajectory, and at least one"
         )
-    strangers = [trajectory.task_id for trajectory in trajectories if trajectory.task_id != task.id]
-    if strangers:
-        raise InputError(f"task {task.id}: a trajectory is of the task {strangers[0]!r}; append it with its own task")
-    rollouts = sorted(trajectory.rollout_id for trajectory in trajectories)
-    if len(set(rollouts)) < len(rollouts):
-        raise InputError(f"task {task.id}: rollout ids {rollouts} are not different; give each rollout its own")
-    if run_id:
-        checked_name("run id", run_id)
-        attempt: object = run_id
-    else:
-        attempt = [trajectory.model_dump(exclude={"usage"}) for trajectory in trajectories]
-    experience_id = f"e{_digest('experience', scope, attempt, task.id, rollouts)}"
+    experience_id = identity(scope, task, trajectories, run_id=run_id, state=state)
     label = overall(verdicts)
     items: dict[str, NewItem] = {}
     for draft in drafts:
@@ -84,10 +73,33 @@ def admit(
         label=label,
         run_id=run_id,
         distiller=visible(distiller),
+        state=state,
         note=visible(note),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         shown=tuple(dict.fromkeys(item.id for item in shown)),
     )
+
+
+def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_id: str, state: State) -> str:
+    """The id of an experience: a hash of what makes it the same one, which is scope, run, task and rollout ids.
+
+    Without a run there is no name for an attempt, so what happened in the rollouts takes the run's place. What was only
+    recorded is another experience than what was learned from the same rollouts later. Raises ``InputError`` for a
+    trajectory of another task, and for rollout ids that are not different.
+    """
+    strangers = [trajectory.task_id for trajectory in trajectories if trajectory.task_id != task.id]
+    if strangers:
+        raise InputError(f"task {task.id}: a trajectory is of the task {strangers[0]!r}; append it with its own task")
+    rollouts = sorted(trajectory.rollout_id for trajectory in trajectories)
+    if len(set(rollouts)) < len(rollouts):
+        raise InputError(f"task {task.id}: rollout ids {rollouts} are not different; give each rollout its own")
+    if run_id:
+        checked_name("run id", run_id)
+        attempt: object = run_id
+    else:
+        attempt = [trajectory.model_dump(exclude={"usage"}) for trajectory in trajectories]
+    recorded = ["recorded"] if state == "recorded" else []
+    return f"e{_digest('experience', scope, attempt, task.id, rollouts, *recorded)}"
 
 
 def overall(verdicts: Sequence[Verdict]) -> Label:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from rb_dspy import plugins
-from rb_dspy.bank.admission import admit, checked_name, item_text
+from rb_dspy.bank.admission import admit, checked_name, identity, item_text
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.index import ExactIndex
 from rb_dspy.bank.interface import BankStats, BankStore, Unit
@@ -24,6 +24,7 @@ from rb_dspy.schema import (
     MemoryItem,
     Polarity,
     Retrieved,
+    State,
     Task,
     Trajectory,
     Verdict,
@@ -91,6 +92,7 @@ class MemoryBank:
         run_id: str = "",
         polarity: Polarity | None = None,
         distiller: str = "",
+        state: State = "distilled",
         note: str = "",
         shown: Sequence[MemoryItem] = (),
     ) -> Experience:
@@ -99,6 +101,7 @@ class MemoryBank:
         The same attempt appended again (scope, ``run_id``, task id and rollout ids; without a run id also the same
         rollouts) gives what was stored the first time, unchanged. ``polarity`` of the items follows the verdict:
         success, else failure; of several verdicts one success decides. ``note`` says why there are no drafts.
+        ``state="recorded"`` keeps rollouts that could not be judged or distilled, to be learned from later.
         ``shown``: what the agent had been given, kept with the verdict as exposures. An experience without items is
         kept and never retrieved.
 
@@ -115,6 +118,7 @@ class MemoryBank:
             run_id=run_id,
             polarity=polarity,
             distiller=distiller,
+            state=state,
             note=note,
             shown=shown,
         )
@@ -126,6 +130,15 @@ class MemoryBank:
         texts = [task.instruction, *map(item_text, new.items)]
         vector, *item_vectors = embed(self._embedder, texts, self._dimension)
         return store.append(self.scope, new, vector, item_vectors)
+
+    def known(
+        self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
+    ) -> Experience | None:
+        """What ``append`` of these rollouts has stored already; None where nothing was learned from them yet."""
+        rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else tuple(trajectory)
+        return self._store.experience(
+            self.scope, identity(self.scope, task, rollouts, run_id=run_id, state="distilled")
+        )
 
     def retrieve(
         self,
@@ -182,11 +195,12 @@ class MemoryBank:
         run_id: str = "",
         polarity: Polarity | None = None,
         distiller: str = "",
+        state: State = "distilled",
         note: str = "",
         shown: Sequence[MemoryItem] = (),
     ) -> Experience:
         """``append`` in a thread, in the caller's context. Cancelling the await does not undo the append."""
-        given: dict[str, Any] = {"run_id": run_id, "polarity": polarity, "distiller": distiller}
+        given: dict[str, Any] = {"run_id": run_id, "polarity": polarity, "distiller": distiller, "state": state}
         return await asyncio.to_thread(self.append, task, trajectory, verdict, drafts, note=note, shown=shown, **given)
 
     async def aretrieve(
@@ -224,7 +238,10 @@ class MemoryBank:
         return self._store.latest(self.scope, visible(task_id))
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
-        """Ids of the tasks that have an experience here, with or without items, and begin with ``prefix``."""
+        """Ids of the tasks that were learned from here, with or without items, and that begin with ``prefix``.
+
+        A task whose rollouts are only recorded is not among them.
+        """
         return {task_id for task_id in self._store.task_ids(self.scope) if task_id.startswith(prefix)}
 
     def scopes(self) -> list[str]:

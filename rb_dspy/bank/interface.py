@@ -15,7 +15,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Experience, Label, MemoryItem, Polarity, Task, Trajectory, Verdict
+from rb_dspy.schema import Experience, Label, MemoryItem, Polarity, State, Task, Trajectory, Verdict
 
 Unit = Literal["experience", "item"]
 """What is ranked: whole experiences, as in the paper, or single items."""
@@ -45,6 +45,7 @@ class NewExperience:
     label: Label
     run_id: str
     distiller: str
+    state: State
     note: str
     created_at: str
     shown: tuple[str, ...]
@@ -149,7 +150,7 @@ class BankStore(Protocol):
         ...
 
     def task_ids(self, scope: str) -> set[str]:
-        """Tasks that have an experience."""
+        """Tasks that something was learned from, or tried to be: those with an experience that is not just recorded."""
         ...
 
     def vectors(self, scope: str, unit: Unit, *, after: int, limit: int) -> VectorBatch:

@@ -22,7 +22,7 @@ def _first(connection: Connection) -> None:
         """CREATE TABLE experiences (
             scope_id INTEGER NOT NULL REFERENCES scopes (id), seq INTEGER NOT NULL, id TEXT NOT NULL,
             task_id TEXT NOT NULL, template TEXT, instruction TEXT NOT NULL, label TEXT NOT NULL, run_id TEXT NOT NULL,
-            note TEXT NOT NULL, created_at TEXT NOT NULL, payload BLOB NOT NULL,
+            state TEXT NOT NULL, note TEXT NOT NULL, created_at TEXT NOT NULL, payload BLOB NOT NULL,
             UNIQUE (scope_id, seq), UNIQUE (scope_id, id))""",
         "CREATE INDEX experiences_of_task ON experiences (scope_id, task_id, seq)",
         """CREATE TABLE items (

@@ -50,6 +50,7 @@ def experience(row: Row, items: Sequence[MemoryItem], scope: str, location: str)
             verdicts=tuple(Verdict.model_validate(verdict) for verdict in payload["verdicts"]),
             items=tuple(items),
             run_id=row["run_id"],
+            state=row["state"],
             note=row["note"],
             created_at=row["created_at"],
         )
@@ -90,6 +91,7 @@ def of_experience(new: NewExperience, scope_id: int, seq: int, payload: bytes) -
         "instruction": new.task.instruction,
         "label": new.label,
         "run_id": new.run_id,
+        "state": new.state,
         "note": new.note,
         "created_at": new.created_at,
         "payload": payload,
@@ -144,6 +146,7 @@ def stored(new: NewExperience, scope: str, seq: int) -> Experience:
             for number, item in enumerate(new.items, 1)
         ),
         run_id=new.run_id,
+        state=new.state,
         note=new.note,
         created_at=new.created_at,
     )

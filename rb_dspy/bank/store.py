@@ -117,7 +117,8 @@ class SqliteStore:
     def task_ids(self, scope: str) -> set[str]:
         with self._reading() as connection:
             scope_id, _ = self._scope(connection, scope)
-            return set(connection.scalars(sa.select(_e.task_id).where(_e.scope_id == scope_id).distinct()))
+            learned = sa.select(_e.task_id).where(_e.scope_id == scope_id, _e.state != "recorded")
+            return set(connection.scalars(learned.distinct()))
 
     def vectors(self, scope: str, unit: Unit, *, after: int, limit: int) -> VectorBatch:
         with self._reading() as connection:

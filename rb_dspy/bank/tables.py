@@ -23,6 +23,7 @@ experiences = sa.Table(
     sa.Column("instruction", sa.Text),
     sa.Column("label", sa.Text),
     sa.Column("run_id", sa.Text),
+    sa.Column("state", sa.Text),
     sa.Column("note", sa.Text),
     sa.Column("created_at", sa.Text),
     sa.Column("payload", sa.LargeBinary),

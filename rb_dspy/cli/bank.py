@@ -30,7 +30,10 @@ def list_items(
         for item in items:
             print_json(item)
         return
-    table = Table("id", "from", "title", "description", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("id", no_wrap=True, min_width=21)  # whole, whatever the width: it is what `show` takes
+    for heading in ("from", "title", "description"):
+        table.add_column(heading)
     for item in items:
         colour = "green" if item.polarity == "success" else "yellow"
         table.add_row(
@@ -112,7 +115,7 @@ def _show_item(item: MemoryItem) -> None:
     out.print(
         f"[dim]from a {item.polarity} · task {escape(source.task_id)} · experience {source.experience_id}", end=""
     )
-    out.print(f"[dim] · distilled by {source.distiller}" if source.distiller else "")
+    out.print(f"[dim] · distilled by {escape(source.distiller)}" if source.distiller else "")
 
 
 def _show_experience(experience: Experience) -> None:

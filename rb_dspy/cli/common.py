@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,8 +35,16 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 def settings(config: Path | None, overrides: Iterable[str] | None, **options: Any) -> Settings:
     """Settings from file, then ``--set``, then the command's own options (``section__key=value``, None: not given)."""
     path = config if config is not None else (CONFIG_FILE if CONFIG_FILE.exists() else None)
-    given = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in options.items() if value is not None]
+    given = []
+    for name, value in options.items():
+        if value is not None:
+            given.append(f"{name.replace('__', '.')}={json.dumps(value, ensure_ascii=False)}")
     return load_settings(path, [*(overrides or ()), *given])
+
+
+def command_name() -> str:
+    """How this program can be called again: by its name where it is on the path, else by where it lies."""
+    return "rb-dspy" if shutil.which("rb-dspy") else os.path.relpath(sys.argv[0])
 
 
 def print_json(value: Any) -> None:

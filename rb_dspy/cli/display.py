@@ -47,7 +47,7 @@ class Display:
                 for item in event.memory.items:
                     self._row("", f"[blue]• {escape(item.title)}[/]")
             else:
-                self._row("recalled", "[dim]nothing: the bank has no lessons yet[/]")
+                self._row("recalled", "[dim]nothing[/]")
             self._wait("the agent thinks")
         elif isinstance(event, EpisodeStarted):
             if event.observation.strip() not in event.task.instruction:
@@ -81,14 +81,14 @@ class Display:
         """One task is over."""
         if result.error:
             self._row(
-                "broke", f"[red]{escape(result.error)}[/] [dim](neither success nor failure; nothing was learned)[/]"
+                "broke", f"[red]{escape(result.error)}[/] [dim](neither success nor failure; not learned from)[/]"
             )
         elif result.prediction is not None:
             if result.outcome is not None:
                 solved = "[green]solved[/]" if result.outcome.success else "[yellow]not solved[/]"
                 judge = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
                 self._row("truth", f"{solved}  reward {result.outcome.reward:.2f}  [dim]{judge[result.agreed]}[/]")
-            usage = result.prediction.usage.values()
+            usage = result.usage.values()
             tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
             self._row("", f"[dim]{sum(used.seconds for used in usage):.1f} s · {tokens:,} tokens[/]")
         self._wait("the next task")

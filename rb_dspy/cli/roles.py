@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from rb_dspy.backbones.check import check
@@ -29,8 +30,8 @@ def check_command(config: ConfigOption = None, set_: SetOption = None, json_: Js
         for result in check(configs):
             if json_:
                 print_json(asdict(result))
-            answer = f"[red]{result.problem}[/]" if result.problem else result.answer
-            table.add_row(result.role, result.model, f"{result.seconds:.1f}", answer)
+            answer = f"[red]{escape(result.problem)}[/]" if result.problem else escape(result.answer)
+            table.add_row(result.role, escape(result.model), f"{result.seconds:.1f}", answer)
             if result.problem:
                 failed.append(result.role)
     if not json_:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import secrets
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
@@ -19,6 +19,7 @@ from rb_dspy.cli.common import (
     JsonOption,
     ScopeOption,
     SetOption,
+    command_name,
     err,
     out,
     print_json,
@@ -83,12 +84,12 @@ def _run(
     program: ReasoningBank, name: str, todo: list[Task], bank: MemoryBank, chosen: Settings, *, json_: bool
 ) -> None:
     """Run, and say what came of it, also when it is interrupted or a language model gives up."""
-    report = RunReport(_run_id(todo, bank))
+    report = RunReport(secrets.token_hex(6))
     display = Display(out, len(todo))
     if not json_:
         count = f"{len(todo)} task{'s' if len(todo) > 1 else ''}"
-        out.print(f"[bold]{name}[/]  {count}  [dim]{_models(program)}[/]")
-        out.print(f"[dim]bank {chosen.bank.url} · scope {chosen.bank.scope} · {len(bank)} lessons so far[/]")
+        out.print(f"[bold]{escape(name)}[/]  {count}  [dim]{escape(_models(program))}[/]")
+        out.print(f"[dim]{_place(chosen)} · {len(bank)} lessons so far[/]")
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
@@ -118,8 +119,13 @@ def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, *, json_: b
         print_json({"summary": report.summary(), **named})
     elif report.results:
         print_summary(out, report)
-        out.print(f"\nthe bank now holds {len(bank)} lessons: {chosen.bank.url}, scope {chosen.bank.scope}")
-        out.print(f"look into it: [bold]rb-dspy bank list {where}[/]; also show ID, search TEXT, stats", soft_wrap=True)
+        out.print(f"\n{len(bank)} lessons in {_place(chosen)}")
+        look = f"{command_name()} bank list {where}"
+        out.print(f"look into it: [bold]{escape(look)}[/]; also show ID, search TEXT, stats", soft_wrap=True)
+
+
+def _place(chosen: Settings) -> str:
+    return escape(f"bank {chosen.bank.url}, scope {chosen.bank.scope}")
 
 
 def _models(program: ReasoningBank) -> str:
@@ -127,12 +133,6 @@ def _models(program: ReasoningBank) -> str:
     played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
     names = set(played.values())
     return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in played.items())
-
-
-def _run_id(todo: list[Task], bank: MemoryBank) -> str:
-    """Names this run: the same tasks on a bank with as many experiences give the same id."""
-    named = json.dumps([*(task.id for task in todo), bank.stats().experiences])
-    return hashlib.sha256(named.encode()).hexdigest()[:12]
 
 
 def _as_json(result: TaskResult) -> dict[str, object]:
@@ -147,5 +147,5 @@ def _as_json(result: TaskResult) -> dict[str, object]:
         "judge_agrees": result.agreed,
         "recalled": [item.id for item in found.memory.items] if found else [],
         "learned": list(found.memory_items) if found else [],
-        "usage": found.usage if found else None,
+        "usage": result.usage,
     }

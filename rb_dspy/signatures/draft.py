@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 
@@ -22,6 +22,12 @@ class MemoryDraft(pydantic.BaseModel):
 
     # The docstring above is part of the distillers' prompts. The three fields are the paper's (section 3.1). A distiller
     # proposes drafts; the bank decides what it admits.
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        """A field that is missing is empty: one incomplete lesson must not lose the others either."""
+        return {**dict.fromkeys(cls.model_fields, ""), **given} if isinstance(given, dict) else given
 
     model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True)
 

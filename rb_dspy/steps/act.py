@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,11 +13,14 @@ import dspy
 from rb_dspy import signatures
 from rb_dspy.backbones import metered
 from rb_dspy.config import ActConfig
+from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Step, StopReason, Task, Trajectory
 from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine, adrive, drive
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
+
+log = logging.getLogger("rb_dspy")
 
 
 class Act(dspy.Module):
@@ -44,8 +49,8 @@ class Act(dspy.Module):
         self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int
     ) -> Routine[Trajectory]:
         environment: Environment = yield Do("making the environment", lambda: environments(task, str(rollout)))
-        with closing(environment), metered() as ledger:
-            first: str = yield Do("the environment's reset", lambda: environment.reset(task))
+        with _closed(environment, task), metered() as ledger:
+            first = _text((yield Do("the environment's reset", lambda: environment.reset(task))), "reset")
             emit(EpisodeStarted(task, first))
             steps: list[Step] = []
             turns: list[dict[str, Any]] = []
@@ -64,11 +69,14 @@ class Act(dspy.Module):
                     said = yield self._ask(turn, turns, rollout)
                 except ContextOverflow:
                     if not steps:
-                        raise
+                        raise  # nothing fits, not even the task: no other step would fare better
                     stop = "context"
                     break
+                except UnparseableOutput:
+                    stop = "unreadable"
+                    break
                 thought, action = str(said.thought or "").strip(), str(said.action or "").strip()
-                observation, done = yield Do("a step of the environment", partial(environment.step, action))
+                observation, done = yield Do("a step of the environment", partial(_step, environment, action))
                 steps.append(Step(thought=thought, action=action, observation=observation))
                 emit(StepTaken(task, len(steps), steps[-1]))
                 if done:
@@ -96,3 +104,30 @@ class Act(dspy.Module):
             max_tokens=self.config.max_tokens,
             rollout=rollout,
         )
+
+
+@contextmanager
+def _closed(environment: Environment, task: Task) -> Iterator[None]:
+    """Close the environment in the end. Failing at that costs a warning, not the rollout: its work is done."""
+    try:
+        yield
+    finally:
+        try:
+            environment.close()
+        except Exception as exc:  # noqa: BLE001 (whatever an environment may raise)
+            log.warning("the environment of task %s did not close: %s: %s", task.id, type(exc).__name__, exc)
+
+
+def _step(environment: Environment, action: str) -> tuple[str, bool]:
+    result = environment.step(action)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InfrastructureError(
+            f"the environment's step gave {result!r}; expected an observation and whether it ended"
+        )
+    return _text(result[0], "step"), bool(result[1])
+
+
+def _text(observation: object, method: str) -> str:
+    if not isinstance(observation, str):
+        raise InfrastructureError(f"the environment's {method} gave {observation!r} as observation; expected text")
+    return observation

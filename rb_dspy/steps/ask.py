@@ -55,8 +55,8 @@ class Ask:
 
         Raises ``UnparseableOutput``, ``ContextOverflow``, ``InfrastructureError`` or ``BackboneError``.
         """
-        with _bound(self.role) as (lm, call):
-            config = self._sampling(lm)
+        with _bound(self.role, self.lm()) as call:
+            config = self._sampling()
             try:
                 return self.predict(config=config, **self.inputs)
             except AdapterParseError as exc:
@@ -65,16 +65,21 @@ class Ask:
 
     async def arun(self) -> Any:
         """``run`` for asyncio."""
-        with _bound(self.role) as (lm, call):
-            config = self._sampling(lm)
+        with _bound(self.role, self.lm()) as call:
+            config = self._sampling()
             try:
                 return await self.predict.acall(config=config, **self.inputs)
             except AdapterParseError as exc:
                 with call.repair(exc):
                     return await self.predict.acall(config=config, **self.inputs)
 
-    def _sampling(self, lm: Any) -> dict[str, Any]:
+    def lm(self) -> Any:
+        """The LM that will answer: one that was pinned on the predictor by other means than ours, else the role's."""
+        return self.predict.lm or lm_of(self.role)
+
+    def _sampling(self) -> dict[str, Any]:
         """What this call asks for, less what the LM itself was configured with: that wins."""
+        lm = self.lm()
         fixed = {name: value for name, value in lm.kwargs.items() if value is not None}
         config: dict[str, Any] = {}
         if "max_completion_tokens" not in lm.kwargs:  # else a reasoning model, which takes neither of the two
@@ -102,8 +107,13 @@ class Do:
             raise InfrastructureError(f"{self.what} broke: {type(exc).__name__}: {exc}") from exc
 
     async def arun(self) -> Any:
-        """``run`` in a thread that keeps this context."""
-        return await asyncio.to_thread(self.run)
+        """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
+        job = asyncio.ensure_future(asyncio.to_thread(self.run))
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            await asyncio.wait([job])
+            raise
 
 
 Routine = Generator[Ask | Do, Any, T]
@@ -124,6 +134,8 @@ def drive(routine: Routine[T]) -> T:
     except StopIteration as stop:
         value: T = stop.value
         return value
+    finally:
+        routine.close()  # at once, also when interrupted: it may hold an environment open
 
 
 async def adrive(routine: Routine[T]) -> T:
@@ -140,6 +152,8 @@ async def adrive(routine: Routine[T]) -> T:
     except StopIteration as stop:
         value: T = stop.value
         return value
+    finally:
+        routine.close()
 
 
 @dataclass
@@ -164,26 +178,28 @@ _JSON = dspy.JSONAdapter()
 
 
 @contextmanager
-def _bound(role: str) -> Iterator[tuple[Any, _Call]]:
-    """Bind the role's LM, meter the call, and turn dspy's errors into ours."""
-    lm = lm_of(role)
+def _bound(role: str, lm: Any) -> Iterator[_Call]:
+    """Bind the LM, meter the call, and turn dspy's errors into ours."""
     meter = Meter(outer=dspy.settings.usage_tracker)
     call = _Call(role)
     started = time.perf_counter()
     try:
         with dspy.context(lm=lm, adapter=adapter_for(lm), usage_tracker=meter):
-            yield lm, call
+            yield call
     except _FATAL as exc:
         raise BackboneError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     except ContextWindowExceededError as exc:
         raise ContextOverflow(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     except LMError as exc:
+        if "LLM Provider NOT provided" in str(exc):  # litellm has no class of its own for it
+            known = "expected PROVIDER/MODEL, as in openai/gpt-4o-mini"
+            raise BackboneError(f"{role} ({lm.model}): no provider of that name; {known}") from exc
         raise InfrastructureError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     finally:
         report(
             role,
             RoleUsage(
-                calls=call.attempts,
+                calls=max(call.attempts, meter.billed_calls),  # an adapter of the caller's may ask again by itself
                 prompt_tokens=meter.prompt_tokens,
                 completion_tokens=meter.completion_tokens,
                 cached_calls=max(0, call.attempts - meter.billed_calls),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dspy
 
@@ -21,6 +21,8 @@ class Distilled:
 
     drafts: tuple[MemoryDraft, ...] = ()
     note: str = ""
+    distiller: str = ""
+    """The model that wrote the drafts."""
 
 
 class Distill(dspy.Module):
@@ -48,22 +50,24 @@ class Distill(dspy.Module):
     def _routine(self, task: Task, trajectory: Trajectory, verdict: Verdict, rollout: int) -> Routine[Distilled]:
         if verdict.label == "unknown" and not self.config.distill_unknown:
             return Distilled(note="not distilled: the verdict is unknown")
+        ask = Ask(
+            role="distiller",
+            predict=self.success if verdict.label == "success" else self.failure,
+            inputs={
+                "task": task.instruction,
+                "trajectory": view(trajectory, self.config.view_tokens),
+                "judge_reasons": verdict.reasons,
+            },
+            temperature=self.config.temperature,
+            max_tokens=self.config.max_tokens,
+            rollout=rollout,
+        )
         try:
-            said = yield Ask(
-                role="distiller",
-                predict=self.success if verdict.label == "success" else self.failure,
-                inputs={
-                    "task": task.instruction,
-                    "trajectory": view(trajectory, self.config.view_tokens),
-                    "judge_reasons": verdict.reasons,
-                },
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-                rollout=rollout,
-            )
+            said = yield ask
         except UnparseableOutput as exc:
             return Distilled(note=f"not distilled: {exc}")
-        return _admissible(said.memory_items, task, self.config.max_items)
+        found = _admissible(said.memory_items, task, self.config.max_items)
+        return replace(found, distiller=str(ask.lm().model))
 
 
 def _admissible(drafts: list[MemoryDraft], task: Task, limit: int) -> Distilled:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dspy
 
 from rb_dspy.bank import MemoryBank
@@ -32,18 +34,14 @@ class Retrieve(dspy.Module):
 
     def _routine(self, task: Task, bank: MemoryBank) -> Routine[Memory]:
         config = self.config
-        if config.k == 0:
-            return Memory()
-        found = yield Do(
-            "retrieval",
-            lambda: bank.retrieve(
-                task.instruction,
-                k=config.k,
-                unit=config.unit,
-                min_score=config.min_score,
-                exclude_tasks=(task.id,),
-            ),
+        look = partial(
+            bank.retrieve,
+            task.instruction,
+            k=config.k,
+            unit=config.unit,
+            min_score=config.min_score,
+            exclude_tasks=(task.id,),
         )
-        memory = render(found, config.max_tokens)
+        memory = render((yield Do("retrieval", look)), config.max_tokens)
         emit(MemoryRetrieved(task, memory))
         return memory

@@ -54,6 +54,8 @@ def final_state(trajectory: Trajectory, max_tokens: int = 400) -> str:
         lines.append(f"final answer: {_cut(trajectory.answer, limit)}")
     if trajectory.stop_reason == "max_steps":
         lines.append("the rollout was stopped at its step limit")
+    elif trajectory.stop_reason == "unreadable":
+        lines.append("the rollout was stopped because the agent's answer could not be read")
     elif trajectory.stop_reason == "context":
         lines.append("the rollout was stopped because its transcript had become too long")
     return "\n".join(lines)

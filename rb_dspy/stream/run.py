@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import dspy
 import pydantic
 
+from rb_dspy.backbones import metered
 from rb_dspy.bank import MemoryBank
 from rb_dspy.environments import ScoredEnvironments
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Outcome, RoleUsage, Task, Usage
 from rb_dspy.stream.tasks import TaskStream
@@ -26,6 +28,7 @@ class TaskResult:
     task: Task
     prediction: dspy.Prediction | None = None
     outcome: Outcome | None = None
+    usage: Usage = field(default_factory=dict)
     error: str = ""
 
     @property
@@ -54,11 +57,13 @@ class Summary(pydantic.BaseModel):
     items: int
     usage: Usage
 
+    @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def success_rate(self) -> float | None:
         """Solved of scored."""
         return self.solved / self.scored if self.scored else None
 
+    @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def judge_agreement(self) -> float | None:
         """Agreements of judged."""
@@ -88,8 +93,12 @@ class RunReport:
             unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
             mean_steps=sum(steps) / len(steps) if steps else None,
             items=sum(len(prediction.memory_items) for prediction in done),
-            usage=_total([prediction.usage for prediction in done]),
+            usage=_total([result.usage for result in self.results]),
         )
+
+
+MAX_BROKEN_IN_A_ROW = 3
+"""A run ends when so many tasks in a row broke: a server that is down would only use up the stream."""
 
 
 def run_stream(
@@ -102,21 +111,33 @@ def run_stream(
 ) -> RunReport:
     """Run ``program`` over ``stream`` in order; every task's experience is in ``bank`` before the next begins.
 
-    A task whose infrastructure breaks is recorded with its error and the run goes on. ``BackboneError`` and every other
-    ``RBError`` end the run: they would break every task that follows; what was done stays in the bank.
+    ``run_id`` names the run; a new run needs a new one, since a task is learned from once a run. A task that breaks, or
+    that cannot be used, is recorded with its error and the run goes on. What would break every task that follows ends
+    the run: ``BackboneError``, ``BankError``, and ``InfrastructureError`` after ``MAX_BROKEN_IN_A_ROW``. What was done
+    stays in the bank. Raises ``InputError`` for two tasks with one id.
     """
+    task_id, times = Counter(task.id for task in stream).most_common(1)[0] if len(stream) else ("", 0)
+    if times > 1:
+        raise InputError(f"the task id {task_id!r} stands {times} times in this stream; ids must differ")
     report = RunReport(run_id)
     scored = ScoredEnvironments(program.environments)
+    broken = 0
     with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
         for task in stream:
-            try:
-                prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
-            except InfrastructureError as exc:
-                result = TaskResult(task, error=str(exc))
-            else:
-                result = TaskResult(task, prediction, scored.outcome(task.id, prediction.trajectory.rollout_id))
+            with metered() as ledger:
+                try:
+                    prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
+                except (InfrastructureError, InputError) as exc:
+                    broken += isinstance(exc, InfrastructureError)
+                    result = TaskResult(task, usage=ledger.usage(), error=str(exc))
+                else:
+                    broken = 0
+                    outcome = scored.outcome(task.id, prediction.trajectory.rollout_id)
+                    result = TaskResult(task, prediction, outcome, ledger.usage())
             report.results.append(result)
             on_result(result)
+            if broken == MAX_BROKEN_IN_A_ROW:
+                raise InfrastructureError(f"{broken} tasks in a row broke; the last one: {result.error}")
     return report
 
 

@@ -71,11 +71,12 @@ class TaskStream:
         return cls(name, tuple(islice(fresh, n)))
 
     @classmethod
-    def from_jsonl(cls, path: Path, *, n: int | None = None, skip: Collection[str] = ()) -> TaskStream:
+    def from_jsonl(cls, path: str | Path, *, n: int | None = None, skip: Collection[str] = ()) -> TaskStream:
         """Tasks from JSON Lines: one object a line with at least ``instruction``; ``id`` defaults to the line's number.
 
         Raises ``InputError`` or ``InvalidTask`` that names the file and the line.
         """
+        path = Path(path)
         tasks: list[Task] = []
         for number, line in _lines(path):
             try:

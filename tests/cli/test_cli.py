@@ -126,6 +126,29 @@ def test_a_missing_key_is_named_by_backbones_check(
     assert "no answer from agent, judge, distiller" in printed.err
 
 
+def test_text_that_looks_like_markup_or_lies_beyond_the_first_plane_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    task = Task(id="t/[/x]", instruction="Say [/INST] [bold].")
+    rollout = Trajectory(task_id=task.id, steps=(Step(action="[/x]"),))
+    lesson = MemoryDraft(title="[/title]", description="[/when]", content="[/what]")
+    for scope in ("[/x]", "😀"):
+        with MemoryBank.open("rb-bank.sqlite", scope=scope, embedder=embedder("minilm")) as bank:
+            done = bank.append(task, rollout, Verdict(label="success"), [lesson], distiller="[/model]")
+        for args in (["list"], ["show", done.id], ["search", "[/q]"], ["stats"]):
+            assert main(["bank", *args, "--scope", scope]) == 0
+        printed = capsys.readouterr().out
+        assert all(text in printed for text in ("[/x]", "[/INST]", "[/title]", "[/when]", "[/what]", "[/model]"))
+
+
+def test_ids_stay_whole_in_a_narrow_terminal(
+    filled: Experience, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["bank", "list"]) == 0
+    assert filled.items[0].id in capsys.readouterr().out
+
+
 @pytest.mark.model
 def test_a_run_on_a_real_model_and_its_continuation(capsys: pytest.CaptureFixture[str]) -> None:
     """The smallest model: shows that everything is connected, not that it solves anything."""

@@ -101,3 +101,135 @@ def test_a_task_from_text_is_the_same_task_each_time() -> None:
     assert as_task(TASK) is TASK
     with pytest.raises(InvalidTask):
         as_task(" ")
+
+
+def _steps(given: Any) -> list[tuple[str, str, str]]:
+    return [(step.thought, step.action, step.observation) for step in as_trajectory(TASK, given).steps]
+
+
+REFUND = [
+    ("I will look it up", 'lookup({"order": 1})', "charged twice"),
+    ("", 'refund({"order": 1})', "ERROR refused"),
+    ("", "Done!", ""),
+]
+"""The same conversation, as each format below keeps it."""
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param(
+            [
+                {"role": "user", "content": "Refund order 1"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "text", "text": "I will look it up"},
+                        {"type": "tool_use", "id": "a", "name": "lookup", "input": {"order": 1}},
+                    ],
+                },
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "charged twice"}]},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "b", "name": "refund", "input": {"order": 1}}],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "b",
+                            "content": [{"type": "text", "text": "ERROR refused"}],
+                        }
+                    ],
+                },
+                {"role": "assistant", "content": [{"type": "text", "text": "Done!"}]},
+            ],
+            id="anthropic",
+        ),
+        pytest.param(
+            [
+                {"role": "user", "content": "Refund order 1"},
+                {
+                    "role": "assistant",
+                    "content": "I will look it up",
+                    "function_call": {"name": "lookup", "arguments": '{"order": 1}'},
+                },
+                {"role": "function", "name": "lookup", "content": "charged twice"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "function_call": {"name": "refund", "arguments": '{"order": 1}'},
+                },
+                {"role": "function", "name": "refund", "content": "ERROR refused"},
+                {"role": "assistant", "content": "Done!"},
+            ],
+            id="openai before tools",
+        ),
+        pytest.param(
+            [
+                {"role": "user", "content": "Refund order 1"},
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "I will look it up"}],
+                },
+                {"type": "function_call", "call_id": "a", "name": "lookup", "arguments": '{"order": 1}'},
+                {"type": "function_call_output", "call_id": "a", "output": "charged twice"},
+                {"type": "function_call", "call_id": "b", "name": "refund", "arguments": '{"order": 1}'},
+                {"type": "function_call_output", "call_id": "b", "output": "ERROR refused"},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done!"}]},
+            ],
+            id="openai responses",
+        ),
+        pytest.param(
+            [
+                {"type": "human", "content": "Refund order 1"},
+                {
+                    "type": "ai",
+                    "content": "I will look it up",
+                    "tool_calls": [{"name": "lookup", "args": {"order": 1}, "id": "a", "type": "tool_call"}],
+                },
+                {"type": "tool", "content": "charged twice", "tool_call_id": "a"},
+                {"type": "ai", "content": "", "tool_calls": [{"name": "refund", "args": {"order": 1}, "id": "b"}]},
+                {"type": "tool", "content": "ERROR refused", "tool_call_id": "b"},
+                {"type": "ai", "content": "Done!"},
+            ],
+            id="langchain",
+        ),
+    ],
+)
+def test_every_common_format_gives_the_same_steps(messages: Any) -> None:
+    assert _steps(messages) == REFUND
+    found = as_trajectory(TASK, messages)
+    assert (found.answer, found.first_observation) == ("Done!", "Refund order 1")
+
+
+def test_thanks_at_the_end_do_not_take_the_answer_away() -> None:
+    said = [{"role": "assistant", "content": "Paris"}, {"role": "user", "content": "thanks"}]
+    assert as_trajectory(TASK, said).answer == "Paris"
+
+
+def test_thinking_is_thought_and_pictures_are_named() -> None:
+    said = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {}}],
+        },
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "tool_use", "name": "zoom"}],
+        },
+    ]
+    assert _steps(said) == [("Hm.", "zoom()", "")]
+    assert as_trajectory(TASK, said).first_observation == "What is this?\n[image_url]"
+
+
+def test_a_part_that_is_not_understood_is_refused_not_dropped() -> None:
+    with pytest.raises(InvalidTrajectory, match="message 0: a part of type 'hologram' is not understood"):
+        as_trajectory(TASK, [{"role": "assistant", "content": [{"type": "hologram"}]}])
+
+
+def test_a_trajectory_of_another_task_is_refused() -> None:
+    with pytest.raises(InvalidTrajectory, match="is of the task 'other'"):
+        as_trajectory(TASK, Trajectory(task_id="other", steps=(Step(action="x"),)))

@@ -1,0 +1,191 @@
+"""Chat messages of other agents, in the formats that agents keep them in, as steps.
+
+Read: OpenAI chat (``tool_calls``, the older ``function_call``), OpenAI responses (``function_call`` and its output as
+items), Anthropic (``tool_use`` and ``tool_result`` parts), LangChain (``type`` for ``role``, flat tool calls). What is
+not understood is refused by name, never dropped: a lost tool result would change what the judge sees.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rb_dspy.errors import InvalidTrajectory
+from rb_dspy.schema import Step
+
+_ROLES = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
+_TEXT = ("text", "input_text", "output_text")
+_THOUGHT = ("thinking", "reasoning", "summary_text")
+_CALL = ("tool_use", "server_tool_use", "function_call", "custom_tool_call")
+_RESULT = ("tool_result", "function_call_output", "custom_tool_call_output")
+_SHOWN = ("image", "image_url", "input_image", "file", "input_file", "document", "audio", "input_audio")
+
+
+@dataclass
+class Conversation:
+    """What was read: the steps, what the agent was given first, and what it said last."""
+
+    steps: list[Step] = field(default_factory=list)
+    opening: str = ""
+    answer: str | None = None
+
+
+def is_message(element: Mapping[str, Any]) -> bool:
+    """Whether ``element`` is a chat message, or an item of a responses log."""
+    return (
+        "role" in element
+        or element.get("type") in (*_ROLES, "user", "assistant", "system", "tool", "message")
+        or (element.get("type") in (*_CALL, *_RESULT, *_THOUGHT))
+    )
+
+
+def read(messages: Sequence[Mapping[str, Any]]) -> Conversation:
+    """The conversation in ``messages``. Raises ``InvalidTrajectory``, naming the message.
+
+    An assistant's text is the thought of the tool calls that follow it; text without calls is an action of its own,
+    answered by the user's next message. The last such text is the answer. What the user says before the assistant's
+    first turn is the opening; system messages are left out.
+    """
+    reader = _Reader()
+    for i, message in enumerate(messages):
+        reader.message(message, i)
+    return reader.done()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.steps: list[dict[str, str]] = []
+        self.opening: list[str] = []
+        self.answer: str | None = None
+        self.said: list[str] = []
+        """What the assistant said and has not acted upon yet."""
+        self.pending: dict[str, dict[str, str]] = {}
+        """Calls without a result, by id, in the order in which they were made."""
+
+    def message(self, message: Mapping[str, Any], i: int) -> None:
+        role = str(message.get("role") or message.get("type") or "")
+        role = _ROLES.get(role, role)
+        if "role" not in message and role in (*_CALL, *_RESULT, *_THOUGHT):
+            speaker = "user" if role in _RESULT else "assistant"
+            self.part(message, speaker, i)
+        elif role in ("assistant", "message"):
+            self.flush()
+            self.parts(message.get("content"), "assistant", i)
+            calls = [*(message.get("tool_calls") or ())]
+            if message.get("function_call"):
+                calls.append(message["function_call"])
+            for call in calls:
+                self.call(call, i)
+        elif role == "tool":
+            self.flush()
+            result = _flat(message.get("content"), i)
+            self.result(message.get("tool_call_id") or message.get("call_id"), result, i)
+        elif role == "user":
+            self.flush()
+            self.parts(message.get("content"), "user", i)
+        elif role != "system":
+            raise InvalidTrajectory(f"message {i}: unknown role {role!r}; expected user, assistant, tool or system")
+
+    def parts(self, content: Any, speaker: str, i: int) -> None:
+        if content is None:
+            return
+        if isinstance(content, str):
+            self.text(content, speaker)
+        elif isinstance(content, Sequence):
+            for part in content:
+                if isinstance(part, str):
+                    self.text(part, speaker)
+                else:
+                    self.part(part, speaker, i)
+        else:
+            raise InvalidTrajectory(f"message {i}: content is a {type(content).__name__}; expected text or parts")
+
+    def part(self, part: Any, speaker: str, i: int) -> None:
+        kind = str(_get(part, "type"))
+        if kind in _TEXT:
+            self.text(str(_get(part, "text") or ""), speaker)
+        elif kind in _THOUGHT:
+            thought = _get(part, "thinking") or _get(part, "text") or _get(part, "reasoning") or _get(part, "summary")
+            self.said.append(_flat(thought, i))
+        elif kind in _CALL:
+            self.call(part, i)
+        elif kind in _RESULT:
+            self.flush()
+            content = _get(part, "content") if _get(part, "content") is not None else _get(part, "output")
+            self.result(_get(part, "tool_use_id") or _get(part, "call_id"), _flat(content, i), i)
+        elif kind in _SHOWN:
+            self.text(f"[{kind}]", speaker)
+        elif kind != "redacted_thinking":
+            raise InvalidTrajectory(
+                f"message {i}: a part of type {kind!r} is not understood; leave it out or make it text"
+            )
+
+    def text(self, text: str, speaker: str) -> None:
+        if not text:
+            return
+        if speaker == "assistant":
+            self.said.append(text)
+        elif self.steps:
+            last = self.steps[-1]
+            last["observation"] = "\n".join(filter(None, [last["observation"], text]))
+        else:
+            self.opening.append(text)
+
+    def call(self, call: Any, i: int) -> None:
+        action = _action(call, i)
+        step = {"thought": "\n".join(self.said), "action": action, "observation": ""}
+        self.said = []
+        self.answer = None
+        self.steps.append(step)
+        self.pending[str(_get(call, "call_id") or _get(call, "id") or f"{i}.{len(self.steps)}")] = step
+
+    def result(self, id: Any, text: str, i: int) -> None:
+        step = self.pending.pop(str(id), None)
+        if step is None and self.pending:  # older formats carry no id: results come in the order of the calls
+            step = self.pending.pop(next(iter(self.pending)))
+        if step is None:
+            raise InvalidTrajectory(f"message {i}: a tool's result without a tool call before it")
+        step["observation"] = text
+
+    def flush(self) -> None:
+        """What the assistant said without calling a tool is an action of its own."""
+        if self.said:
+            self.answer = "\n".join(self.said)
+            self.steps.append({"thought": "", "action": self.answer, "observation": ""})
+            self.said = []
+
+    def done(self) -> Conversation:
+        self.flush()
+        if not self.steps:
+            raise InvalidTrajectory("the messages hold nothing that the assistant said or did")
+        return Conversation([Step(**step) for step in self.steps], "\n".join(self.opening), self.answer)
+
+
+def _action(call: Any, i: int) -> str:
+    """``name(arguments)`` of a tool call, nested as in chat APIs or flat."""
+    inner = _get(call, "function") or _get(call, "custom") or call
+    name = _get(inner, "name")
+    if not name:
+        raise InvalidTrajectory(f"message {i}: a tool call without a name")
+    given = next((_get(inner, key) for key in ("arguments", "args", "input") if _get(inner, key) is not None), "")
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    return f"{name}({text})"
+
+
+def _flat(content: Any, i: int) -> str:
+    """A tool's result or a thought as text: text, parts of text, or any JSON value."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "\n".join(_flat(_get(p, "text") or f"[{_get(p, 'type')}]" if _get(p, "type") else p, i) for p in content)
+    if isinstance(content, Mapping | int | float | bool):
+        return json.dumps(content, ensure_ascii=False, default=str)
+    raise InvalidTrajectory(f"message {i}: content is a {type(content).__name__}; expected text or parts")
+
+
+def _get(thing: Any, key: str) -> Any:
+    return thing.get(key) if isinstance(thing, Mapping) else getattr(thing, key, None)
