@@ -147,10 +147,10 @@ def test_a_model_that_others_pinned_on_a_predictor_is_respected(bank: MemoryBank
 def test_dspys_own_threads_know_the_backbones_and_the_ledgers() -> None:
     lm = scripted_lm(answers)
     run = ReasoningBank(environments=Corridor.make)
-    with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank, Backbones(agent=lm).use():
-        with metered() as ledger:
-            pairs = [(run, {"task": corridor(f"corridor/{n}"), "bank": bank}) for n in range(4)]
-            dspy.Parallel(num_threads=4, disable_progress_bar=True)(pairs)
+    opened = MemoryBank.open(None, scope="t", embedder=HashEmbedder())
+    with opened as bank, Backbones(agent=lm).use(), metered() as ledger:
+        pairs = [(run, {"task": corridor(f"corridor/{n}"), "bank": bank}) for n in range(4)]
+        dspy.Parallel(num_threads=4, disable_progress_bar=True)(pairs)
     assert ledger.usage()["agent"].calls == 12
 
 

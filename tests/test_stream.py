@@ -146,7 +146,7 @@ def test_a_server_that_is_down_ends_the_run_before_it_uses_up_the_stream(bank: M
 
     results: list[TaskResult] = []
     program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
-    with pytest.raises(InfrastructureError, match="3 tasks in a row broke; the last one:.*connection refused"):
+    with pytest.raises(InfrastructureError, match=r"3 tasks in a row broke; the last one:.*connection refused"):
         run_stream(program, [lock("Abus", n) for n in range(9)], bank, run_id="r", on_result=results.append)
     assert len(results) == 3
     assert bank.seen_tasks() == set()

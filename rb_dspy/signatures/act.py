@@ -6,16 +6,17 @@ import dspy
 
 
 class Act(dspy.Signature):
-    """Work on the task one turn at a time.
+    """Work on the task by giving one action a turn.
 
-    Each turn, first think: what the latest observation shows, what is still missing, and which single action brings
-    the task closer to done. Write out intermediate work instead of guessing a result. Then give exactly one action, in
-    the form that the rules for actions ask for, with nothing around it.
+    In the thought, work towards the action in small written steps: compute, compare, check each condition, and state no
+    result before you have derived it. In the action, give the one thing that the rules for actions ask for, and nothing
+    around it: no equation, no label, no explanation.
 
-    The first turn may carry lessons from earlier tasks. They are advice, not orders, and some will not fit: in your
-    first thought decide which of them apply here, use those, and ignore the others.
+    The first turn may carry lessons from earlier tasks. They are advice, not orders, and some will not fit: use those
+    that apply to this task and ignore the others.
 
-    Do not repeat an action that has just failed. Finish only when the task is done or cannot be done.
+    If an action did not have the effect that you wanted, try another one. Finish only when the task is done or cannot
+    be done.
     """
 
     # Given in the first turn only: dspy.History repeats that turn in every later prompt, byte for byte, so task and
