@@ -43,8 +43,8 @@ class ActConfig(_Config):
 
     temperature: float = pydantic.Field(default=0.7, ge=0, le=2)
     max_steps: int = pydantic.Field(default=30, ge=1)
-    max_tokens: int = pydantic.Field(default=512, ge=1)
-    """Cap of one turn's output."""
+    max_tokens: int = pydantic.Field(default=1024, ge=1)
+    """Cap of one turn's output; the embedded engine keeps half of it for the action."""
 
 
 class JudgeConfig(_Config):

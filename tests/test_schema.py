@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rb_dspy import Step, Task, Trajectory
+from rb_dspy import MemoryDraft, Step, Task, Trajectory
 from rb_dspy.errors import InvalidTask
 from rb_dspy.schema import MAX_INSTRUCTION, MAX_TEXT, hidden_characters, visible
 
@@ -60,3 +62,7 @@ def test_very_long_text_is_cut_and_says_so() -> None:
     kept = visible("x" * (MAX_TEXT + 7))
     assert kept.endswith("[7 characters cut]")
     assert len(kept) < MAX_TEXT + 50
+
+
+def test_the_schema_that_distillers_read_gives_no_titles_to_copy() -> None:
+    assert '"Title"' not in json.dumps(MemoryDraft.model_json_schema())

@@ -28,7 +28,7 @@ def main() -> None:
     options.add_argument("--template", action="append")
     options.add_argument("--model", default="local/qwen2.5-coder-1.5b")
     chosen = options.parse_args()
-    console = Console(record=True, width=108, file=io.StringIO(), force_terminal=True)
+    console = Console(record=True, width=108, file=io.StringIO(), force_terminal=True, highlight=False)
     program = ReasoningBank(backbones=Backbones(agent=chosen.model))
     stream = TaskStream.named(chosen.stream, n=chosen.tasks, seed=chosen.seed, templates=chosen.template)
     display = Display(console, len(stream))

@@ -17,6 +17,13 @@ def _usual(longest: int) -> dict[str, pydantic.JsonValue]:
     return {"minLength": 3, "maxLength": longest}
 
 
+def _untitled(schema: dict[str, Any]) -> None:
+    """Take out pydantic's own titles: a small model reads ``"title": "Title"`` as what a title has to be."""
+    schema.pop("title", None)
+    for field in schema["properties"].values():
+        field.pop("title", None)
+
+
 class MemoryDraft(pydantic.BaseModel):
     """A lesson for other tasks."""
 
@@ -29,7 +36,7 @@ class MemoryDraft(pydantic.BaseModel):
         """A field that is missing is empty: one incomplete lesson must not lose the others either."""
         return {**dict.fromkeys(cls.model_fields, ""), **given} if isinstance(given, dict) else given
 
-    model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True)
+    model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True, json_schema_extra=_untitled)
 
     title: Annotated[str, _cut_at(200)] = pydantic.Field(
         description="names the strategy in a few words", json_schema_extra=_usual(80)
