@@ -34,10 +34,13 @@ help:
 	@echo 'PYTHON=...   the interpreter to set up with (3.11 or newer); MODEL=... the language model for make run'
 	@echo 'LOCK=requirements-all.lock   every extra, also those for web, swe, postgres and ray'
 
-run: setup $(STAMPS)/model-$(MODEL)
-	$(BIN)/rb-dspy run $(ARGS)
+# The models lie in the user's cache, which others may clean, so their presence is checked each time; that is quick.
+run: setup
+	@$(BIN)/rb-dspy models get $(MODEL)
+	$(BIN)/rb-dspy run $(if $(filter file,$(origin MODEL)),,--set backbones.agent.model=local/$(MODEL)) $(ARGS)
 
-test: setup $(STAMPS)/model-$(TEST_MODEL)
+test: setup
+	@$(BIN)/rb-dspy models get $(TEST_MODEL)
 	$(BIN)/python -m pytest $(ARGS)
 
 check: setup
@@ -87,11 +90,6 @@ $(PACKAGE): $(LOCKED)
 	@echo 'Installing rb_dspy itself'
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	$(call stamp,package)
-
-$(STAMPS)/model-%: $(PACKAGE)
-	@echo 'Fetching the language model $*'
-	@$(BIN)/rb-dspy models get $*
-	@touch $@
 
 # One resolution for all: requirements.lock (core, local, text, dev), requirements-all.lock (every extra), both without torch
 # and what belongs to its GPU builds, which are in requirements-torch.txt. Pins that still fit stay, unless UPGRADE is set.

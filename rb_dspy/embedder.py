@@ -159,6 +159,7 @@ class SentenceTransformerEmbedder:
 def _load(name: str, folder: Path, device: str) -> Any:
     """The loaded model. Raises ``MissingDependency`` where it, or what it runs on, is not there or not whole."""
     try:
+        from safetensors import SafetensorError
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
     except ImportError as exc:
@@ -167,7 +168,7 @@ def _load(name: str, folder: Path, device: str) -> Any:
     logging.disable_progress_bar()
     try:
         return SentenceTransformer(str(folder), device=device, local_files_only=True)
-    except (OSError, ValueError, KeyError) as exc:
+    except (OSError, ValueError, KeyError, SafetensorError) as exc:
         reason = " ".join(str(exc).split())[:200]
         raise MissingDependency(f"the embedding model {name!r} cannot be loaded from {folder}: {reason}") from exc
     finally:
@@ -184,7 +185,10 @@ def _from_hub(name: str) -> Path:
         raise MissingDependency(f"{name!r} is no folder, and getting it needs huggingface-hub; install it") from None
     try:
         try:
-            return Path(snapshot_download(name, local_files_only=True))
+            local = Path(snapshot_download(name, local_files_only=True))
+            if any(path.suffix in _WEIGHTS for path in local.rglob("*")):
+                return local
+            return Path(snapshot_download(name, ignore_patterns=_HUB_COPIES))  # an interrupted download left it
         except LocalEntryNotFoundError:
             return Path(snapshot_download(name, ignore_patterns=_HUB_COPIES))
     except HFValidationError:

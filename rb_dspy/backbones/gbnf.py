@@ -128,7 +128,8 @@ class Grammar:
         high = max(low, int(schema.get("maxItems", MAX_LIST)))
         if high == 0:
             return '"[]"'
-        item = self.rule(f"i{len(self._rules)}", self._value(schema.get("items") or {}, defs))
+        body = self._value(schema.get("items") or {}, defs)  # first: it may hold lists, which name rules of their own
+        item = self.rule(f"i{len(self._rules)}", body)
         some = f'{item} (", " {item}){{{max(low - 1, 0)},{high - 1}}}'
         return f'"[" {some} "]"' if low else f'"[" ({some})? "]"'
 

@@ -28,6 +28,7 @@ TOKENS_PER_UNIT = 1.75
 """Of free text, counted as ``gbnf`` does; prose takes 1.3."""
 CHARS_PER_TOKEN = 3.0
 """Of JSON strings; prose takes 4 to 5."""
+_END = "\n\n[[ ## completed ## ]]"
 _HEADER_TOKENS = 14
 _ITEM_TOKENS = 24
 _MAX_DEPTH = 6  # how deep a type that holds itself is reckoned with
@@ -62,6 +63,15 @@ class GrammarAdapter(dspy.ChatAdapter):
             # part of dspy's cache key, as it has to be.
             lm_kwargs["metadata"] = {**(settings.get("metadata") or {}), "grammar": grammar}
         return processed
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """Read the fields; an end marker that was cut short by ``max_tokens`` is not taken for the last one's text."""
+        for length in range(len(_END) - 1, 2, -1):
+            if completion.endswith(_END[:length]):
+                completion = completion[:-length]
+                break
+        fields: dict[str, Any] = super().parse(signature, completion)
+        return fields
 
 
 def grammar_for(

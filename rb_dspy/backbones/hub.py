@@ -33,7 +33,7 @@ def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) ->
             partial.start()
             for done in partial.append(response.iter_bytes(CHUNK)):
                 report(done, spec.size, "downloading from the hub")
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ImportError, ValueError) as error:  # the last two: odd proxies
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
             raise  # the disk, not the network
         raise SourceUnavailable(f"{type(error).__name__}: {error}".splitlines()[0]) from error

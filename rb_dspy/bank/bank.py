@@ -16,7 +16,7 @@ from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.index import ExactIndex
 from rb_dspy.bank.interface import BankStats, BankStore, Unit
 from rb_dspy.bank.opening import open_store
-from rb_dspy.errors import InputError, StorageError
+from rb_dspy.errors import CorruptBank, InputError, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
     Experience,
@@ -173,7 +173,9 @@ class MemoryBank:
             page = hits[start : start + _PAGE]
             matches = store.matches(self.scope, unit, [hit.seq for hit in page])
             for hit in page:
-                match = matches[hit.seq]
+                match = matches.get(hit.seq)
+                if match is None:
+                    raise CorruptBank(f"{self._location}: number {hit.seq} is indexed, but its text is gone")
                 found.append(
                     Retrieved(
                         score=hit.score,

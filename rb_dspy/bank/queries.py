@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from rb_dspy.bank import rows, tables
 from rb_dspy.bank.interface import Match, Unit, VectorBatch
+from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import Experience, MemoryItem
 
 _e, _i, _v = tables.experiences.c, tables.items.c, tables.vectors.c
@@ -24,10 +25,15 @@ def scope_id(connection: sa.Connection, scope: str) -> int | None:
     return connection.scalar(sa.select(tables.scopes.c.id).where(tables.scopes.c.name == scope))
 
 
-def embedder(connection: sa.Connection) -> tuple[str, int] | None:
-    """Id and dimension of the embedder that the bank belongs to."""
+def embedder(connection: sa.Connection, location: str) -> tuple[str, int] | None:
+    """Id and dimension of the bank's embedder. Raises ``CorruptBank`` where only half of that stands."""
     found = {row.key: row.value for row in connection.execute(sa.select(tables.meta))}
-    return (found["embedder"], int(found["dimension"])) if "embedder" in found else None
+    if "embedder" not in found:
+        return None
+    try:
+        return found["embedder"], int(found["dimension"])
+    except (KeyError, ValueError):
+        raise CorruptBank(f"{location}: the embedder's dimension is damaged; restore the file from a copy") from None
 
 
 def items(

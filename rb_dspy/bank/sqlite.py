@@ -49,6 +49,8 @@ def translated(location: str) -> Iterator[None]:
     except (sa.exc.DBAPIError, sqlite3.Error) as exc:
         cause = exc.orig if isinstance(exc, sa.exc.DBAPIError) else exc
         code = getattr(cause, "sqlite_errorcode", None)
+        if code is None and "Could not decode" in str(cause):
+            raise CorruptBank(f"{location}: a text is damaged ({cause}); restore the file from a copy") from exc
         if code is None:
             raise  # a misuse of sqlite3: ours to fix, not the user's
         kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))

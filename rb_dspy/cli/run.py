@@ -87,9 +87,8 @@ def _run(
     report = RunReport(secrets.token_hex(6))
     display = Display(out, len(todo))
     if not json_:
-        count = f"{len(todo)} task{'s' if len(todo) > 1 else ''}"
-        out.print(f"[bold]{escape(name)}[/]  {count}  [dim]{escape(_models(program))}[/]")
-        out.print(f"[dim]{_place(chosen)} · {len(bank)} lessons so far[/]")
+        out.print(f"[bold]{escape(name)}[/]  {_counted(len(todo), 'task')}  [dim]{escape(_models(program))}[/]")
+        out.print(f"[dim]{_place(chosen)} · {_counted(len(bank), 'lesson')} so far[/]")
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
@@ -119,9 +118,13 @@ def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, *, json_: b
         print_json({"summary": report.summary(), **named})
     elif report.results:
         print_summary(out, report)
-        out.print(f"\n{len(bank)} lessons in {_place(chosen)}")
+        out.print(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}")
         look = f"{command_name()} bank list {where}"
         out.print(f"look into it: [bold]{escape(look)}[/]; also show ID, search TEXT, stats", soft_wrap=True)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _place(chosen: Settings) -> str:

@@ -6,6 +6,7 @@ import random
 import string
 import unicodedata
 from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
 
 from rb_dspy.environments.single_turn import Score, SingleTurn, unwrapped
 from rb_dspy.errors import InputError
@@ -26,11 +27,20 @@ def normalised(text: str) -> str:
     return f".{cut}" if cut[:1].isdigit() and text[:start].endswith(".") else cut
 
 
+def number(text: str) -> Decimal | None:
+    """``text`` as a number, None where it is none: ``3`` and ``3.0`` are one answer, and so are ``-3`` and ``−3``."""
+    try:
+        found = Decimal(normalised(text).replace("\u2212", "-").replace(",", ""))
+    except InvalidOperation:
+        return None
+    return found if found.is_finite() else None
+
+
 class Question:
     """Questions without a generator.
 
     Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list of them, any of which
-    is right), compared exactly after ``normalised``. Without either, nobody knows the outcome, and it is None.
+    is right), compared after ``normalised``, numbers as numbers. Without either, nobody knows the outcome: it is None.
     """
 
     name = "question"
@@ -63,12 +73,13 @@ class Question:
 def _scorer(task: Task) -> Score | None:
     """Compares an answer with those that are right; None where none is known."""
     right = {normalised(answer) for answer in _answers(task)}
+    numbers = {number(answer) for answer in _answers(task)} - {None}
 
     if not right:
         return None
 
     def score(answer: str) -> Outcome:
-        success = normalised(answer) in right
+        success = normalised(answer) in right or (number(answer) is not None and number(answer) in numbers)
         return Outcome(reward=float(success), success=success)
 
     return score

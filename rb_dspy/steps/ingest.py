@@ -84,5 +84,8 @@ def _plain(element: Any, i: int) -> dict[str, Any]:
 
 
 def _digest(given: Any) -> str:
-    text = json.dumps(given, sort_keys=True, default=str)
+    try:
+        text = json.dumps(given, sort_keys=True, default=str)
+    except (TypeError, ValueError) as exc:  # keys that do not compare; a value that holds itself
+        raise InvalidTrajectory(f"the trajectory has no JSON form: {exc}") from None
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

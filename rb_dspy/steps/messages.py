@@ -16,7 +16,7 @@ from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.schema import Step
 
 _ROLES = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
-_TEXT = ("text", "input_text", "output_text")
+_TEXT = ("text", "input_text", "output_text", "refusal")
 _THOUGHT = ("thinking", "reasoning", "summary_text")
 _CALL = ("tool_use", "server_tool_use", "function_call", "custom_tool_call")
 _RESULT = ("tool_result", "function_call_output", "custom_tool_call_output")
@@ -72,16 +72,24 @@ class _Reader:
             self.part(message, speaker, i)
         elif role in ("assistant", "message"):
             self.flush()
+            if message.get("reasoning_content"):
+                self.said.append(_flat(message["reasoning_content"], i))
+            before = len(self.steps)
             self.parts(message.get("content"), "assistant", i)
-            calls = [*(message.get("tool_calls") or ())]
+            if message.get("refusal"):
+                self.text(_flat(message["refusal"], i), "assistant")
+            # LangChain repeats calls that stand in the content, as Anthropic has them, in `tool_calls`.
+            repeated = {str(id) for id, step in self.pending.items() if any(step is s for s in self.steps[before:])}
+            for call in message.get("tool_calls") or ():
+                if str(_get(call, "id")) not in repeated:
+                    self.call(call, i)
             if message.get("function_call"):
-                calls.append(message["function_call"])
-            for call in calls:
-                self.call(call, i)
+                self.call(message["function_call"], i)
         elif role == "tool":
             self.flush()
             result = _flat(message.get("content"), i)
-            self.result(message.get("tool_call_id") or message.get("call_id"), result, i)
+            failed = message.get("status") == "error" or message.get("is_error")
+            self.result(message.get("tool_call_id") or message.get("call_id"), _marked(result, failed), i)
         elif role == "user":
             self.flush()
             self.parts(message.get("content"), "user", i)
@@ -105,7 +113,7 @@ class _Reader:
     def part(self, part: Any, speaker: str, i: int) -> None:
         kind = str(_get(part, "type"))
         if kind in _TEXT:
-            self.text(str(_get(part, "text") or ""), speaker)
+            self.text(str(_get(part, "text") or _get(part, "refusal") or ""), speaker)
         elif kind in _THOUGHT:
             thought = _get(part, "thinking") or _get(part, "text") or _get(part, "reasoning") or _get(part, "summary")
             self.said.append(_flat(thought, i))
@@ -114,7 +122,8 @@ class _Reader:
         elif kind in _RESULT:
             self.flush()
             content = _get(part, "content") if _get(part, "content") is not None else _get(part, "output")
-            self.result(_get(part, "tool_use_id") or _get(part, "call_id"), _flat(content, i), i)
+            result = _marked(_flat(content, i), _get(part, "is_error"))
+            self.result(_get(part, "tool_use_id") or _get(part, "call_id"), result, i)
         elif kind in _SHOWN:
             self.text(f"[{kind}]", speaker)
         elif kind != "redacted_thinking":
@@ -143,11 +152,11 @@ class _Reader:
 
     def result(self, id: Any, text: str, i: int) -> None:
         step = self.pending.pop(str(id), None)
-        if step is None and self.pending:  # older formats carry no id: results come in the order of the calls
+        if id is None and self.pending:  # older formats carry no id: results come in the order of the calls
             step = self.pending.pop(next(iter(self.pending)))
         if step is None:
-            raise InvalidTrajectory(f"message {i}: a tool's result without a tool call before it")
-        step["observation"] = text
+            raise InvalidTrajectory(f"message {i}: a tool's result without a tool call before it, id {id!r}")
+        step["observation"] = "\n".join(filter(None, [step["observation"], text]))
 
     def flush(self) -> None:
         """What the assistant said without calling a tool is an action of its own."""
@@ -185,6 +194,10 @@ def _flat(content: Any, i: int) -> str:
     if isinstance(content, Mapping | int | float | bool):
         return json.dumps(content, ensure_ascii=False, default=str)
     raise InvalidTrajectory(f"message {i}: content is a {type(content).__name__}; expected text or parts")
+
+
+def _marked(result: str, failed: Any) -> str:
+    return f"[error] {result}" if failed else result
 
 
 def _get(thing: Any, key: str) -> Any:

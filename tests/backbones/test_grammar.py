@@ -277,3 +277,17 @@ def test_llama_cpp_takes_the_largest_grammars(engine: LlamaEngine) -> None:
         config = lm15.Config(max_tokens=2, temperature=0.0, extensions={"grammar": grammar})
         request = lm15.Request(model="m", messages=(lm15.Message.user("x"),), config=config)
         assert engine.complete(request).finish_reason == "length"
+
+
+def test_a_list_in_a_list_has_rules_of_its_own():
+    signature = dspy.Signature({"q": (str, dspy.InputField()), "table": (list[list[int]], dspy.OutputField())})
+    rules = dict(line.split(" ::= ", 1) for line in grammar_for(signature, {}).splitlines() if " ::= " in line)
+    lists = {name: body for name, body in rules.items() if name.startswith("i") and name[1:].isdigit()}
+    assert all(name not in body.replace("int", "").split() for name, body in lists.items()), lists
+    assert any("int" in body for body in lists.values())
+
+
+@pytest.mark.parametrize("cut", range(1, 24))
+def test_an_end_marker_that_was_cut_is_no_part_of_the_last_field(cut):
+    whole = "[[ ## thought ## ]]\nHm.\n\n[[ ## action ## ]]\ngo on\n\n[[ ## completed ## ]]\n"
+    assert GrammarAdapter().parse(signatures.Act, whole[:-cut])["action"] == "go on"

@@ -129,3 +129,11 @@ def test_no_text_breaks_the_scoring(said, right):
 def test_a_huge_answer_is_wrong_and_not_slow():
     assert "100,000 characters" in answered("'" * 100_000, answer="x").info["error"]
     assert answered("`" * 10_000, answer="x").reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"), [("3.0", "3"), (".5", "0.5"), ("−3", "-3"), ("1,000", "1000"), ("1e3", 1000)]
+)
+def test_numbers_are_compared_as_numbers(answer, right):
+    assert answered(answer, answer=right).success
+    assert not answered(answer + "1", answer=right).success

@@ -233,3 +233,33 @@ def test_a_part_that_is_not_understood_is_refused_not_dropped() -> None:
 def test_a_trajectory_of_another_task_is_refused() -> None:
     with pytest.raises(InvalidTrajectory, match="is of the task 'other'"):
         as_trajectory(TASK, Trajectory(task_id="other", steps=(Step(action="x"),)))
+
+
+def test_langchain_over_anthropic_gives_each_call_once() -> None:
+    said = [
+        {
+            "type": "ai",
+            "content": [
+                {"type": "text", "text": "think"},
+                {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}},
+            ],
+            "tool_calls": [{"name": "f", "args": {"x": 1}, "id": "a"}],
+        },
+        {"type": "tool", "tool_call_id": "a", "content": "R", "status": "error"},
+        {"type": "ai", "content": "done"},
+    ]
+    assert _steps(said) == [("think", 'f({"x": 1})', "[error] R"), ("", "done", "")]
+
+
+def test_no_text_is_lost_or_given_to_another_call() -> None:
+    call = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "refund", "arguments": "1"}}]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "R"}
+    assert _steps([call, {"role": "user", "content": "STOP"}, result])[0][2] == "STOP\nR"
+    assert (
+        as_trajectory(TASK, [{"role": "assistant", "content": None, "refusal": "I will not."}]).answer == "I will not."
+    )
+    assert _steps([{**call, "reasoning_content": "Hm."}]) == [("Hm.", "refund(1)", "")]
+    with pytest.raises(InvalidTrajectory, match="without a tool call before it, id 'zzz'"):
+        as_trajectory(TASK, [call, {**result, "tool_call_id": "zzz"}])
+    with pytest.raises(InvalidTrajectory, match="no JSON form"):
+        as_trajectory(TASK, [{"action": "x", "observation": "y", 1: 2, "a": 3}])
