@@ -494,3 +494,11 @@ async def test_calls_at_once_keep_their_usage_apart(bank: MemoryBank) -> None:
     calls = [run.acall(task=corridor(f"corridor/{n}", length=n + 1), bank=bank) for n in range(8)]
     done = await asyncio.gather(*calls)
     assert [d.usage["agent"].calls for d in done] == [n + 1 for n in range(8)]
+
+
+def test_what_was_shown_is_kept_with_the_verdict_that_followed(bank: MemoryBank) -> None:
+    run = program()
+    run(task=lock("Abus", 1), bank=bank)
+    assert bank.stats().exposures == 0
+    shown = run(task=lock("Abus", 2), bank=bank).memory.items
+    assert bank.stats().exposures == len(shown) == 1

@@ -183,3 +183,14 @@ def test_an_answer_that_nobody_can_check_is_not_counted_as_wrong(bank: MemoryBan
     report = run_stream(program, [Task(id="q", instruction="What is beauty?")], bank, run_id="r")
     assert report.results[0].outcome is None
     assert (report.summary().scored, report.summary().success_rate) == (0, None)
+
+
+def test_broken_tasks_that_do_not_follow_each_other_do_not_end_a_run(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and any(f"serial {n}." in prompt["task"] for n in (0, 1, 3, 5)):
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    report = run_stream(program, [lock("Abus", n) for n in range(7)], bank, run_id="r")
+    assert report.summary().infrastructure_errors == 4
