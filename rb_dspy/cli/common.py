@@ -44,7 +44,10 @@ def settings(config: Path | None, overrides: Iterable[str] | None, **options: An
 
 def command_name() -> str:
     """How this program can be called again: by its name where it is on the path, else by where it lies."""
-    return "rb-dspy" if shutil.which("rb-dspy") else os.path.relpath(sys.argv[0])
+    if shutil.which("rb-dspy"):
+        return "rb-dspy"
+    called = Path(sys.argv[0])
+    return os.path.relpath(called) if called.name.startswith("rb-dspy") else "python -m rb_dspy.cli.main"
 
 
 def print_json(value: Any) -> None:

@@ -174,7 +174,7 @@ def test_a_run_on_a_real_model_and_its_continuation(capsys: pytest.CaptureFixtur
         "learned",
         "solved",
         "judge agreement",
-        "rb-dspy bank list",
+        "bank list --bank rb-bank.sqlite",
     ):
         assert expected in printed
     assert main(["bank", "stats", "--json"]) == 0

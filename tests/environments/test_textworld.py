@@ -362,20 +362,28 @@ def test_no_jvm_is_left_behind_however_the_process_ends(end):
 
 
 def test_ctrl_c_reaches_python_and_not_the_jvm():
-    program = PLAY + (
-        "try: print('ready', flush=True); time.sleep(60)\n"
-        "except KeyboardInterrupt:\n"
-        "    time.sleep(1)  # a JVM that had the signal too would be gone by then\n"
-        "    print(environment.step('look around')[0][:10], flush=True)\n"
+    # A background job of a shell, as a test run may be, starts with the signal ignored, and its children inherit that.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        + PLAY
+        + (
+            "try: print('ready', flush=True); time.sleep(60)\n"
+            "except KeyboardInterrupt:\n"
+            "    time.sleep(1)  # a JVM that had the signal too would be gone by then\n"
+            "    print(environment.step('look around')[0][:10], flush=True)\n"
+        )
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
-    assert [process.stdout.readline() for _ in range(2)][1] == "ready\n"
-    time.sleep(0.2)  # until it sleeps
-    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-
-    assert process.communicate(timeout=30) == ("You are in\n", "")
+    try:
+        assert [process.stdout.readline() for _ in range(2)][1] == "ready\n"
+        time.sleep(0.2)  # until it sleeps
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+        assert process.communicate(timeout=30) == ("You are in\n", "")
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_engine_listens_on_loopback_only_and_wants_its_token(engine):
