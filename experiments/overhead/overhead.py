@@ -21,7 +21,6 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import dspy
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task, signatures
-from rb_dspy.steps.memory import NO_MEMORY
 from rb_dspy.testing import Corridor, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 
@@ -45,12 +44,12 @@ class Plain:
             dspy.Predict(s) for s in (signatures.Act, signatures.Judge, signatures.DistillSuccess)
         )
 
-    def episode(self, task: Task) -> None:
-        """Act, judge, distil."""
+    def episode(self, task: Task, memory: str) -> None:
+        """Act, judge, distil; ``memory`` is the block that rb_dspy will retrieve, so that the prompts are the same."""
         environment = Corridor.make(task, "0")
         turn: dict[str, Any] = {
             "task": task.instruction,
-            "memory": NO_MEMORY,
+            "memory": memory,
             "action_rules": environment.action_rules,
             "observation": environment.reset(task),
         }
@@ -90,7 +89,8 @@ def main() -> None:
                 pairs = []
                 for n in range(chosen.rounds + 5):
                     lm.engine.prompts.clear()
-                    bare = cpu(lambda n=n: plain.episode(task(n)))
+                    memory = program.recall(task(n), bank).block
+                    bare = cpu(lambda n=n, memory=memory: plain.episode(task(n), memory))
                     with dspy.context(disable_history=True):
                         ours = cpu(lambda n=n, bank=bank: program(task=task(n), bank=bank))
                     if n >= 5:  # the first rounds fill caches of both

@@ -299,6 +299,10 @@ class MemoryBank:
         """The index, with everything that any process has appended by now."""
         index = self._indexes[unit]
         with self._indexing:
-            while batch := store.vectors(self.scope, unit, after=index.mark, limit=_VECTORS):
-                index.add(batch)
+            more = True
+            while more:
+                batch = store.vectors(self.scope, unit, after=index.mark, limit=_VECTORS)
+                more = len(batch) == _VECTORS  # a batch that is not full was the last: no further look
+                if batch:
+                    index.add(batch)
         return index

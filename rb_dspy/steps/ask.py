@@ -55,8 +55,9 @@ class Ask:
 
         Raises ``UnparseableOutput``, ``ContextOverflow``, ``InfrastructureError`` or ``BackboneError``.
         """
-        with _bound(self.role, self.lm()) as call:
-            config = self._sampling()
+        lm = self.lm()
+        with _bound(self.role, lm) as call:
+            config = self._sampling(lm)
             try:
                 return self.predict(config=config, **self.inputs)
             except AdapterParseError as exc:
@@ -65,8 +66,9 @@ class Ask:
 
     async def arun(self) -> Any:
         """``run`` for asyncio."""
-        with _bound(self.role, self.lm()) as call:
-            config = self._sampling()
+        lm = self.lm()
+        with _bound(self.role, lm) as call:
+            config = self._sampling(lm)
             try:
                 return await self.predict.acall(config=config, **self.inputs)
             except AdapterParseError as exc:
@@ -77,9 +79,8 @@ class Ask:
         """The LM that will answer: one that was pinned on the predictor by other means than ours, else the role's."""
         return self.predict.lm or lm_of(self.role)
 
-    def _sampling(self) -> dict[str, Any]:
+    def _sampling(self, lm: Any) -> dict[str, Any]:
         """What this call asks for, less what the LM itself was configured with: that wins."""
-        lm = self.lm()
         fixed = {name: value for name, value in lm.kwargs.items() if value is not None}
         config: dict[str, Any] = {}
         if "max_completion_tokens" not in lm.kwargs:  # else a reasoning model, which takes neither of the two

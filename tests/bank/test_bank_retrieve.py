@@ -168,7 +168,7 @@ def test_retrieve_looks_rows_up_and_scans_nothing(tmp_path: Path) -> None:
         for unit in ("experience", "item"):
             bank.retrieve("x", k=3, unit=unit)  # type: ignore[arg-type]
     selects = [(text, values) for text, values in asked if text.startswith("SELECT")]
-    assert len(selects) == 6  # for each unit: the new vectors, no more of them, the matches
+    assert len(selects) == 4  # for each unit: the new vectors, the matches
     connection = sqlite3.connect(path)
     for text, values in selects:
         for *_, plan in connection.execute(f"EXPLAIN QUERY PLAN {text}", values):
