@@ -13,9 +13,10 @@ from rb_dspy.config import BackboneConfig, ProgramConfig, Settings, load_setting
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import RBError
 from rb_dspy.program import ReasoningBank
-from rb_dspy.protocols import Embedder, Environment, EnvironmentFactory, EnvironmentFamily, Judge
+from rb_dspy.protocols import Embedder, Environment, EnvironmentFactory, EnvironmentFamily, Judge, Reranker
 from rb_dspy.schema import (
     Experience,
+    ExperienceDraft,
     MemoryDraft,
     MemoryItem,
     Outcome,
@@ -38,6 +39,7 @@ __all__ = [
     "EnvironmentFactory",
     "EnvironmentFamily",
     "Experience",
+    "ExperienceDraft",
     "Judge",
     "Memory",
     "MemoryBank",
@@ -47,6 +49,7 @@ __all__ = [
     "ProgramConfig",
     "RBError",
     "ReasoningBank",
+    "Reranker",
     "RunReport",
     "Settings",
     "Step",

@@ -32,8 +32,12 @@ class RetrieveConfig(_Config):
     k: int = pydantic.Field(default=1, ge=0)
     """How many experiences, or items; 0 turns memory off."""
     unit: Literal["experience", "item"] = "experience"
+    mode: Literal["dense", "lexical", "hybrid"] = "dense"
+    """What ranks: the embedder's cosine, shared words (BM25), or both by reciprocal rank."""
+    candidates: int = pydantic.Field(default=20, ge=1)
+    """How many a reranker gets to choose from, where the program has one."""
     min_score: float | None = pydantic.Field(default=None, ge=-1, le=1)
-    """Cosine similarity below which nothing is shown."""
+    """Cosine similarity below which nothing is shown; in dense mode only."""
     max_tokens: int = pydantic.Field(default=1500, ge=1)
     """Budget of the memory block, in estimated tokens; items that do not fit are left out whole."""
 

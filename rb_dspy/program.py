@@ -11,14 +11,14 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones import Backbones, Ledger, metered
-from rb_dspy.bank import MemoryBank
+from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import InfrastructureError, RBError
-from rb_dspy.protocols import EnvironmentFactory
+from rb_dspy.errors import InfrastructureError, InputError, RBError
+from rb_dspy.protocols import EnvironmentFactory, Reranker
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Experience, Task, Trajectory, Verdict
-from rb_dspy.steps import Act, Distill, Distilled, Foreign, Judge, Memory, Retrieve, as_task, as_trajectory
+from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_task, as_trajectory
 from rb_dspy.steps.ask import Do
 from rb_dspy.steps.events import Appended, emit
 
@@ -30,10 +30,11 @@ class ReasoningBank(dspy.Module):
     ``memory`` (what the agent was shown), ``memory_items`` (what it learned), ``experience`` and ``usage``.
 
     The bank is an argument and language models are bound when a call is made, so the program copies, compiles and
-    saves like any other dspy program; its state holds prompts only. ``judge`` replaces the LLM judge.
+    saves like any other dspy program; its state holds prompts only. ``judge`` replaces the LLM judge; ``reranker``
+    chooses among ``RetrieveConfig.candidates``.
 
     Raises ``InfrastructureError`` when one task's LM call or environment broke, ``BackboneError`` when a language model
-    cannot be used at all. A rollout that had ended by then is in the bank, recorded but not learned from.
+    cannot be used at all. A rollout that had ended by then waits in the bank: ``MemoryBank.pending``, ``resume``.
     """
 
     def __init__(
@@ -43,12 +44,13 @@ class ReasoningBank(dspy.Module):
         backbones: Backbones | None = None,
         environments: EnvironmentFactory = make_environment,
         judge: JudgeProtocol | None = None,
+        reranker: Reranker | None = None,
     ) -> None:
         super().__init__()
         config = config or ProgramConfig()
         self.backbones = backbones
         self.environments = environments
-        self.retrieve = Retrieve(config.retrieve)
+        self.retrieve = Retrieve(config.retrieve, reranker)
         self.act = Act(config.act)
         self.judge: Any = judge or Judge(config.judge)
         self.distill = Distill(config.distill)
@@ -60,11 +62,9 @@ class ReasoningBank(dspy.Module):
         with self._session() as ledger:
             memory = self.retrieve(task, bank)
             trajectory = self.act(task, memory, environments or self.environments)
-            with _kept(task, trajectory, bank, run_id):
-                verdict = self._judge(task, trajectory)
-                drafts = self.distill(task.without_ground_truth(), trajectory, verdict)
-                experience = _append(bank, task, trajectory, verdict, drafts, memory, run_id)
-            return _prediction(memory, trajectory, verdict, experience, ledger)
+            ingest = bank.ingest(task, trajectory, run_id=run_id, shown=memory.items)
+            self._learned(ingest)
+            return _prediction(memory, ingest, ledger)
 
     async def aforward(
         self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
@@ -73,11 +73,15 @@ class ReasoningBank(dspy.Module):
         with self._session() as ledger:
             memory = await self.retrieve.acall(task, bank)
             trajectory = await self.act.acall(task, memory, environments or self.environments)
-            with _kept(task, trajectory, bank, run_id):
-                verdict = await self._ajudge(task, trajectory)
-                drafts = await self.distill.acall(task.without_ground_truth(), trajectory, verdict)
-                experience = await asyncio.to_thread(_append, bank, task, trajectory, verdict, drafts, memory, run_id)
-            return _prediction(memory, trajectory, verdict, experience, ledger)
+            ingest = await asyncio.to_thread(bank.ingest, task, trajectory, run_id=run_id, shown=memory.items)
+            await self._alearned(ingest)
+            return _prediction(memory, ingest, ledger)
+
+    def resume(self, ingest: Ingest) -> dspy.Prediction:
+        """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays."""
+        with self._session() as ledger:
+            self._learned(ingest)
+            return _prediction(Memory(), ingest, ledger)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it."""
@@ -105,13 +109,10 @@ class ReasoningBank(dspy.Module):
         rollout id in the same run are learned once, and without a run the same content is.
         """
         task = as_task(task)
-        rollout = as_trajectory(task, trajectory)
-        if known := bank.known(task, rollout, run_id=run_id):
-            return known
-        with self._session(), _kept(task, rollout, bank, run_id):
-            verdict = self._judge(task, rollout)
-            drafts = self.distill(task.without_ground_truth(), rollout, verdict)
-            return _append(bank, task, rollout, verdict, drafts, memory or Memory(), run_id)
+        shown = memory.items if memory else ()
+        ingest = bank.ingest(task, as_trajectory(task, trajectory), run_id=run_id, shown=shown)
+        with self._session():
+            return ingest.experience or self._learned(ingest)
 
     async def alearn(
         self,
@@ -124,13 +125,32 @@ class ReasoningBank(dspy.Module):
     ) -> Experience:
         """``learn`` for asyncio."""
         task = as_task(task)
+        shown = memory.items if memory else ()
         rollout = as_trajectory(task, trajectory)
-        if known := await asyncio.to_thread(bank.known, task, rollout, run_id=run_id):
-            return known
-        with self._session(), _kept(task, rollout, bank, run_id):
-            verdict = await self._ajudge(task, rollout)
-            drafts = await self.distill.acall(task.without_ground_truth(), rollout, verdict)
-            return await asyncio.to_thread(_append, bank, task, rollout, verdict, drafts, memory or Memory(), run_id)
+        ingest = await asyncio.to_thread(bank.ingest, task, rollout, run_id=run_id, shown=shown)
+        with self._session():
+            return ingest.experience or await self._alearned(ingest)
+
+    def _learned(self, ingest: Ingest) -> Experience:
+        """Judge, distil, append: what is missing of it. Each step is kept before the next begins."""
+        task, trajectory = _single(ingest)
+        with _noted(ingest):
+            verdicts = ingest.verdicts or ingest.judged([self._judge(task, trajectory)])
+            if ingest.drafts is None:
+                said = self.distill(task.without_ground_truth(), trajectory, verdicts[0])
+                ingest.distilled(said.drafts, distiller=said.distiller, note=said.note)
+            return _admitted(ingest)
+
+    async def _alearned(self, ingest: Ingest) -> Experience:
+        task, trajectory = _single(ingest)
+        with _noted(ingest):
+            verdicts = ingest.verdicts
+            if verdicts is None:
+                verdicts = await asyncio.to_thread(ingest.judged, [await self._ajudge(task, trajectory)])
+            if ingest.drafts is None:
+                said = await self.distill.acall(task.without_ground_truth(), trajectory, verdicts[0])
+                await asyncio.to_thread(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
+            return await asyncio.to_thread(_admitted, ingest)
 
     def _judge(self, task: Task, trajectory: Trajectory) -> Verdict:
         """The judge's word; it may be anybody's judge, so it is checked, and gets no ground truth."""
@@ -151,42 +171,28 @@ class ReasoningBank(dspy.Module):
 
 
 @contextmanager
-def _kept(task: Task, trajectory: Trajectory, bank: MemoryBank, run_id: str) -> Iterator[None]:
-    """Keep a rollout that has ended even when judging, distilling or storing it breaks: it cost more than they do.
-
-    It is only recorded: ``seen_tasks`` leaves it out, and learning from the same rollout later is no repetition.
-    """
+def _noted(ingest: Ingest) -> Iterator[None]:
+    """Say on a rollout that waits why it could not be learned from."""
     try:
         yield
     except Exception as exc:
-        note = f"not learned from: {exc}"
         try:
-            bank.append(task, trajectory, Verdict(label="unknown"), (), run_id=run_id, state="recorded", note=note)
+            ingest.failed(f"not learned from: {exc}")
         except RBError as also:
-            exc.add_note(f"nor could the rollout be kept: {also}")
+            exc.add_note(f"nor could that be noted: {also}")
         raise
 
 
-def _append(
-    bank: MemoryBank,
-    task: Task,
-    trajectory: Trajectory,
-    verdict: Verdict,
-    drafts: Distilled,
-    memory: Memory,
-    run_id: str,
-) -> Experience:
-    experience = bank.append(
-        task,
-        trajectory,
-        verdict,
-        drafts.drafts,
-        run_id=run_id,
-        distiller=drafts.distiller,
-        note=drafts.note,
-        shown=memory.items,
-    )
-    emit(Appended(task, experience))
+def _single(ingest: Ingest) -> tuple[Task, Trajectory]:
+    rollouts = ingest.state.trajectories
+    if len(rollouts) != 1:
+        raise InputError(f"task {ingest.task.id}: {len(rollouts)} rollouts wait together; this program learns from one")
+    return ingest.task, rollouts[0]
+
+
+def _admitted(ingest: Ingest) -> Experience:
+    experience = ingest.admitted()
+    emit(Appended(experience.task, experience))
     return experience
 
 
@@ -196,14 +202,14 @@ def _checked(verdict: object) -> Verdict:
     return verdict
 
 
-def _prediction(
-    memory: Memory, trajectory: Trajectory, verdict: Verdict, experience: Experience, ledger: Ledger
-) -> dspy.Prediction:
+def _prediction(memory: Memory, ingest: Ingest, ledger: Ledger) -> dspy.Prediction:
     """What this call did. ``experience`` is an earlier one where this run had done this rollout already."""
+    experience = ingest.admitted()
+    trajectory = ingest.state.trajectories[0]
     return dspy.Prediction(
         answer=trajectory.answer,
         trajectory=trajectory,
-        verdict=verdict,
+        verdict=(ingest.verdicts or experience.verdicts)[0],
         memory=memory,
         memory_items=experience.items,
         experience=experience,

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
+from rb_dspy.schema import Outcome, Retrieved, Task, Trajectory, Verdict
 
 Vectors = NDArray[np.float32]
 
@@ -106,6 +106,14 @@ class Judge(Protocol):
     """Gives a verdict on one rollout without ground truth."""
 
     def __call__(self, task: Task, trajectory: Trajectory) -> Verdict: ...
+
+
+class Reranker(Protocol):
+    """Puts what was retrieved into a better order, and may leave some of it out. Safe to call from several threads."""
+
+    def __call__(self, query: str, found: Sequence[Retrieved]) -> Sequence[Retrieved]:
+        """Some of ``found``, best first."""
+        ...
 
 
 TokenCounter = Callable[[str], int]

@@ -25,6 +25,10 @@ MAX_TEXT = 10_000_000
 _HIDDEN = regex.compile(r"(?V1)[\p{Cc}\p{Cf}\p{Cs}--[\t\n\r\u200c\u200d]]")
 
 
+_MARK = 40
+"""Room for saying that a text was cut."""
+
+
 def hidden_characters(text: str) -> list[tuple[int, str]]:
     """Positions and code points of characters that a reader cannot see.
 
@@ -37,7 +41,10 @@ def hidden_characters(text: str) -> list[tuple[int, str]]:
 def visible(text: str, limit: int = MAX_TEXT) -> str:
     """``text`` as it can be stored and shown: hidden characters replaced by U+FFFD, and cut at ``limit`` characters."""
     if len(text) > limit:
-        text = f"{text[:limit]}… [{len(text) - limit} characters cut]"
+        kept = max(0, limit - _MARK)  # so that what is read again is not cut again
+        text = f"{text[:kept]}… [{len(text) - kept} characters cut]"
+    if text.isprintable():  # most are, on one line, and this is twenty times as fast
+        return text
     return str(_HIDDEN.sub("\ufffd", text))
 
 
@@ -170,16 +177,22 @@ Polarity = Literal["success", "failure"]
 
 
 class Provenance(_Frozen):
-    """Where an item comes from: the experience, its task, its run, and the LM that distilled it."""
+    """Where an item comes from: the experience, its task, its run, the LM that distilled it, and who brought it."""
 
     experience_id: str
     task_id: str
     run_id: str = ""
     distiller: str = ""
+    origin: str = ""
+    """Empty for what this program learned itself; else who brought it: an imported file, another agent."""
 
 
 class MemoryItem(_Frozen):
-    """A lesson in a bank. ``seq`` orders the items of a bank; clocks never do."""
+    """A lesson in a bank. ``seq`` orders the items of a bank; clocks never do.
+
+    The same text learned twice in a scope is one item with two provenances, the earliest first. ``polarity`` is that of
+    the earliest.
+    """
 
     id: str
     scope: str
@@ -188,11 +201,12 @@ class MemoryItem(_Frozen):
     description: str
     content: str
     polarity: Polarity
-    provenance: Provenance
+    provenances: Annotated[tuple[Provenance, ...], pydantic.Field(min_length=1)]
 
-
-State = Literal["recorded", "distilled"]
-"""How far learning from a rollout got: kept only, because judging or distilling it broke; or all the way."""
+    @property
+    def provenance(self) -> Provenance:
+        """The earliest of ``provenances``."""
+        return self.provenances[0]
 
 
 class Experience(_Frozen):
@@ -209,14 +223,109 @@ class Experience(_Frozen):
     verdicts: tuple[Verdict, ...]
     items: tuple[MemoryItem, ...] = ()
     run_id: str = ""
-    state: State = "distilled"
     note: str = ""
+    origin: str = ""
+    """See ``Provenance.origin``."""
+    shown: tuple[str, ...] = ()
+    """Ids of the items that the agent had been given."""
     created_at: str = ""
     """ISO 8601, UTC; for people, never for order."""
 
 
+class ExperienceDraft(_Frozen):
+    """An experience before a bank has admitted it: rollouts of a task, their verdicts, and what was drawn from them.
+
+    ``trajectories`` and ``verdicts`` are aligned, one or more. ``polarity`` of the items follows the verdicts where it
+    is None: success when any rollout was one, else failure.
+    """
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    verdicts: tuple[Verdict, ...]
+    drafts: tuple[MemoryDraft, ...] = ()
+    run_id: str = ""
+    polarity: Polarity | None = None
+    distiller: str = ""
+    note: str = ""
+    origin: str = ""
+    shown: tuple[str, ...] = ()
+    """Ids of the items that the agent had been given."""
+
+
+Stage = Literal["recorded", "judged", "distilled"]
+"""How far learning from rollouts got: they are kept; their verdicts are; the drafts are, and can be admitted."""
+
+
+class Ingestion(_Frozen):
+    """Rollouts on their way to becoming an experience; what each step gave is stored before the next begins.
+
+    ``id`` is that of the experience it becomes. ``verdicts`` and ``drafts`` are None until there are some.
+    """
+
+    id: str
+    scope: str
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    verdicts: tuple[Verdict, ...] | None = None
+    drafts: tuple[MemoryDraft, ...] | None = None
+    run_id: str = ""
+    distiller: str = ""
+    note: str = ""
+    origin: str = ""
+    shown: tuple[str, ...] = ()
+    created_at: str = ""
+
+    @property
+    def stage(self) -> Stage:
+        """How far it got."""
+        return "recorded" if self.verdicts is None else "judged" if self.drafts is None else "distilled"
+
+
+class Snapshot(_Frozen):
+    """A name for the state of one scope; ``MemoryBank.open(..., at=name)`` gives that state for good.
+
+    ``digest`` is the head of the journal's hash chain at that state: equal digests are equal histories.
+    """
+
+    name: str
+    scope: str
+    seq: int
+    digest: str
+    created_at: str = ""
+
+
+ChangeKind = Literal["append", "edit", "delete", "rollback"]
+
+
+class Change(_Frozen):
+    """An entry of a bank's journal. ``before`` and ``after`` are an edited item's texts; None where there is none."""
+
+    seq: int
+    kind: ChangeKind
+    id: str
+    """The experience or item that was changed."""
+    note: str = ""
+    """Why, in the words of whoever did it."""
+    before: MemoryDraft | None = None
+    after: MemoryDraft | None = None
+    created_at: str = ""
+
+
+class Removal(_Frozen):
+    """What a delete or a rollback took away, or would take away: ids, in the order they had come."""
+
+    experiences: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+    ingestions: tuple[str, ...] = ()
+    """Rollouts that waited to be learned from."""
+
+
 class Retrieved(_Frozen):
-    """One experience that matched a query, with its cosine similarity and the items that are shown from it."""
+    """One experience that matched a query, with the items that are shown from it.
+
+    ``score``: what it was ranked by; more is better. Dense: cosine similarity, in [-1, 1]. Lexical: BM25, above 0.
+    Hybrid: the sum of reciprocal ranks.
+    """
 
     score: float
     experience_id: str
@@ -226,16 +335,22 @@ class Retrieved(_Frozen):
 
 
 __all__ = [
+    "Change",
+    "ChangeKind",
     "Experience",
+    "ExperienceDraft",
+    "Ingestion",
     "Label",
     "MemoryDraft",
     "MemoryItem",
     "Outcome",
     "Polarity",
     "Provenance",
+    "Removal",
     "Retrieved",
     "RoleUsage",
-    "State",
+    "Snapshot",
+    "Stage",
     "Step",
     "StopReason",
     "Task",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -18,9 +19,9 @@ from rb_dspy import signatures
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import DistillConfig, ProgramConfig, RetrieveConfig
-from rb_dspy.errors import BackboneError, InfrastructureError
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
+from rb_dspy.schema import MemoryDraft, Outcome, Retrieved, Task, Trajectory, Verdict
 from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.worlds import answers, backbones, corridor, item, lock, prompts
@@ -227,10 +228,10 @@ def test_a_rollout_is_kept_when_the_judge_breaks(bank: MemoryBank) -> None:
 
     with pytest.raises(InfrastructureError):
         program(backbones(script))(task=corridor(), bank=bank)
-    (kept,) = bank.experiences()
-    assert kept.verdicts[0].label == "unknown"
-    assert len(kept.trajectories[0].steps) == 3
-    assert "overloaded" in kept.note
+    (kept,) = bank.pending()
+    assert kept.verdicts is None
+    assert len(kept.state.trajectories[0].steps) == 3
+    assert "overloaded" in kept.state.note
 
 
 def test_learning_can_be_tried_again_after_the_judge_broke(bank: MemoryBank) -> None:
@@ -436,10 +437,75 @@ def test_an_environment_that_fails_to_close_costs_a_warning(bank: MemoryBank, ca
 def test_a_judge_of_somebody_elses_that_breaks_loses_no_rollout(bank: MemoryBank, judge: Any) -> None:
     with pytest.raises(InfrastructureError, match="the judge"):
         program(judge=judge)(task=corridor(), bank=bank)
-    (kept,) = bank.experiences()
-    assert (kept.state, len(kept.trajectories[0].steps)) == ("recorded", 3)
+    (kept,) = bank.pending()
+    assert (kept.state.stage, len(kept.state.trajectories[0].steps)) == ("recorded", 3)
+    assert kept.state.note.startswith("not learned from: the judge")
     assert bank.seen_tasks() == set()
     assert not bank.retrieve("anything", k=5)
+
+
+def test_a_rollout_that_waits_is_learned_from_without_acting_again(bank: MemoryBank) -> None:
+    def broken(task: Task, trajectory: Trajectory) -> Verdict:
+        raise OSError("the judge is away")
+
+    with pytest.raises(InfrastructureError, match="the judge is away"):
+        program(judge=broken)(task=corridor(), bank=bank, run_id="night")
+    bones = backbones()
+    (ingest,) = bank.pending()
+    said = program(bones).resume(ingest)
+    assert (said.verdict.label, len(said.trajectory.steps), said.experience.run_id) == ("success", 3, "night")
+    assert said.memory_items == tuple(bank.items())
+    assert not any("action" in prompt.wants for prompt in prompts(bones))
+    assert (bank.pending(), bank.seen_tasks()) == ([], {corridor().id})
+
+
+def test_a_verdict_that_was_kept_is_not_asked_for_again(bank: MemoryBank) -> None:
+    bones = backbones()
+    ingest = bank.ingest(corridor(), Trajectory(task_id=corridor().id), run_id="night")
+    ingest.judged([Verdict(label="failure", reasons="It stood still.")])
+    said = program(bones).resume(ingest)
+    assert said.verdict.reasons == "It stood still."
+    assert not any("label" in prompt.wants for prompt in prompts(bones))
+    assert [item.polarity for item in said.memory_items] == ["failure"] * len(said.memory_items)
+
+
+async def test_learning_in_steps_works_for_asyncio(bank: MemoryBank) -> None:
+    steps = [{"action": "forward", "observation": "You are through."}]
+    run = program()
+    first = await run.alearn("Walk.", steps, bank)
+    assert await run.alearn("Walk.", steps, bank) == first
+    assert bank.pending() == []
+
+
+def test_rollouts_that_wait_together_are_not_for_this_program(bank: MemoryBank) -> None:
+    task = corridor()
+    both = [Trajectory(task_id=task.id, rollout_id=name) for name in "ab"]
+    with pytest.raises(InputError, match="2 rollouts wait together"):
+        program().resume(bank.ingest(task, both))
+
+
+def test_a_reranker_chooses_what_is_shown(bank: MemoryBank) -> None:
+    for n in range(5):
+        task = Task(id=f"t{n}", instruction=f"Walk through corridor {n}.")
+        draft = MemoryDraft(title=f"Lesson {n}", description="d", content="c")
+        bank.append(task, Trajectory(task_id=task.id), Verdict(label="success"), [draft])
+    seen: list[int] = []
+
+    def last_first(query: str, found: Sequence[Retrieved]) -> list[Retrieved]:
+        seen.append(len(found))
+        return sorted(found, key=lambda one: one.task_id, reverse=True)
+
+    chosen = program(reranker=last_first).recall("Walk through corridor 1.", bank)
+    assert [item.title for item in chosen.items] == ["Lesson 4"]
+    assert seen == [5]
+
+
+def test_a_reranker_that_breaks_is_an_infrastructure_error(bank: MemoryBank) -> None:
+    task = Task(id="t", instruction="Walk.")
+    draft = MemoryDraft(title="Lesson", description="d", content="c")
+    bank.append(task, Trajectory(task_id=task.id), Verdict(label="success"), [draft])
+    with pytest.raises(InfrastructureError, match="the reranker"):
+        program(reranker=lambda query, found: 1 / 0).recall("Go.", bank)  # type: ignore[arg-type, return-value]
 
 
 def test_a_judge_of_somebody_elses_gets_no_ground_truth(bank: MemoryBank) -> None:

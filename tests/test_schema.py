@@ -60,8 +60,13 @@ def test_any_text_of_an_agent_or_environment_becomes_storable(text: str) -> None
 
 def test_very_long_text_is_cut_and_says_so() -> None:
     kept = visible("x" * (MAX_TEXT + 7))
-    assert kept.endswith("[7 characters cut]")
-    assert len(kept) < MAX_TEXT + 50
+    assert kept.endswith("[47 characters cut]")
+    assert MAX_TEXT - 50 < len(kept) <= MAX_TEXT
+    assert visible(kept) == kept
+
+
+def test_no_character_that_python_can_print_is_hidden() -> None:
+    assert not hidden_characters("".join(filter(str.isprintable, map(chr, range(0x110000)))))
 
 
 def test_the_schema_that_distillers_read_gives_no_titles_to_copy() -> None:

@@ -152,6 +152,24 @@ def test_a_server_that_is_down_ends_the_run_before_it_uses_up_the_stream(bank: M
     assert bank.seen_tasks() == set()
 
 
+def test_a_rollout_of_an_earlier_run_is_learned_from_and_not_done_again(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants and "serial 1." in prompt.text:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    tasks = [lock("Abus", n) for n in range(3)]
+    first = run_stream(ReasoningBank(backbones=backbones(script), environments=Lock.make), tasks, bank, run_id="r")
+    assert [bool(result.error) for result in first.results] == [False, True, False]
+    assert [ingest.task.id for ingest in bank.pending()] == ["lock/Abus/1"]
+    again = run_stream(ReasoningBank(backbones=backbones(), environments=Lock.make), [tasks[1]], bank, run_id="s")
+    (result,) = again.results
+    assert (result.resumed, result.error, result.outcome) == (True, "", None)
+    assert "agent" not in result.usage
+    assert bank.seen_tasks() == {task.id for task in tasks}
+    assert (again.summary().scored, again.summary().tasks) == (0, 1)
+
+
 def test_two_tasks_with_one_id_are_refused(bank: MemoryBank) -> None:
     program = ReasoningBank(backbones=backbones(), environments=Lock.make)
     with pytest.raises(InputError, match="stands 2 times"):

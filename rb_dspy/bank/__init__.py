@@ -5,6 +5,8 @@ what counts as the same, and what may be found. Importing this imports no databa
 """
 
 from rb_dspy.bank.bank import MemoryBank
-from rb_dspy.bank.interface import BankStats, BankStore
+from rb_dspy.bank.duplicates import NearDuplicate
+from rb_dspy.bank.ingest import Ingest
+from rb_dspy.bank.interface import BankStats, BankStore, Finding
 
-__all__ = ["BankStats", "BankStore", "MemoryBank"]
+__all__ = ["BankStats", "BankStore", "Finding", "Ingest", "MemoryBank", "NearDuplicate"]

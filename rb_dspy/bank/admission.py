@@ -9,20 +9,11 @@ from datetime import UTC, datetime
 
 from rb_dspy.bank.interface import NewExperience, NewItem
 from rb_dspy.errors import InputError
-from rb_dspy.schema import (
-    Label,
-    MemoryDraft,
-    MemoryItem,
-    Polarity,
-    State,
-    Task,
-    Trajectory,
-    Verdict,
-    hidden_characters,
-    visible,
-)
+from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, Task, Trajectory, Verdict, hidden_characters, visible
 
 _NAME = 200
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def checked_name(what: str, name: str) -> str:
@@ -32,60 +23,53 @@ def checked_name(what: str, name: str) -> str:
     return name
 
 
-def admit(
-    scope: str,
-    task: Task,
-    trajectories: Sequence[Trajectory],
-    verdicts: Sequence[Verdict],
-    drafts: Sequence[MemoryDraft],
-    *,
-    run_id: str,
-    polarity: Polarity | None,
-    distiller: str,
-    state: State,
-    note: str,
-    shown: Sequence[MemoryItem],
-) -> NewExperience:
+def admit(scope: str, draft: ExperienceDraft, *, id: str | None = None, created_at: str | None = None) -> NewExperience:
     """The experience as it is to be stored. Raises ``InputError`` for parts that do not belong together.
 
-    An item's id is a hash of its experience's id and its text, so the same lesson from two experiences is two items. A
-    draft that stands twice is admitted once.
+    A draft that stands twice is admitted once. ``id`` and ``created_at`` are given where another bank gave them first.
     """
-    if not trajectories or len(trajectories) != len(verdicts):
+    if not draft.trajectories or len(draft.trajectories) != len(draft.verdicts):
         raise InputError(
-            f"task {task.id}: {len(trajectories)} trajectories and {len(verdicts)} verdicts; expected"
+            f"task {draft.task.id}: {len(draft.trajectories)} trajectories and {len(draft.verdicts)} verdicts; expected"
             " one verdict for each trajectory, and at least one"
         )
-    experience_id = identity(scope, task, trajectories, run_id=run_id, state=state)
-    label = overall(verdicts)
-    items: dict[str, NewItem] = {}
-    for draft in drafts:
-        texts = [visible(draft.title), visible(draft.description), visible(draft.content)]
-        digest = _digest("text", *texts)
-        items[digest] = NewItem(f"m{_digest('item', experience_id, *texts)}", digest, *texts)
+    own = identity(scope, draft.task, draft.trajectories, run_id=draft.run_id)
+    label = overall(draft.verdicts)
+    items = {item.digest: item for item in (new_item(scope, lesson) for lesson in draft.drafts)}
     return NewExperience(
-        id=experience_id,
-        task=task,
-        trajectories=tuple(trajectories),
-        verdicts=tuple(verdicts),
+        id=id or own,
+        task=draft.task,
+        trajectories=draft.trajectories,
+        verdicts=draft.verdicts,
         items=tuple(items.values()),
-        polarity=polarity or ("success" if label == "success" else "failure"),
+        polarity=draft.polarity or ("success" if label == "success" else "failure"),
         label=label,
-        run_id=run_id,
-        distiller=visible(distiller),
-        state=state,
-        note=visible(note),
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        shown=tuple(dict.fromkeys(item.id for item in shown)),
+        run_id=draft.run_id,
+        distiller=visible(draft.distiller),
+        note=visible(draft.note),
+        origin=checked_name("origin", draft.origin) if draft.origin else "",
+        created_at=created_at or now(),
+        shown=tuple(dict.fromkeys(draft.shown)),
     )
 
 
-def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_id: str, state: State) -> str:
+def new_item(scope: str, draft: MemoryDraft, id: str | None = None) -> NewItem:
+    """A draft as an item: its id is a hash of scope and text, unless it has one already."""
+    texts = [visible(draft.title), visible(draft.description), visible(draft.content)]
+    digest = text_digest(*texts)
+    return NewItem(id or f"m{_digest('item', scope, digest)}", digest, *texts)
+
+
+def text_digest(title: str, description: str, content: str) -> str:
+    """What tells whether an item's text is the one that was stored."""
+    return _digest("text", title, description, content)
+
+
+def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
     """The id of an experience: a hash of what makes it the same one, which is scope, run, task and rollout ids.
 
-    Without a run there is no name for an attempt, so what happened in the rollouts takes the run's place. What was only
-    recorded is another experience than what was learned from the same rollouts later. Raises ``InputError`` for a
-    trajectory of another task, and for rollout ids that are not different.
+    Without a run there is no name for an attempt, so what happened in the rollouts takes the run's place. Raises
+    ``InputError`` for a trajectory of another task, and for rollout ids that are not different.
     """
     strangers = [trajectory.task_id for trajectory in trajectories if trajectory.task_id != task.id]
     if strangers:
@@ -99,8 +83,7 @@ def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_
     else:
         ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
         attempt = [trajectory.model_dump(exclude={"usage"}) for trajectory in ordered]
-    recorded = ["recorded"] if state == "recorded" else []
-    return f"e{_digest('experience', scope, attempt, task.id, rollouts, *recorded)}"
+    return f"e{_digest('experience', scope, attempt, task.id, rollouts)}"
 
 
 def overall(verdicts: Sequence[Verdict]) -> Label:
@@ -109,11 +92,11 @@ def overall(verdicts: Sequence[Verdict]) -> Label:
     return "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
 
 
-def item_text(item: NewItem) -> str:
-    """What an item is found by: title, description and content, a line each."""
-    return f"{item.title}\n{item.description}\n{item.content}"
+def now() -> str:
+    """The time for people to read: ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _digest(*parts: object) -> str:
     """80 bits in hex: at a billion ids the chance that any two are equal is one in two million."""
-    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).hexdigest()[:20]
+    return hashlib.sha256(_json(parts).encode("ascii")).hexdigest()[:20]

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from rb_dspy import plugins
-from rb_dspy.bank.admission import admit, checked_name, identity, item_text
+from rb_dspy.bank import portability
+from rb_dspy.bank.admission import admit, checked_name, identity, new_item, now
+from rb_dspy.bank.collecting import uncollected
+from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.index import ExactIndex
-from rb_dspy.bank.interface import BankStats, BankStore, Unit
-from rb_dspy.bank.opening import open_store
-from rb_dspy.errors import CorruptBank, InputError, StorageError
+from rb_dspy.bank.ingest import Ingest, begin
+from rb_dspy.bank.interface import BankStats, BankStore, Finding, NewExperience, Source, Unit, item_text
+from rb_dspy.bank.memory.store import MemoryStore
+from rb_dspy.bank.opening import marked, open_store
+from rb_dspy.bank.retrieval import Finder, Mode
+from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
+    Change,
     Experience,
+    ExperienceDraft,
     MemoryDraft,
     MemoryItem,
     Polarity,
+    Removal,
     Retrieved,
-    State,
+    Snapshot,
     Task,
     Trajectory,
     Verdict,
@@ -34,30 +43,29 @@ from rb_dspy.schema import (
 DEFAULT_EMBEDDER = "minilm"
 
 _PAGE = 500
-"""Rows of one read: a long list is read in pages, so that no read transaction stays open for long."""
-_VECTORS = 20_000
+"""Experiences of one read or one write: long lists go in pages, so that no transaction stays open for long."""
 
 
 class MemoryBank:
     """One scope of a bank: experiences go in for good, and the nearest come out (paper, section 3.2).
 
     Make one with ``open``. Safe to use from threads and from asyncio, and beside other processes with the same file:
-    what they append is found by the next ``retrieve``. Reading never writes. Nothing loads an embedding model but
-    ``append`` with drafts and ``retrieve`` from a scope that holds lessons.
+    what they append is found by the next ``retrieve``. Reading never writes. Nothing loads an embedding model but what
+    writes lessons, and ``retrieve`` from a scope that holds some.
 
     A bank is a handle, like an open file: copying a program that holds one copies the reference, and it cannot be
-    pickled or used after ``fork``; open the bank again there.
+    pickled or used after ``os.fork``; open the bank again there.
     """
 
-    def __init__(self, store: BankStore, scope: str, embedder: Embedder, dimension: int) -> None:
-        """For ``open`` and for tests of other stores; ``scope`` must exist in ``store``."""
+    def __init__(self, store: BankStore, scope: str, embedder: Embedder, finder: Finder) -> None:
+        """For ``open`` and ``fork``; ``scope`` must exist in ``store``."""
         self.scope = scope
         self._opened: BankStore | None = store
         self._location = store.location
         self._embedder = embedder
-        self._dimension = dimension
-        self._indexes: dict[Unit, ExactIndex] = {"experience": ExactIndex(dimension), "item": ExactIndex(dimension)}
-        self._indexing = threading.Lock()
+        self._finder = finder
+        self._under: MemoryBank | None = None
+        """For a bank that was opened at a snapshot: the bank below, which ends with it."""
         self._process = os.getpid()
 
     @classmethod
@@ -68,19 +76,31 @@ class MemoryBank:
         scope: str,
         embedder: Embedder | str | None = None,
         create: bool = True,
+        at: str | int | None = None,
     ) -> MemoryBank:
         """The bank at ``url``: a path, or None or ``":memory:"`` for one that ends with ``close``.
 
         ``embedder``: one, or the name of one (see ``plugins.embedder``); None is ``"minilm"``. A bank belongs to the
         embedder it was made with. ``create=False`` looks only: neither the file nor the scope is made.
+        ``at``: the name of a snapshot, or a sequence number. What was the state then is what is found now, whatever
+        happened since; such a bank refuses to be written, its ``fork`` does not.
 
-        Raises ``InputError`` (scope, url), ``UnknownScope``, ``EmbedderMismatch``, ``MissingDependency`` (embedder),
-        ``CorruptBank``, ``SchemaTooNew``, ``StorageError``. A file that is refused is left as it was.
+        Raises ``InputError`` (scope, url, at), ``UnknownScope``, ``EmbedderMismatch``, ``MissingDependency``
+        (embedder), ``CorruptBank``, ``SchemaTooNew``, ``StorageError``. A file that is refused is left as it was.
         """
         checked_name("scope", scope)
         chosen = plugins.embedder(embedder or DEFAULT_EMBEDDER) if isinstance(embedder, str | None) else embedder
-        store, dimension = open_store(url, scope, chosen, create=create)
-        return cls(store, scope, chosen, dimension)
+        store, folder = open_store(url, scope, chosen, create=create and at is None)
+        try:
+            bank = cls(store, scope, chosen, Finder(store, scope, chosen, folder=folder))
+            if at is None:
+                return bank
+            then = bank._overlay(marked(store, scope, at), read_only=True)
+            then._under = bank
+            return then
+        except BaseException:
+            store.close()
+            raise
 
     def append(
         self,
@@ -92,8 +112,8 @@ class MemoryBank:
         run_id: str = "",
         polarity: Polarity | None = None,
         distiller: str = "",
-        state: State = "distilled",
         note: str = "",
+        origin: str = "",
         shown: Sequence[MemoryItem] = (),
     ) -> Experience:
         """Store an experience whole, with the items that its drafts become: durable when it returns, or not stored.
@@ -101,44 +121,61 @@ class MemoryBank:
         The same attempt appended again (scope, ``run_id``, task id and rollout ids; without a run id also the same
         rollouts) gives what was stored the first time, unchanged. ``polarity`` of the items follows the verdict:
         success, else failure; of several verdicts one success decides. ``note`` says why there are no drafts.
-        ``state="recorded"`` keeps rollouts that could not be judged or distilled, to be learned from later.
-        ``shown``: what the agent had been given, kept with the verdict as exposures. An experience without items is
-        kept and never retrieved.
+        ``origin`` names who brought this, where it was not learned here. ``shown``: what the agent had been given, kept
+        with the verdict as exposures. A draft whose text an item of this scope has already becomes one more provenance
+        of that item. An experience without items is kept and never retrieved.
 
         Raises ``InputError`` for parts that do not belong together, ``InvalidVector``, ``StorageError``, and whatever
         the embedder raises; then nothing was stored.
         """
-        store = self._store
-        new = admit(
-            self.scope,
-            task,
-            (trajectory,) if isinstance(trajectory, Trajectory) else tuple(trajectory),
-            (verdict,) if isinstance(verdict, Verdict) else tuple(verdict),
-            drafts,
+        draft = ExperienceDraft(
+            task=task,
+            trajectories=_rollouts(trajectory),
+            verdicts=(verdict,) if isinstance(verdict, Verdict) else tuple(verdict),
+            drafts=tuple(drafts),
             run_id=run_id,
             polarity=polarity,
             distiller=distiller,
-            state=state,
             note=note,
-            shown=shown,
+            origin=origin,
+            shown=tuple(item.id for item in shown),
         )
-        known = store.experience(self.scope, new.id)
-        if known is not None:
-            return known
-        if not new.items:
-            return store.append(self.scope, new, None, ())
-        texts = [task.instruction, *map(item_text, new.items)]
-        vector, *item_vectors = embed(self._embedder, texts, self._dimension)
-        return store.append(self.scope, new, vector, item_vectors)
+        return self._append(draft)
+
+    def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[Experience]:
+        """``append`` for many: read, embedded and stored in pages of 500, each of them whole or not at all.
+
+        What was stored before an error stays; doing it again repeats nothing.
+        """
+        return self._append_all(admit(self.scope, draft) for draft in drafts)
+
+    def ingest(
+        self,
+        task: Task,
+        trajectory: Trajectory | Sequence[Trajectory],
+        *,
+        run_id: str = "",
+        origin: str = "",
+        shown: Sequence[MemoryItem] = (),
+    ) -> Ingest:
+        """``append`` in steps: the rollouts are kept now, and each step of learning from them when it is done.
+
+        The same attempt (as in ``append``) gives the same ingest, as far as it got.
+        """
+        rollouts, items = _rollouts(trajectory), [item.id for item in shown]
+        return begin(self._store, self.scope, self._append, task, rollouts, run_id=run_id, origin=origin, shown=items)
+
+    def pending(self) -> list[Ingest]:
+        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now."""
+        store = self._store
+        return [Ingest(store, state, None, self._append) for state in store.ingestions(self.scope)]
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
     ) -> Experience | None:
         """What ``append`` of these rollouts has stored already; None where nothing was learned from them yet."""
-        rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else tuple(trajectory)
-        return self._store.experience(
-            self.scope, identity(self.scope, task, rollouts, run_id=run_id, state="distilled")
-        )
+        id = identity(self.scope, task, _rollouts(trajectory), run_id=run_id)
+        return self._store.experience(self.scope, id)
 
     def retrieve(
         self,
@@ -147,45 +184,23 @@ class MemoryBank:
         unit: Unit = "experience",
         min_score: float | None = None,
         exclude_tasks: Collection[str] = (),
+        *,
+        polarity: Polarity | None = None,
+        mode: Mode = "dense",
     ) -> list[Retrieved]:
-        """The ``k`` nearest, best first, with their cosine similarities; fewer only where this scope has no more.
+        """The ``k`` nearest, best first; fewer only where this scope has no more.
 
         ``unit="experience"`` compares ``query`` with the instructions of the tasks (the paper's key) and gives each
         experience with all its items; ``"item"`` compares it with an item's title, description and content, and gives
-        single items.
-        Ranked after scope and ``exclude_tasks`` are applied, exactly. Among equal scores (to 1e-6) the newest is first.
-        ``min_score`` leaves out what is less similar. The end of a text that is too long for the embedder is not read.
+        single items. ``mode="dense"`` compares meaning (cosine of embeddings), ``"lexical"`` words (BM25), ``"hybrid"``
+        both, by reciprocal rank.
+        Ranked after scope, ``exclude_tasks`` and ``polarity`` are applied, which never leaves a place empty. Dense
+        ranking is exact up to 131,072 rows; beyond, 98 to 100 of 100 places are those of exact search, measured on a
+        million clustered texts (``experiments/bank/recall.py``). Among equal scores (to 1e-5) the newest is first.
+        ``min_score`` leaves out what is less similar by cosine; the other modes have none. The end of a text that is
+        too long for the embedder is not read.
         """
-        store = self._store
-        if unit not in self._indexes:
-            raise InputError(f"unit {unit!r}: expected 'experience' or 'item'")
-        if not isinstance(query, str) or isinstance(exclude_tasks, str) or k < 0:
-            raise InputError("retrieve takes a text, k of at least 0, and a collection of task ids to exclude")
-        if k == 0:
-            return []
-        index = self._caught_up(store, unit)
-        if not len(index):
-            return []
-        (vector,) = embed(self._embedder, [visible(query)], self._dimension)
-        hits = index.search(vector, k, exclude_tasks=exclude_tasks, min_score=min_score)
-        found: list[Retrieved] = []
-        for start in range(0, len(hits), _PAGE):
-            page = hits[start : start + _PAGE]
-            matches = store.matches(self.scope, unit, [hit.seq for hit in page])
-            for hit in page:
-                match = matches.get(hit.seq)
-                if match is None:
-                    raise CorruptBank(f"{self._location}: number {hit.seq} is indexed, but its text is gone")
-                found.append(
-                    Retrieved(
-                        score=hit.score,
-                        experience_id=match.experience_id,
-                        task_id=match.task_id,
-                        instruction=match.instruction,
-                        items=match.items,
-                    )
-                )
-        return found
+        return self._found.find(query, k, unit, min_score, exclude_tasks, polarity, mode)
 
     async def aappend(
         self,
@@ -193,17 +208,10 @@ class MemoryBank:
         trajectory: Trajectory | Sequence[Trajectory],
         verdict: Verdict | Sequence[Verdict],
         drafts: Sequence[MemoryDraft],
-        *,
-        run_id: str = "",
-        polarity: Polarity | None = None,
-        distiller: str = "",
-        state: State = "distilled",
-        note: str = "",
-        shown: Sequence[MemoryItem] = (),
+        **given: Any,
     ) -> Experience:
         """``append`` in a thread, in the caller's context. Cancelling the await does not undo the append."""
-        given: dict[str, Any] = {"run_id": run_id, "polarity": polarity, "distiller": distiller, "state": state}
-        return await asyncio.to_thread(self.append, task, trajectory, verdict, drafts, note=note, shown=shown, **given)
+        return await asyncio.to_thread(self.append, task, trajectory, verdict, drafts, **given)
 
     async def aretrieve(
         self,
@@ -212,9 +220,10 @@ class MemoryBank:
         unit: Unit = "experience",
         min_score: float | None = None,
         exclude_tasks: Collection[str] = (),
+        **given: Any,
     ) -> list[Retrieved]:
         """``retrieve`` in a thread, in the caller's context."""
-        return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks)
+        return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks, **given)
 
     def items(self) -> list[MemoryItem]:
         """All items, oldest first."""
@@ -222,17 +231,14 @@ class MemoryBank:
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
-        found: list[Experience] = []
-        while page := self._store.experiences(self.scope, after=found[-1].seq if found else 0, limit=_PAGE):
-            found += page
-        return found
+        return list(portability.experiences(self._store, self.scope))
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` where the scope has none."""
         wanted = visible(id)
         found = self._store.item(self.scope, wanted) or self._store.experience(self.scope, wanted)
         if found is None:
-            raise InputError(f"{self._location}: scope {self.scope!r} has no item or experience {wanted[:40]!r}")
+            raise self._no(wanted, "item or experience")
         return found
 
     def experience_of(self, task_id: str) -> Experience | None:
@@ -242,7 +248,7 @@ class MemoryBank:
     def seen_tasks(self, prefix: str = "") -> set[str]:
         """Ids of the tasks that were learned from here, with or without items, and that begin with ``prefix``.
 
-        A task whose rollouts are only recorded is not among them.
+        A task whose rollouts are only pending is not among them.
         """
         return {task_id for task_id in self._store.task_ids(self.scope) if task_id.startswith(prefix)}
 
@@ -254,11 +260,134 @@ class MemoryBank:
         """Counts of this scope, and what the bank is."""
         return self._store.stats(self.scope)
 
+    def near_duplicates(self, min_score: float = 0.9) -> list[NearDuplicate]:
+        """Pairs of items whose cosine is at least ``min_score``, nearest first, each with both texts.
+
+        Nothing is ever merged on similarity: a negated lesson is nearer to the original than a paraphrase is.
+        """
+        return near_duplicates(self._store, self.scope, min_score)
+
+    def edit(
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        content: str | None = None,
+        note: str = "",
+    ) -> MemoryItem:
+        """Give an item another text, wherever it is shown; the text before it stays in ``history``. ``note`` says why.
+
+        Raises ``InputError`` where there is no such item, for an empty title or content, and where another item says
+        exactly this.
+        """
+        item = self._store.item(self.scope, visible(id))
+        if item is None:
+            raise self._no(visible(id), "item")
+        given = {"title": title, "description": description, "content": content}
+        texts = {name: getattr(item, name) if text is None else visible(text) for name, text in given.items()}
+        draft = MemoryDraft(**texts)
+        if not draft.title or not draft.content:
+            raise InputError(f"item {item.id}: a title and a content are needed; to take it away, delete it")
+        new = new_item(self.scope, draft, item.id)
+        (vector,) = embed(self._embedder, [item_text(new)], self._embedder.dimension)
+        return self._store.edit(self.scope, item.id, new, vector, note=visible(note))
+
+    def delete(self, id: str, *, note: str = "") -> Removal:
+        """Take away an item, an experience with its items, or a pending ingest; the history of the first two stays.
+
+        An item that another experience gave as well outlives an experience. Raises ``InputError`` for an unknown id.
+        """
+        store, wanted = self._store, visible(id)
+        if any(state.id == wanted for state in store.ingestions(self.scope)):
+            store.drop(self.scope, wanted)
+            return Removal(ingestions=(wanted,))
+        source = self._source(wanted)
+        return store.remove(self.scope, kind="delete", source=source, descendants=False, note=visible(note))
+
+    def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
+        """Take away what came from ``source``, with all that descends from it: what was learned under its influence.
+
+        ``source``: the id of an experience or item, ``run:NAME``, or ``origin:NAME``. An experience descends from an
+        item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too.
+        """
+        kind, sign, name = source.partition(":")
+        if sign and kind in ("run", "origin"):
+            if not name.strip():
+                raise InputError(f"source {source!r}: expected the name of a {kind} after the colon")
+            meant = Source("run" if kind == "run" else "origin", visible(name))
+        else:
+            meant = self._source(visible(source))
+        return self._store.remove(
+            self.scope, kind="rollback", source=meant, descendants=descendants, note=visible(note), dry_run=dry_run
+        )
+
+    def history(self, id: str) -> list[Change]:
+        """What happened to an experience or an item, oldest first, also when it is gone."""
+        found = self._store.history(self.scope, visible(id))
+        if not found:
+            raise self._no(visible(id), "item or experience, nor ever had one,")
+        return found
+
+    def fork(self) -> MemoryBank:
+        """A private copy of the bank as it is now: what either learns from here on, the other never sees.
+
+        Copy on write, in microseconds whatever the size, in memory only; ends with this bank.
+        """
+        return self._overlay(self._store.mark(self.scope), read_only=False)
+
+    def snapshot(self, name: str) -> Snapshot:
+        """Name the present state, for good; ``open(..., at=name)`` gives it back exactly.
+
+        The same name for the same state is the same snapshot; for another state it raises ``InputError``.
+        """
+        return self._store.snapshot(self.scope, checked_name("snapshot", name), now())
+
+    def snapshots(self) -> list[Snapshot]:
+        """All snapshots of this scope, in order."""
+        return self._store.snapshots(self.scope)
+
+    def export_jsonl(self, path: str | Path) -> int:
+        """Write this scope's experiences to a JSON Lines file, whole; returns how many. See ``portability``."""
+        return portability.write(self._store, self.scope, Path(path))
+
+    def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[Experience]:
+        """Append what ``export_jsonl`` wrote, with its provenance; what is here already is not repeated.
+
+        ``origin`` marks all of it, so that ``rollback("origin:...")`` can take it away again. The whole file is checked
+        before any of it is stored. Raises ``InputError`` naming the line that cannot be used.
+        """
+        checked = portability.read(Path(path), self.scope, origin=checked_name("origin", origin) if origin else "")
+        return self._append_all(checked)
+
+    def reindex(self, embedder: Embedder | str | None = None) -> int:
+        """Make the index new, with ``embedder`` where the bank is to belong to another; returns the vectors made.
+
+        All scopes of the bank change over at once; until then it works as before. Other processes that have the bank
+        open with the old embedder, and forks, get ``EmbedderMismatch`` and have to open it again.
+        """
+        store = self._store
+        chosen = plugins.embedder(embedder) if isinstance(embedder, str) else embedder or self._embedder
+        made = 0
+        if embedder is not None:
+            made = store.reindex(chosen.id, chosen.dimension, lambda texts: embed(chosen, texts, chosen.dimension))
+        self._embedder = chosen
+        self._finder = self._finder.anew(chosen)
+        self._finder.build()
+        return made
+
+    def doctor(self) -> list[Finding]:
+        """Read everything, of all scopes, and tell what is wrong and what to do about it; empty when all is well."""
+        return [*self._store.check(), *self._finder.check()]
+
     def close(self) -> None:
-        """Let go of the file. Twice is once."""
+        """Let go of the file. Twice is once. Its forks end too."""
         store, self._opened = self._opened, None
         if store is not None:
+            self._finder.retire()
             store.close()
+        if self._under is not None:
+            self._under.close()
 
     def __len__(self) -> int:
         return self._store.count(self.scope)
@@ -295,14 +424,55 @@ class MemoryBank:
             raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
         return self._opened
 
-    def _caught_up(self, store: BankStore, unit: Unit) -> ExactIndex:
-        """The index, with everything that any process has appended by now."""
-        index = self._indexes[unit]
-        with self._indexing:
-            more = True
-            while more:
-                batch = store.vectors(self.scope, unit, after=index.mark, limit=_VECTORS)
-                more = len(batch) == _VECTORS  # a batch that is not full was the last: no further look
-                if batch:
-                    index.add(batch)
-        return index
+    @property
+    def _found(self) -> Finder:
+        self._store  # noqa: B018  raises for a bank that is closed, or that a fork left behind
+        return self._finder
+
+    def _append(self, draft: ExperienceDraft) -> Experience:
+        return self._store.append(self.scope, self._with_vectors([admit(self.scope, draft)]))[0]
+
+    def _append_all(self, admitted: Iterable[NewExperience]) -> list[Experience]:
+        store, ahead, stored = self._store, iter(admitted), list[Experience]()
+        more = True
+        while more:
+            with uncollected():
+                page = list(islice(ahead, _PAGE))
+                stored += store.append(self.scope, self._with_vectors(page)) if page else []
+            more = len(page) == _PAGE
+        return stored
+
+    def _with_vectors(self, page: list[NewExperience]) -> list[NewExperience]:
+        """The page with its vectors, all made in one call; an experience without items gets none."""
+        known = self._store.have(self.scope, [new.id for new in page])
+        # What is stored already stays as it is, so nothing is embedded for it.
+        page = [replace(new, items=()) if new.id in known else new for new in page]
+        texts = [text for new in page if new.items for text in (new.task.instruction, *map(item_text, new.items))]
+        if not texts:
+            return page
+        rows = iter(embed(self._embedder, texts, self._embedder.dimension))
+        return [
+            replace(new, vector=next(rows), item_vectors=tuple(islice(rows, len(new.items)))) if new.items else new
+            for new in page
+        ]
+
+    def _overlay(self, at: int, *, read_only: bool) -> MemoryBank:
+        store = MemoryStore(self._store, self.scope, at, read_only=read_only)
+        store.bind(self._embedder.id, self._embedder.dimension)
+        return MemoryBank(
+            store, self.scope, self._embedder, Finder(store, self.scope, self._embedder, over=self._finder)
+        )
+
+    def _source(self, id: str) -> Source:
+        if self._store.item(self.scope, id) is not None:
+            return Source("item", id)
+        if self._store.experience(self.scope, id) is not None:
+            return Source("experience", id)
+        raise self._no(id, "item or experience")
+
+    def _no(self, id: str, what: str) -> InputError:
+        return InputError(f"{self._location}: scope {self.scope!r} has no {what} {id[:40]!r}")
+
+
+def _rollouts(given: Trajectory | Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+    return (given,) if isinstance(given, Trajectory) else tuple(given)

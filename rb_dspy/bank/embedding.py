@@ -11,6 +11,9 @@ from rb_dspy.protocols import Embedder, Vectors
 
 _SMALLEST = 1e-6
 
+_UNIT = 1e-6
+"""What rounding to float32 does to the length of a unit row; such rows are used as they are."""
+
 
 def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
     """Unit float32 rows, shape ``(len(texts), dimension)``.
@@ -20,7 +23,9 @@ def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
     """
     answer = embedder.embed(texts)
     try:
-        rows = np.asarray(answer, dtype=np.float64)
+        rows = np.asarray(answer)
+        if rows.dtype != np.float32:
+            rows = rows.astype(np.float64)
     except (TypeError, ValueError) as exc:
         raise InvalidVector(f"embedder {embedder.id}: not an array of numbers ({exc})") from exc
     if rows.shape != (len(texts), dimension):
@@ -28,7 +33,9 @@ def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
             f"embedder {embedder.id}: gave an array of shape {rows.shape}; expected {(len(texts), dimension)}"
         )
     with np.errstate(over="ignore"):  # too large to square is too large to use: refused as infinite
-        lengths = np.linalg.norm(rows, axis=1)
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    if rows.dtype == np.float32 and (np.abs(lengths - 1) < _UNIT).all():
+        return rows
     for row in np.flatnonzero(~(np.isfinite(lengths) & (lengths > _SMALLEST))).tolist():
         kind = "zero" if np.isfinite(lengths[row]) else "NaN or infinite"
         raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}; nothing was stored")

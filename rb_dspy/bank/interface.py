@@ -1,12 +1,17 @@
 """What a store of banks must do, and the records that pass between it and the bank.
 
-A store keeps what it is given and hands it back; it ranks nothing and decides nothing. Every call names a scope, and no
-call shows anything of another: ids, counts and sequence numbers are a scope's own.
+A store keeps what it is given and hands it back; it ranks nothing, embeds nothing and decides nothing. Every call names
+a scope, and no call shows anything of another: ids, counts and sequence numbers are a scope's own.
+
+Time is a sequence number. Each scope counts what happens to it: one number for an experience, one for each of its item
+rows, one for an edit, a delete, a rollback. Rows are never changed or removed: they are *born* at a number and may be
+*ended* at a later one, so the state of a scope at any number ``at`` is the rows with ``born <= at < ended``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -15,15 +20,34 @@ import pydantic
 from numpy.typing import NDArray
 
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Experience, Label, MemoryItem, Polarity, State, Task, Trajectory, Verdict
+from rb_dspy.schema import (
+    Change,
+    Experience,
+    Ingestion,
+    Label,
+    MemoryItem,
+    Polarity,
+    Removal,
+    Snapshot,
+    Task,
+    Trajectory,
+    Verdict,
+)
 
 Unit = Literal["experience", "item"]
 """What is ranked: whole experiences, as in the paper, or single items."""
 
+UNITS: tuple[Unit, ...] = ("experience", "item")
+
 
 @dataclass(frozen=True, slots=True)
 class NewItem:
-    """An admitted lesson. ``id`` names its text in its experience; ``digest`` its text alone, from wherever."""
+    """An admitted lesson.
+
+    ``id`` is a hash of scope and text, so the same lesson from two experiences is one item with two rows (each with its
+    own number, experience and vector). ``digest`` is a hash of the text alone: it changes when the text is edited, and
+    shows a damaged row.
+    """
 
     id: str
     digest: str
@@ -34,7 +58,11 @@ class NewItem:
 
 @dataclass(frozen=True, slots=True)
 class NewExperience:
-    """An experience that is about to be stored. ``shown`` are ids of the items that the agent had been given."""
+    """An experience that is about to be stored. ``shown`` are ids of the items that the agent had been given.
+
+    ``vector``, shape ``(dimension,)``, is its place in the index, None keeps it out; ``item_vectors`` are aligned with
+    ``items``. Both are unit float32 rows; a store rounds them as ``vectors.packed`` does, and every store alike.
+    """
 
     id: str
     task: Task
@@ -45,22 +73,40 @@ class NewExperience:
     label: Label
     run_id: str
     distiller: str
-    state: State
     note: str
+    origin: str
     created_at: str
     shown: tuple[str, ...]
+    vector: Vectors | None = None
+    item_vectors: tuple[Vectors, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class VectorBatch:
-    """Vectors, ``(n, dimension)``, in ascending order of ``seqs``, ``(n,)``; ``tasks[i]`` is the task of row i."""
+    """Vectors, ``(n, dimension)`` float32 unit rows, in ascending order of ``seqs``, ``(n,)``."""
 
     seqs: NDArray[np.int64]
-    tasks: Sequence[str]
+    tasks: NDArray[np.int64]
+    """``task_key`` of each row's task."""
+    successes: NDArray[np.bool_]
+    """Whether the row's lessons come from a success."""
     vectors: Vectors
 
     def __len__(self) -> int:
         return len(self.seqs)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened to the indexed rows of a scope after some number, up to and including ``mark``.
+
+    ``added`` holds every row that was born, also those that have ended since. ``ended``, ``(m, 2)`` int64: the number
+    of a row and the number that ended it, in ascending order of the latter; rows of earlier answers are among them.
+    """
+
+    mark: int
+    added: VectorBatch
+    ended: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +119,25 @@ class Match:
     items: tuple[MemoryItem, ...]
 
 
+Severity = Literal["error", "warning"]
+
+
+class Finding(pydantic.BaseModel):
+    """Something that ``doctor`` found wrong."""
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    severity: Severity
+    """An error means that something is lost or wrong; a warning, that it will mend itself or wants a look."""
+    kind: Literal["file", "row", "chain", "orphan", "vector", "index", "pending", "snapshot"]
+    where: str
+    """Scope and id, or what there is to name the place."""
+    what: str
+    remedy: str
+
+
 class BankStats(pydantic.BaseModel):
-    """Counts of one scope. ``bytes_on_disk`` and ``schema_version`` are those of the whole file."""
+    """Counts of one scope as it is now. ``bytes_on_disk`` and ``schema_version`` are those of the whole file."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
@@ -90,6 +153,10 @@ class BankStats(pydantic.BaseModel):
     """Experiences by their task's template; tasks without one are not counted."""
     exposures: int
     """How often an item was shown to an agent whose rollout was then appended."""
+    pending: int
+    """Rollouts that are not learned from yet."""
+    removed: int
+    """Experiences and items that were deleted or rolled back; their history is kept."""
     embedder: str
     dimension: int
     bytes_on_disk: int
@@ -99,8 +166,12 @@ class BankStats(pydantic.BaseModel):
 class BankStore(Protocol):
     """Persistence of a bank. Safe to call from threads, and beside other processes where the medium is shared.
 
-    Sequence numbers count up within a scope, over experiences and items together, in the order of commit: a reader that
-    has seen everything up to ``n`` misses nothing by asking for what came after ``n``.
+    Each write is one transaction: all of it or nothing, durable on return, and in one order that every reader sees. A
+    reader that has seen everything up to ``n`` misses nothing by asking for what came after ``n``.
+
+    ``at`` in a read means the state at that number; None, the present. An unknown scope raises ``UnknownScope``; a row
+    that cannot be read is left out of lists with a warning in the log, and raises ``CorruptBank`` where it is asked for
+    by its id.
     """
 
     @property
@@ -120,47 +191,166 @@ class BankStore(Protocol):
         """Make ``scope`` exist; nothing happens where it does."""
         ...
 
-    def append(
-        self, scope: str, new: NewExperience, vector: Vectors | None, item_vectors: Sequence[Vectors]
-    ) -> Experience:
-        """Store all of it or nothing; durable on return. An id that is there already gives what is stored under it.
+    # What is written
 
-        ``vector``, shape ``(dimension,)``, is the experience's place in the index; None keeps it out.
+    def append(self, scope: str, batch: Sequence[NewExperience]) -> list[Experience]:
+        """Store experiences; an id that is there already gives what is stored under it, or was, when it has ended.
+
+        An ingestion of the same id is done with and goes. Where a live item has the id of a new one but another text
+        (it was edited), the new one gets an id of its own.
+        Raises ``EmbedderMismatch`` when the bank was re-indexed for another embedder since it was opened.
         """
         ...
 
-    def experience(self, scope: str, id: str) -> Experience | None: ...
+    def hold(self, ingestion: Ingestion) -> Ingestion:
+        """Keep an ingestion, in its scope, and return what is kept: see ``further``."""
+        ...
 
-    def item(self, scope: str, id: str) -> MemoryItem | None: ...
+    def drop(self, scope: str, id: str) -> None:
+        """Forget an ingestion, if there is one."""
+        ...
 
-    def latest(self, scope: str, task_id: str) -> Experience | None:
+    def edit(self, scope: str, id: str, new: NewItem, vector: Vectors, *, note: str) -> MemoryItem:
+        """Give an item another text; ``new.id`` is ``id``. The text before it stays in the history.
+
+        Raises ``InputError`` where no live item has this id, or another live item has this very text.
+        """
+        ...
+
+    def remove(
+        self,
+        scope: str,
+        *,
+        kind: Literal["delete", "rollback"],
+        source: Source,
+        descendants: bool,
+        note: str,
+        dry_run: bool = False,
+    ) -> Removal:
+        """End what ``source`` means: experiences with their item rows, or all rows of one item.
+
+        With ``descendants`` also every experience whose agent had been shown an item that goes away, and so on. An item
+        that another live experience gave as well loses a provenance and stays. Nothing to remove is no error.
+        """
+        ...
+
+    def snapshot(self, scope: str, name: str, created_at: str) -> Snapshot:
+        """Name the present state. Raises ``InputError`` where the name is taken by another state."""
+        ...
+
+    def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        """Replace the vectors of all scopes by those of another embedder, built aside and swapped in one transaction.
+
+        Returns how many were made. The rest of the bank can be read and appended to meanwhile.
+        """
+        ...
+
+    # What is read
+
+    def mark(self, scope: str) -> int:
+        """The highest number used; 0 in a scope where nothing happened yet."""
+        ...
+
+    def have(self, scope: str, ids: Sequence[str]) -> set[str]:
+        """Those of ``ids`` that experiences were stored under, also where these have ended."""
+        ...
+
+    def experience(self, scope: str, id: str, at: int | None = None) -> Experience | None: ...
+
+    def latest(self, scope: str, task_id: str, at: int | None = None) -> Experience | None:
         """The newest experience of a task."""
         ...
 
-    def experiences(self, scope: str, *, after: int, limit: int) -> list[Experience]:
-        """At most ``limit`` experiences in order, those with a sequence number above ``after``."""
+    def experiences(self, scope: str, *, after: int, limit: int, at: int | None = None) -> list[Experience]:
+        """At most ``limit`` experiences in order, those born after ``after``.
+
+        Fewer than ``limit`` only where no more are left, damaged ones counted.
+        """
         ...
 
-    def items(self, scope: str) -> list[MemoryItem]:
-        """All items in order."""
+    def item(self, scope: str, id: str, at: int | None = None) -> MemoryItem | None: ...
+
+    def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
+        """All items in order of their numbers; the number of an item is that of its earliest live row."""
         ...
 
-    def count(self, scope: str) -> int:
+    def count(self, scope: str, at: int | None = None) -> int:
         """Number of items."""
         ...
 
-    def task_ids(self, scope: str) -> set[str]:
-        """Tasks that something was learned from, or tried to be: those with an experience that is not just recorded."""
+    def task_ids(self, scope: str, at: int | None = None) -> set[str]:
+        """Tasks that have an experience."""
         ...
 
-    def vectors(self, scope: str, unit: Unit, *, after: int, limit: int) -> VectorBatch:
-        """At most ``limit`` indexed rows in order, those with a sequence number above ``after``."""
+    def ingestions(self, scope: str) -> list[Ingestion]:
+        """Those that are kept, in the order they came."""
         ...
 
-    def matches(self, scope: str, unit: Unit, seqs: Sequence[int]) -> dict[int, Match]:
-        """What to show for ranked rows, by sequence number."""
+    def snapshots(self, scope: str) -> list[Snapshot]:
+        """In the order of their numbers."""
+        ...
+
+    def history(self, scope: str, id: str) -> list[Change]:
+        """What happened to an experience or an item, in order; empty where it never was."""
+        ...
+
+    def changes(self, scope: str, unit: Unit, *, after: int, limit: int) -> Changes:
+        """What happened to indexed rows after ``after``: at most ``limit`` new ones, and what ended as far as those go.
+
+        A full answer goes as far as its last row; a shorter one as far as the scope's mark.
+        """
+        ...
+
+    def version(self) -> int:
+        """A number that is another one whenever anything may have been committed; a few microseconds."""
+        ...
+
+    def texts(self, scope: str, unit: Unit, *, after: int, limit: int) -> list[tuple[int, str]]:
+        """The texts behind indexed rows, by number, in order, also of rows that have ended: what they are found by."""
+        ...
+
+    def matches(self, scope: str, unit: Unit, seqs: Sequence[int], at: int | None = None) -> dict[int, Match]:
+        """What to show for ranked rows, by number; those that are damaged are left out."""
+        ...
+
+    def digest(self, scope: str, at: int) -> str:
+        """The head of the hash chain after the last entry up to ``at``; empty for 0."""
         ...
 
     def stats(self, scope: str) -> BankStats: ...
 
+    def check(self) -> Iterator[Finding]:
+        """Read everything of all scopes and tell what is wrong with it."""
+        ...
+
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be removed: an experience or an item by its id, a run, or an origin."""
+
+    kind: Literal["experience", "item", "run", "origin"]
+    name: str
+
+
+_STAGES = ("recorded", "judged", "distilled")
+
+
+def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
+    """Which of two ingestions of one id counts: the one that got further, else the first with the note of the new."""
+    if kept is None or _STAGES.index(new.stage) > _STAGES.index(kept.stage):
+        return new
+    return kept.model_copy(update={"note": new.note}) if new.stage == kept.stage else kept
+
+
+def task_key(task_id: str) -> int:
+    """A signed 64-bit hash that stands for a task id in the index."""
+    return int.from_bytes(
+        hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True
+    )
+
+
+def item_text(item: NewItem | MemoryItem) -> str:
+    """What an item is found by: title, description and content, a line each."""
+    return f"{item.title}\n{item.description}\n{item.content}"

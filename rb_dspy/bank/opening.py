@@ -6,19 +6,24 @@ import difflib
 import re
 from pathlib import Path
 
+from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.errors import EmbedderMismatch, InputError, RBError, UnknownScope
 from rb_dspy.protocols import Embedder
 
 
-def open_store(url: str | Path | None, scope: str, embedder: Embedder, *, create: bool) -> tuple[BankStore, int]:
-    """The store at ``url``, and the dimension of its vectors. See ``MemoryBank.open`` for what can go wrong."""
+def open_store(
+    url: str | Path | None, scope: str, embedder: Embedder, *, create: bool
+) -> tuple[BankStore, Path | None]:
+    """The store at ``url``, which holds ``scope``, and the folder for its indexes, None for one in memory.
+
+    See ``MemoryBank.open`` for what can go wrong.
+    """
     path = _path(url)
     identity = embedder.id, embedder.dimension
 
-    from rb_dspy.bank.store import SqliteStore  # here, so that importing the bank does not import SQLAlchemy
-
-    store = SqliteStore(path, create=create)
+    store = _store(path, create=create)
     try:
         if path is not None and not create and scope not in store.scopes():
             raise UnknownScope(_unknown(store, scope))
@@ -26,13 +31,38 @@ def open_store(url: str | Path | None, scope: str, embedder: Embedder, *, create
         if bound != identity:
             raise EmbedderMismatch(
                 f"{store.location}: filled with the embedder {bound[0]} ({bound[1]} dimensions), opened with"
-                f" {identity[0]} ({identity[1]}); open it with the first, or use another bank"
+                f" {identity[0]} ({identity[1]}); open it with the first, or move it to the second with"
+                " rb-dspy bank reindex"
             )
         store.add_scope(scope)
     except BaseException:
         store.close()
         raise
-    return store, bound[1]
+    return store, beside(path) if path else None
+
+
+def marked(store: BankStore, scope: str, at: str | int) -> int:
+    """The sequence number that ``at`` means: that of the snapshot of this name, or itself."""
+    mark = store.mark(scope)
+    if isinstance(at, int):
+        if 0 <= at <= mark:
+            return at
+        raise InputError(f"{store.location}: no state {at} of scope {scope!r}; expected 0 to {mark}")
+    known = {snapshot.name: snapshot.seq for snapshot in store.snapshots(scope)}
+    if at not in known:
+        near = difflib.get_close_matches(at, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        listed = ", ".join(list(known)[-10:]) or "none yet; rb-dspy bank snapshot makes one"
+        raise InputError(f"{store.location}: scope {scope!r} has no snapshot {at!r}; {hint}known: {listed}")
+    return known[at]
+
+
+def _store(path: Path | None, *, create: bool) -> BankStore:
+    if path is None:
+        return MemoryStore()
+    from rb_dspy.bank.sqlite.store import SqliteStore  # here, so that importing the bank does not import SQLAlchemy
+
+    return SqliteStore(path, create=create)
 
 
 def _path(url: str | Path | None) -> Path | None:

@@ -1,18 +1,30 @@
-"""``rb-dspy bank``: look into a bank."""
+"""``rb-dspy bank``: look into a bank. What changes one is in ``bank_change``, what keeps one whole in ``bank_keep``."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, out, print_json, settings
-from rb_dspy.schema import Experience, MemoryItem
+from rb_dspy.bank.retrieval import Mode
+from rb_dspy.cli import bank_change, bank_keep
+from rb_dspy.cli.bank_common import (
+    AtOption,
+    chosen_settings,
+    counted,
+    line,
+    opened,
+    show_below,
+    show_experience,
+    show_item,
+    table,
+)
+from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, out, print_json
+from rb_dspy.schema import Change, MemoryDraft, MemoryItem
 
-app = typer.Typer(no_args_is_help=True, help="Look into a bank.")
+app = typer.Typer(no_args_is_help=True, help="Look into a bank, change it, keep it.")
 
 
 @app.command("list")
@@ -20,45 +32,44 @@ def list_items(
     config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    at: AtOption = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="Only the newest N.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """The lessons, oldest first."""
-    with _open(config, bank, scope) as opened:
-        items = list(opened.items())[-last if last else 0 :]
+    with opened(config, bank, scope, at) as found:
+        items = list(found.items())[-last if last else 0 :]
     if json_:
         for item in items:
             print_json(item)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("id", no_wrap=True, min_width=21)  # whole, whatever the width: it is what `show` takes
-    for heading in ("from", "title", "description"):
-        table.add_column(heading)
+    shown = table("id", "from", "title", "description")
     for item in items:
         colour = "green" if item.polarity == "success" else "yellow"
-        table.add_row(
-            item.id, f"[{colour}]{item.polarity}[/]", escape(item.title), f"[dim]{escape(item.description)}[/]"
-        )
-    out.print(table if items else "this scope holds no lessons yet; [bold]rb-dspy run[/] makes some")
+        times = f" ×{len(item.provenances)}" if len(item.provenances) > 1 else ""
+        source = f"[{colour}]{item.polarity}[/]{times}"
+        shown.add_row(item.id, source, escape(item.title), f"[dim]{escape(item.description)}[/]")
+    out.print(shown if items else "this scope holds no lessons yet; [bold]rb-dspy run[/] makes some")
 
 
 @app.command()
 def show(
-    id: Annotated[str, typer.Argument(help="Id of an item or of an experience.")],
+    id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience.")],
     config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    at: AtOption = None,
     json_: JsonOption = False,
 ) -> None:
     """One lesson, or one experience with its whole trajectory."""
-    with _open(config, bank, scope) as opened:
-        found = opened.get(id)
+    with opened(config, bank, scope, at) as looked_into:
+        found = looked_into.get(id)
     if json_:
         print_json(found)
     elif isinstance(found, MemoryItem):
-        _show_item(found)
+        show_item(found)
     else:
-        _show_experience(found)
+        show_experience(found)
 
 
 @app.command()
@@ -66,24 +77,31 @@ def search(
     query: Annotated[str, typer.Argument(help="A task, in words.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 5,
     items: Annotated[bool, typer.Option("--items", help="Rank single lessons instead of experiences.")] = False,
+    mode: Annotated[
+        Mode | None, typer.Option(help=f"What decides: {', '.join(get_args(Mode))}; default: as in the settings.")
+    ] = None,
     config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    at: AtOption = None,
     json_: JsonOption = False,
 ) -> None:
     """What an agent would be shown for a task."""
-    with _open(config, bank, scope) as opened:
-        found = opened.retrieve(query, k=k, unit="item" if items else "experience")
+    usual = chosen_settings(config, bank, scope).program.retrieve.mode
+    with opened(config, bank, scope, at) as looked_into:
+        found = looked_into.retrieve(query, k=k, unit="item" if items else "experience", mode=mode or usual)
     if json_:
         for match in found:
             print_json(match)
         return
     for match in found:
-        out.print(f"[bold]{match.score:.3f}[/]  {match.experience_id}  [dim]{escape(_line(match.instruction))}[/]")
+        instruction = escape(line(match.instruction, 300))
+        head = f"[bold]{match.score:.3f}[/]  {match.experience_id}  [dim]{instruction}[/]"
+        out.print(head, no_wrap=True, overflow="ellipsis")
         for item in match.items:
             out.print(f"       • {escape(item.title)} [dim]({item.id})[/]")
     if not found:
-        out.print("nothing found: this scope holds no lessons yet")
+        out.print("nothing found")
 
 
 @app.command()
@@ -91,52 +109,107 @@ def stats(
     config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
 ) -> None:
     """Counts, sizes, and which embedder the bank belongs to."""
-    with _open(config, bank, scope) as opened:
-        found = opened.stats()
+    with opened(config, bank, scope) as looked_into:
+        found = looked_into.stats()
     if json_:
         print_json(found)
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
+    shown = Table(box=None, show_header=False, pad_edge=False)
     for name, value in found.model_dump().items():
-        shown = ", ".join(f"{key}: {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
-        table.add_row(name.replace("_", " "), escape(shown))
-    out.print(table)
+        text = ", ".join(f"{key}: {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
+        shown.add_row(name.replace("_", " "), escape(text))
+    out.print(shown)
 
 
-def _open(config: ConfigOption, bank: BankOption, scope: ScopeOption) -> MemoryBank:
-    """The bank that already exists: looking never creates one."""
-    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
-    return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False)
+@app.command()
+def history(
+    id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience, also of one that is gone.")],
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """What happened to a lesson or an experience, oldest first."""
+    with opened(config, bank, scope) as looked_into:
+        found = looked_into.history(id)
+    if json_:
+        for change in found:
+            print_json(change)
+        return
+    for change in found:
+        out.print(f"[bold]{change.kind}[/] [dim]{escape(change.created_at)} · number {change.seq}[/]")
+        if change.note:
+            show_below(f"[yellow]{escape(change.note)}[/]")
+        _show_edit(change)
 
 
-def _show_item(item: MemoryItem) -> None:
-    out.print(f"[bold]{escape(item.title)}[/]\n{escape(item.description)}\n\n{escape(item.content)}\n")
-    source = item.provenance
-    out.print(
-        f"[dim]from a {item.polarity} · task {escape(source.task_id)} · experience {source.experience_id}", end=""
-    )
-    out.print(f"[dim] · distilled by {escape(source.distiller)}" if source.distiller else "")
+@app.command()
+def pending(
+    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
+) -> None:
+    """Rollouts that are not learned from yet, oldest first."""
+    with opened(config, bank, scope) as looked_into:
+        found = [ingest.state for ingest in looked_into.pending()]
+    if json_:
+        for state in found:
+            print_json({**state.model_dump(mode="json"), "stage": state.stage})
+        return
+    shown = table("id", "stage", "task", "why it waits")
+    for state in found:
+        shown.add_row(state.id, state.stage, escape(line(state.task.id)), f"[dim]{escape(line(state.note, 300))}[/]")
+    out.print(shown if found else "nothing waits to be learned from")
 
 
-def _show_experience(experience: Experience) -> None:
-    out.print(f"[bold]{escape(experience.task.id)}[/]\n{escape(experience.task.instruction)}")
-    for trajectory, verdict in zip(experience.trajectories, experience.verdicts, strict=True):
-        out.print(f"\n[bold]rollout {trajectory.rollout_id}[/] [dim]({trajectory.stop_reason})[/]")
-        out.print(escape(trajectory.first_observation))
-        for number, step in enumerate(trajectory.steps, 1):
-            if step.thought:
-                out.print(f"[dim]{number}. {escape(step.thought)}[/]")
-            out.print(f"[cyan]{number}. {escape(step.action)}[/]")
-            if step.observation:
-                out.print(escape(step.observation))
-        out.print(f"\nverdict: [bold]{verdict.label}[/]  [dim]{escape(verdict.reasons)}[/]")
-    for item in experience.items:
-        out.print()
-        _show_item(item)
-    if experience.note:
-        out.print(f"\n[yellow]{escape(experience.note)}[/]")
+@app.command()
+def duplicates(
+    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Cosine from which two lessons are shown.")] = 0.9,
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Pairs of lessons that may say the same, nearest first. Read both: a negated lesson is very near, too."""
+    with opened(config, bank, scope) as looked_into:
+        found = looked_into.near_duplicates(min_score)
+    if json_:
+        for pair in found:
+            print_json(pair)
+        return
+    for pair in found:
+        out.print(f"[bold]{pair.score:.3f}[/]")
+        for item in (pair.first, pair.second):
+            show_below(f"{item.id}  [bold]{escape(item.title)}[/]")
+            show_below(f"[dim]{escape(line(item.description, 600))}[/]\n{escape(line(item.content, 2000))}\n")
+    pairs = counted(len(found), "pair")
+    out.print(f"{pairs}; [bold]rb-dspy bank edit ID[/] and [bold]delete ID[/] settle them" if found else "none so near")
 
 
-def _line(text: str, limit: int = 80) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+@app.command()
+def snapshots(
+    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
+) -> None:
+    """The states that have a name."""
+    with opened(config, bank, scope) as looked_into:
+        found = looked_into.snapshots()
+    if json_:
+        for snapshot in found:
+            print_json(snapshot)
+        return
+    shown = table("name", "number", "made", "digest")
+    for snapshot in found:
+        made = f"[dim]{escape(snapshot.created_at)}[/]"
+        shown.add_row(escape(snapshot.name), str(snapshot.seq), made, f"[dim]{snapshot.digest[:12]}…[/]")
+    out.print(shown if found else "none yet; [bold]rb-dspy bank snapshot NAME[/] makes one")
+
+
+def _show_edit(change: Change) -> None:
+    if change.before is None or change.after is None:
+        return
+    for name in MemoryDraft.model_fields:
+        before, after = getattr(change.before, name), getattr(change.after, name)
+        if before != after:
+            show_below(f"{name}: [red]{escape(before) or 'nothing'}[/] → [green]{escape(after) or 'nothing'}[/]")
+
+
+for part in (bank_change.app, bank_keep.app):
+    app.add_typer(part)

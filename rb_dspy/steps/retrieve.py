@@ -8,6 +8,7 @@ import dspy
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
+from rb_dspy.protocols import Reranker
 from rb_dspy.schema import Task
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.events import MemoryRetrieved, emit
@@ -17,12 +18,14 @@ from rb_dspy.steps.memory import Memory, render
 class Retrieve(dspy.Module):
     """The nearest experiences by the task's own text (paper, section 3.2: top 1, no threshold).
 
-    A task never retrieves what was learned from itself. Reads the bank, never writes to it.
+    A task never retrieves what was learned from itself. Reads the bank, never writes to it. With a ``reranker`` the
+    bank gives ``candidates``, and the first ``k`` of what the reranker makes of them are shown.
     """
 
-    def __init__(self, config: RetrieveConfig | None = None) -> None:
+    def __init__(self, config: RetrieveConfig | None = None, reranker: Reranker | None = None) -> None:
         super().__init__()
         self.config = config or RetrieveConfig()
+        self.reranker = reranker
 
     def forward(self, task: Task, bank: MemoryBank) -> Memory:
         """The lessons for ``task``."""
@@ -37,11 +40,16 @@ class Retrieve(dspy.Module):
         look = partial(
             bank.retrieve,
             task.instruction,
-            k=config.k,
+            k=max(config.k, config.candidates) if self.reranker and config.k else config.k,
             unit=config.unit,
             min_score=config.min_score,
             exclude_tasks=(task.id,),
+            mode=config.mode,
         )
-        memory = render((yield Do("retrieval", look)), config.max_tokens)
+        found = yield Do("retrieval", look)
+        if self.reranker is not None and found:
+            found = yield Do("the reranker", partial(self.reranker, task.instruction, found))
+            found = list(found)[: config.k]
+        memory = render(found, config.max_tokens)
         emit(MemoryRetrieved(task, memory))
         return memory

@@ -30,6 +30,8 @@ class TaskResult:
     outcome: Outcome | None = None
     usage: Usage = field(default_factory=dict)
     error: str = ""
+    resumed: bool = False
+    """The rollout was an earlier run's, which ended before it was learned from; nobody knows its outcome any more."""
 
     @property
     def agreed(self) -> bool | None:
@@ -111,7 +113,8 @@ def run_stream(
 ) -> RunReport:
     """Run ``program`` over ``stream`` in order; every task's experience is in ``bank`` before the next begins.
 
-    ``run_id`` names the run; a new run needs a new one, since a task is learned from once a run. A task that breaks, or
+    ``run_id`` names the run; a new run needs a new one, since a task is learned from once a run. A task whose rollout
+    waits in the bank (``MemoryBank.pending``) is not done again but learned from. A task that breaks, or
     that cannot be used, is recorded with its error and the run goes on. What would break every task that follows ends
     the run: ``BackboneError``, ``BankError``, and ``InfrastructureError`` after ``MAX_BROKEN_IN_A_ROW``. What was done
     stays in the bank. Raises ``InputError`` for two tasks with one id.
@@ -120,20 +123,26 @@ def run_stream(
     if times > 1:
         raise InputError(f"the task id {task_id!r} stands {times} times in this stream; ids must differ")
     report = RunReport(run_id)
+    waiting = {ingest.task.id: ingest for ingest in bank.pending() if len(ingest.state.trajectories) == 1}
     scored = ScoredEnvironments(program.environments)
     broken = 0
     with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
         for task in stream:
+            ingest = waiting.get(task.id)
+            resumed = ingest is not None and ingest.task == task
             with metered() as ledger:
                 try:
-                    prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
+                    if ingest is not None and resumed:
+                        prediction = program.resume(ingest)
+                    else:
+                        prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
                 except (InfrastructureError, InputError) as exc:
                     broken += isinstance(exc, InfrastructureError)
-                    result = TaskResult(task, usage=ledger.usage(), error=str(exc))
+                    result = TaskResult(task, usage=ledger.usage(), error=str(exc), resumed=resumed)
                 else:
                     broken = 0
-                    outcome = scored.outcome(task.id, prediction.trajectory.rollout_id)
-                    result = TaskResult(task, prediction, outcome, ledger.usage())
+                    outcome = None if resumed else scored.outcome(task.id, prediction.trajectory.rollout_id)
+                    result = TaskResult(task, prediction, outcome, ledger.usage(), resumed=resumed)
             report.results.append(result)
             on_result(result)
             if broken == MAX_BROKEN_IN_A_ROW:

@@ -115,7 +115,8 @@ async def test_asyncio(tmp_path: Path) -> None:
             name.set(f"task {n}")
             task = a_task(f"t{n}", f"walk the {chr(97 + n) * 5} dog")
             judged = a_rollout(task.id), Verdict(label="failure")
-            made = await bank.aappend(task, *judged, [a_draft()], run_id="r", polarity="success", note="n")
+            lesson = a_draft(task.instruction)
+            made = await bank.aappend(task, *judged, [lesson], run_id="r", polarity="success", note="n")
             assert (made.items[0].polarity, made.note, made.run_id) == ("success", "n", "r")
             found = await bank.aretrieve(task.instruction, k=2, exclude_tasks=["t0"], min_score=0.99)
             assert [match.task_id for match in found] == [task.id] * (n > 0)
@@ -146,7 +147,7 @@ def test_a_locked_bank_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     path = tmp_path / "bank.sqlite"
     open_bank(path).close()
-    monkeypatch.setattr("rb_dspy.bank.sqlite.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("rb_dspy.bank.sqlite.files.WAIT_SECONDS", 0.1)
     with open_bank(path) as bank:
         add(bank)
         holder = sqlite3.connect(path, isolation_level=None)

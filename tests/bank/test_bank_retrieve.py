@@ -2,19 +2,15 @@
 
 import hashlib
 import sqlite3
-from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rb_dspy.bank.index import TIE, ExactIndex
-from rb_dspy.bank.interface import VectorBatch
-from rb_dspy.errors import InputError
-from rb_dspy.schema import Verdict
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.schema import ExperienceDraft, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
 
 
@@ -152,34 +148,9 @@ def test_appends_of_another_process_are_found(tmp_path: Path) -> None:
         assert len(bank.retrieve("x", k=9)) == 4
 
 
-def unit(rows: np.ndarray) -> np.ndarray:
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def test_retrieve_looks_rows_up_and_scans_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    asked: list[tuple[str, tuple[object, ...]]] = []
-    with open_bank(path) as bank:
-        add(bank)
-        engine = bank._store._engine  # type: ignore[attr-defined]
-        sa.event.listen(
-            engine, "before_cursor_execute", lambda c, cursor, text, values, *_: asked.append((text, values))
-        )
-        for unit in ("experience", "item"):
-            bank.retrieve("x", k=3, unit=unit)  # type: ignore[arg-type]
-    selects = [(text, values) for text, values in asked if text.startswith("SELECT")]
-    assert len(selects) == 4  # for each unit: the new vectors, the matches
-    connection = sqlite3.connect(path)
-    for text, values in selects:
-        for *_, plan in connection.execute(f"EXPLAIN QUERY PLAN {text}", values):
-            assert plan.startswith("SEARCH"), plan
-            assert "scope_id=? AND" in plan, plan
-    connection.close()
-
-
 def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rb_dspy.bank.bank._VECTORS", 7)
-    monkeypatch.setattr("rb_dspy.bank.bank._PAGE", 7)
+    monkeypatch.setattr("rb_dspy.bank.following._ROWS", 7)
+    monkeypatch.setattr("rb_dspy.bank.retrieval._PAGE", 7)
     bank = open_bank()
     made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(30)]
     assert len(bank.retrieve("task", k=99)) == 30
@@ -187,35 +158,80 @@ def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bank.experiences() == made
 
 
-coarse = st.lists(st.tuples(*[st.integers(-2, 2)] * 3), min_size=1, max_size=60)
+@pytest.mark.parametrize("unit", ["experience", "item"])
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_words_find_what_shares_them(unit: Any, mode: Any) -> None:
+    bank = open_bank()
+    for task, text in {"a": "sort the numbers", "b": "buy a lamp", "c": "walk the dog"}.items():
+        draft = a_draft(text.title(), f"To {text}, begin at once.")
+        bank.append(a_task(task, text), a_rollout(task), Verdict(label="success"), [draft])
+    found = bank.retrieve('a LAMP, please: "NOT" AND * (', k=2, unit=unit, mode=mode)
+    assert found[0].task_id == "b"
+    assert all(match.score > 0 for match in found)
+    assert bank.retrieve("lamp", k=2, unit=unit, mode="lexical", exclude_tasks=["b"]) == []
+    assert bank.retrieve("zebra", unit=unit, mode="lexical") == []
+    bank.append(a_task("d", "buy a lamp again"), a_rollout("d"), Verdict(label="success"), [a_draft("Lamp")])
+    assert {match.task_id for match in bank.retrieve("lamp", k=9, unit=unit, mode="lexical")} == {"b", "d"}
 
 
-@settings(deadline=None, max_examples=200)
-@given(rows=coarse, k=st.integers(1, 70), excluded=st.sets(st.integers(0, 6)), step=st.integers(1, 40))
-def test_index_equals_brute_force(rows: list[tuple[int, int, int]], k: int, excluded: set[int], step: int) -> None:
-    """Small whole numbers, so that many scores are equal, and exactly so; row i belongs to task i % 7."""
-    vectors = np.array([(2 * x + 1, y, z) for x, y, z in rows])  # never zero
-    query = np.array([4, 1, -2])
-    index = ExactIndex(3)
-    for at in range(0, len(rows), step):
-        seqs = np.arange(at, min(at + step, len(rows)))
-        index.add(VectorBatch(seqs * 3 + 1, [str(seq % 7) for seq in seqs], unit(vectors)[at : at + step]))
-    products, squares = (vectors @ query).tolist(), (vectors**2).sum(axis=1).tolist()
-    signed = [Fraction(product * abs(product), square) for product, square in zip(products, squares, strict=True)]
-    allowed = [row for row in range(len(rows)) if row % 7 not in excluded]
-    expected = sorted(allowed, key=lambda row: (-signed[row], -row))[:k]
-    hits = index.search(unit(query[None])[0], k, exclude_tasks={str(task) for task in excluded})
-    assert [(hit.seq - 1) // 3 for hit in hits] == expected
-    exact = unit(vectors).astype(np.float64) @ unit(query[None])[0].astype(np.float64)
-    assert [hit.score for hit in hits] == pytest.approx(exact[expected], abs=TIE)
-    assert index.mark == 3 * (len(rows) - 1) + 1
+def test_words_of_another_scope_weigh_nothing(tmp_path: Path) -> None:
+    """BM25 counts how rare a word is: counted over all scopes, a score would tell what the others hold."""
+
+    def scores(bank: MemoryBank) -> list[float]:
+        return [match.score for match in bank.retrieve("buy a lamp", k=9, mode="lexical")]
+
+    with open_bank(tmp_path / "b", "one") as one, open_bank(tmp_path / "b", "two") as two:
+        for n in range(5):
+            add(one, f"t{n}", "buy a lamp" if n % 2 else "sort the numbers")
+        before = scores(one)
+        for n in range(50):
+            add(two, f"t{n}", "buy a lamp")
+        assert scores(one) == before
 
 
-def test_index_leaves_thread_settings_alone() -> None:
-    import faiss
+def test_min_score_is_for_cosines() -> None:
+    with pytest.raises(InputError, match="min_score is a cosine"):
+        open_bank().retrieve("x", min_score=0.5, mode="hybrid")
+    with pytest.raises(InputError, match="mode 'both'"):
+        open_bank().retrieve("x", mode="both")  # type: ignore[arg-type]
 
-    index = ExactIndex(3)
-    index.add(VectorBatch(np.array([1]), ["t"], unit(np.ones((1, 3)))))
-    faiss.omp_set_num_threads(2)
-    index.search(unit(np.ones((1, 3)))[0], 1)
-    assert faiss.omp_get_max_threads() == 2
+
+def test_a_damaged_winner_gives_way_to_the_next(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        made = [add(bank, f"t{n}", "sort the numbers") for n in range(5)]
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE items SET content = 'Obey.' WHERE id = ?", (made[4].items[0].id,))
+    connection.close()
+    with open_bank(path) as bank:
+        for unit in ("item", "experience"):
+            found = bank.retrieve("sort the numbers", k=3, unit=unit)  # type: ignore[arg-type]
+            assert len(found) == 3
+            assert "Obey." not in str(found)
+        assert made[4].items[0].id in caplog.text
+        with pytest.raises(CorruptBank, match=made[4].items[0].id):
+            bank.get(made[4].items[0].id)
+
+
+def test_a_small_scope_beside_a_large_one_answers_in_full(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path, "small") as small, open_bank(path, "large") as large:
+        for n in range(10):
+            add(small, f"t{n}", f"task number {n}")
+        drafts = (
+            ExperienceDraft(
+                task=a_task(f"t{n}", f"task number {n}"),
+                trajectories=(a_rollout(f"t{n}"),),
+                verdicts=(Verdict(label="success"),),
+                drafts=(a_draft(f"Lesson {n}"),),
+                run_id="r",
+            )
+            for n in range(20_000)
+        )
+        assert len(large.append_many(drafts)) == 20_000
+        for unit in ("item", "experience"):
+            for mode in ("dense", "lexical", "hybrid"):
+                found = small.retrieve("task number of the lesson", k=10, unit=unit, mode=mode)  # type: ignore[arg-type]
+                assert len({match.task_id for match in found}) == 10
+                assert len(large.retrieve("task number of the lesson", k=10, unit=unit, mode=mode)) == 10  # type: ignore[arg-type]
+        assert (len(small), len(large)) == (10, 20_000)

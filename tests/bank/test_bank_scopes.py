@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.store import SqliteStore
+from rb_dspy.bank.memory.store import MemoryStore
+from rb_dspy.bank.retrieval import Finder
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.schema import Verdict
 from rb_dspy.testing.embedder import HashEmbedder
@@ -25,10 +26,10 @@ reads = st.tuples(
 operations = st.lists(st.tuples(st.sampled_from("ab"), st.one_of(appends, reads)), max_size=25)
 
 
-def scoped(store: SqliteStore, scope: str) -> MemoryBank:
+def scoped(store: MemoryStore, scope: str) -> MemoryBank:
     store.bind("hash-64", 64)
     store.add_scope(scope)
-    return MemoryBank(store, scope, HashEmbedder(), 64)
+    return MemoryBank(store, scope, HashEmbedder(), Finder(store, scope, HashEmbedder()))
 
 
 def do(bank: MemoryBank, operation: tuple[Any, ...]) -> object:
@@ -46,7 +47,7 @@ def plain(model: Any) -> object:
 @settings(deadline=None, max_examples=60)
 @given(operations)
 def test_a_scope_behaves_as_if_it_were_alone(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
-    shared, alone = SqliteStore(None), SqliteStore(None)
+    shared, alone = MemoryStore(), MemoryStore()
     banks = {"b": scoped(shared, "b"), "a": scoped(shared, "a")}
     lonely = scoped(alone, "a")
     for scope, operation in calls:
@@ -69,7 +70,7 @@ def test_a_small_scope_beside_a_large_one_gets_all_it_asks_for(tmp_path: Path) -
     path = tmp_path / "bank.sqlite"
     with open_bank(path, "large") as large:
         for n in range(100):
-            drafts = [a_draft(f"Sort {m}") for m in range(20)]
+            drafts = [a_draft(f"Sort {m} of {n}") for m in range(20)]
             task = a_task(f"t{n}", "sort the numbers")
             large.append(task, a_rollout(f"t{n}"), Verdict(label="success"), drafts, run_id="r")
         assert len(large) == 2000

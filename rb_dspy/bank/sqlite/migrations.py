@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from rb_dspy.bank.sqlite.second import second
 from rb_dspy.errors import CorruptBank, SchemaTooNew
 
 APPLICATION_ID = 0x72624253
@@ -45,7 +46,7 @@ def _first(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, second)
 
 
 def pending(connection: Connection, location: str) -> bool:

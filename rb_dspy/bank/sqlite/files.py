@@ -12,14 +12,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from rb_dspy.bank.migrations import migrate, pending
+from rb_dspy.bank.sqlite import backup
+from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate, pending
 from rb_dspy.errors import CorruptBank, StorageError
 
 WAIT_SECONDS = 60.0
 """How long a writer waits for another process's writer."""
 
-_PAGE = 8192
-"""Five 384-d vectors fill a page of this size to 94 %; two fill SQLite's usual 4,096 bytes to 76 %."""
+_PAGE = 4096
+"""Five 384-d vectors fill a page of this size to 97 %, and an append writes 16 pages or so to the log: of 8,192 bytes
+they were 72 % more to sync, with which only vectors of more than some 500 dimensions would fill their pages better."""
 
 _SMALLEST = 512
 """Bytes of SQLite's smallest page. SQLite takes a shorter file for an empty database and would write over it."""
@@ -43,9 +46,11 @@ _REASONS = {
 
 @contextlib.contextmanager
 def translated(location: str) -> Iterator[None]:
-    """Turn what SQLite raises into one line of ``StorageError`` or ``CorruptBank``."""
+    """Turn what SQLite or the file system raises into one line of ``StorageError`` or ``CorruptBank``."""
     try:
         yield
+    except OSError as exc:
+        raise StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions") from exc
     except (sa.exc.DBAPIError, sqlite3.Error) as exc:
         cause = exc.orig if isinstance(exc, sa.exc.DBAPIError) else exc
         code = getattr(cause, "sqlite_errorcode", None)
@@ -57,16 +62,10 @@ def translated(location: str) -> Iterator[None]:
         raise kind(f"{location}: {reason} ({cause})") from exc
 
 
-def in_memory() -> sa.Engine:
-    """A bank without a file. It has one connection, so callers must take turns."""
-    engine = _engine(":memory:", StaticPool)
-    with engine.execution_options(immediate=True).begin() as connection:
-        migrate(connection, ":memory:")
-    return engine
-
-
-def on_file(path: Path, *, create: bool) -> sa.Engine:
+def on_file(path: Path, lock: FileLock, *, create: bool) -> sa.Engine:
     """The bank in ``path``, brought up to date; made when ``create``, folders included.
+
+    A file of an older schema is copied beside itself first (``backup.made``), then changed in one transaction.
 
     Raises ``StorageError`` where there is none or it cannot be read or written, ``CorruptBank`` where the file is
     something else, ``SchemaTooNew`` where this version is too old for it. A file that is refused is left as it was, to
@@ -90,7 +89,8 @@ def on_file(path: Path, *, create: bool) -> sa.Engine:
         engine = _engine(f"{uri}?mode={'rwc' if create else 'rw'}", QueuePool)
         try:
             if outdated:
-                _prepare(engine, location)
+                with lock:
+                    _prepare(engine, path)
         except BaseException:
             engine.dispose()
             raise
@@ -120,21 +120,37 @@ def _look(path: Path, *, create: bool) -> bool:
     return outdated
 
 
-def _prepare(engine: sa.Engine, location: str) -> None:
+def _prepare(engine: sa.Engine, path: Path) -> None:
     """Write-ahead logging, and the tables."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while True:  # SQLite does not wait when two processes change the journal of a new file at once
-        try:
-            with contextlib.closing(engine.raw_connection()) as raw, contextlib.closing(raw.cursor()) as cursor:
-                cursor.execute(f"PRAGMA page_size = {_PAGE}")
-                cursor.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-    with engine.execution_options(immediate=True).begin() as connection:
-        migrate(connection, location)
+    with contextlib.closing(raw(engine)) as connection:
+        while True:  # SQLite does not wait when two processes change the journal of a new file at once
+            try:
+                connection.execute(f"PRAGMA page_size = {_PAGE}")
+                connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version and version < len(MIGRATIONS):
+            backup.made(connection, path, version)
+    with engine.execution_options(immediate=True).begin() as transaction:
+        migrate(transaction, str(path))
+    if version:  # the log holds the whole file once more
+        with contextlib.closing(raw(engine)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def raw(engine: sa.Engine) -> sqlite3.Connection:
+    """A connection of its own, out of the engine's pool: what is hot cannot pay for SQLAlchemy's bookkeeping."""
+    pooled = engine.raw_connection()
+    connection = pooled.driver_connection
+    pooled.detach()
+    if not isinstance(connection, sqlite3.Connection):
+        raise TypeError(f"{connection!r}: expected a connection of sqlite3")
+    return connection
 
 
 def _engine(database: str, pool: type[sa.Pool], *, durable: bool = True) -> sa.Engine:
@@ -148,6 +164,7 @@ def _engine(database: str, pool: type[sa.Pool], *, durable: bool = True) -> sa.E
             # FULL: a commit that was acknowledged survives a power cut. NORMAL lost 7 % of them when measured.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # ``Writer`` does it, under the file lock
         return connection
 
     options: dict[str, Any] = {"pool_size": 8, "max_overflow": -1} if pool is QueuePool else {}

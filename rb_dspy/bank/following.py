@@ -1,0 +1,137 @@
+"""Indexes that keep up with their store: what any thread or process has committed is in the next answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+
+from rb_dspy.bank.index.layered import LayeredIndex
+from rb_dspy.bank.index.lexical import LexicalIndex
+from rb_dspy.bank.index.sidecar import Sidecar
+from rb_dspy.bank.index.vector import VectorIndex
+from rb_dspy.bank.index.view import View
+from rb_dspy.bank.interface import BankStore, Unit
+from rb_dspy.errors import BankError, StorageError
+
+_ROWS = 20_000
+"""Rows of one read: an index is filled in pages, so that no read transaction stays open for long."""
+
+_log = logging.getLogger("rb_dspy.bank")
+
+
+class Follower:
+    """The vector index of one unit in one scope. Safe to use from threads; only who finds news first waits for it.
+
+    Once the index is large, an approximate part is built in a thread of its own, and saved for the next process;
+    searches are exact, and slower, until then.
+    """
+
+    def __init__(
+        self,
+        store: BankStore,
+        scope: str,
+        unit: Unit,
+        index: VectorIndex | LayeredIndex,
+        sidecar: Sidecar | None = None,
+    ) -> None:
+        self._store = store
+        self._scope = scope
+        self._unit = unit
+        self._index = index
+        self._sidecar = sidecar
+        self._version: int | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._builder: threading.Thread | None = None
+
+    def view(self) -> View:
+        """Everything that was committed before this call. Raises ``StorageError`` after ``retire``."""
+        if self._stop.is_set():
+            raise StorageError(f"{self._store.location}: closed or re-indexed meanwhile; open it, or fork it, again")
+        version = self._store.version()
+        if version != self._version:
+            with self._lock:
+                # Asked for before the changes are: what is committed while they are read makes it another version.
+                version = self._store.version()
+                if version != self._version:
+                    self._catch_up()
+                    self._version = version
+        return self._index.view
+
+    def build(self) -> None:
+        """Make the index as fast as it gets, and save it, now; where it is small there is nothing to do."""
+        self.view()
+        if self._builder is not None:
+            self._builder.join()
+        self._build()
+
+    def retire(self) -> None:
+        """Give no more views; wait for what is being built to notice."""
+        self._stop.set()
+        if self._builder is not None and self._builder is not threading.current_thread():
+            self._builder.join()
+
+    def _catch_up(self) -> None:
+        if self._version is None and self._sidecar is not None:
+            self._index = self._sidecar.load(self._digest) or self._index
+        more = True
+        while more:
+            changes = self._store.changes(self._scope, self._unit, after=self._index.view.mark, limit=_ROWS)
+            self._index.apply(changes)
+            more = len(changes.added) == _ROWS
+        if self._builder is None and isinstance(self._index, VectorIndex) and self._index.wants_base:
+            self._builder = threading.Thread(target=self._build_aside, name="rb_dspy index", daemon=True)
+            # A process that ends without closing its banks must not end in the middle of FAISS.
+            weakref.finalize(self, _end, self._stop, self._builder)
+            self._builder.start()
+
+    def _build_aside(self) -> None:
+        try:
+            self._build()
+        except BankError as exc:  # nobody waits for this thread, and searches go on without what it makes
+            if not self._stop.is_set():
+                _log.warning("%s: the index of scope %r stays slow: %s", self._store.location, self._scope, exc)
+        finally:
+            self._builder = None
+
+    def _build(self) -> None:
+        index = self._index
+        while isinstance(index, VectorIndex) and index.wants_base:
+            prepared = index.prepare(self._stop.is_set)
+            if prepared is None:
+                return
+            with self._lock:
+                index.install(prepared)
+        if self._sidecar is not None and isinstance(index, VectorIndex) and not index.view.exact:
+            self._sidecar.save(index.view, self._digest)
+
+    def _digest(self, mark: int) -> str:
+        return self._store.digest(self._scope, mark)
+
+
+def _end(stop: threading.Event, builder: threading.Thread) -> None:
+    stop.set()
+    if builder.is_alive() and builder is not threading.current_thread():
+        builder.join()
+
+
+class LexicalFollower:
+    """The word index of one unit in one scope; nothing is read before the first search."""
+
+    def __init__(self, store: BankStore, scope: str, unit: Unit) -> None:
+        self._store = store
+        self._scope = scope
+        self._unit = unit
+        self._index = LexicalIndex(stemmed=True)  # experiments/bank/retrieval.py
+        self._mark = 0
+        self._lock = threading.Lock()
+
+    def up_to(self, mark: int) -> LexicalIndex:
+        """An index of all rows born up to ``mark``, and perhaps of later ones."""
+        with self._lock:
+            while self._mark < mark:
+                page = self._store.texts(self._scope, self._unit, after=self._mark, limit=_ROWS)
+                self._index.add(page)
+                self._mark = page[-1][0] if len(page) == _ROWS else max(mark, page[-1][0] if page else 0)
+        return self._index

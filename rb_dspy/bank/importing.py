@@ -1,0 +1,183 @@
+"""Reading what ``portability.write`` wrote, or what somebody says it wrote: nothing in the file is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from rb_dspy.bank.admission import admit, new_item
+from rb_dspy.bank.interface import NewExperience, NewItem
+from rb_dspy.bank.jsonlines import MAX_LINES, objects
+from rb_dspy.errors import InputError
+from rb_dspy.schema import ExperienceDraft, MemoryDraft, Polarity, Task, Trajectory, Verdict, visible
+
+FORMAT = "rb_dspy-bank"
+VERSION = 1
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class _Header(_Part):
+    format: Literal["rb_dspy-bank"]
+    version: int
+    scope: str
+    embedder: str
+    dimension: int
+    experiences: int = pydantic.Field(ge=0, le=MAX_LINES)
+
+
+class _Item(_Part):
+    id: str = pydantic.Field(pattern=r"^m[0-9a-f]{20}$")
+    title: str
+    description: str
+    content: str
+    polarity: Polarity
+    distiller: str
+
+
+class _Line(_Part):
+    id: str = pydantic.Field(pattern=r"^e[0-9a-f]{20}$")
+    task: Task
+    trajectories: Annotated[tuple[Trajectory, ...], pydantic.FailFast()]
+    verdicts: Annotated[tuple[Verdict, ...], pydantic.FailFast()]
+    items: Annotated[tuple[_Item, ...], pydantic.FailFast()]
+    run_id: str
+    note: str
+    origin: str
+    shown: Annotated[tuple[Annotated[str, pydantic.Field(min_length=1, max_length=200)], ...], pydantic.FailFast()]
+    created_at: str
+
+
+def read(path: Path, scope: str, *, origin: str = "") -> Iterator[NewExperience]:
+    """What ``portability.write`` wrote, to be appended to ``scope``, without vectors.
+
+    The whole file is checked before this returns. Then it is read again, as far as experiences are taken.
+
+    Ids, texts, polarities and times are taken as they stand; ``origin``, where given, takes the place of the file's.
+    Raises ``InputError`` naming the line: of what is no export, what was cut off or written by a newer rb_dspy, what
+    does not fit together.
+    """
+    for _ in _read(path, scope, origin):
+        pass
+    return _read(path, scope, origin)
+
+
+def _read(path: Path, scope: str, origin: str) -> Iterator[NewExperience]:
+    lines = objects(path)
+    number, first = next(lines, (1, None))
+    if first is None:
+        raise InputError(f"{path}:1: the file is empty; expected an export of a bank")
+    header = _header(first, f"{path}:{number}")
+    seen = _Seen()
+    for number, given in lines:
+        place = f"{path}:{number}"
+        try:
+            line = _Line.model_validate(given)
+            yield _admitted(line, scope, origin, seen, number)
+        except pydantic.ValidationError as exc:
+            raise InputError(f"{place}: {_first(exc)}") from None
+        except InputError as exc:
+            raise InputError(f"{place}: {exc}") from None
+    if len(seen.experiences) != header.experiences:
+        raise InputError(
+            f"{path}:{number}: the file ends after {len(seen.experiences):,} experiences; expected the"
+            f" {header.experiences:,} that its first line tells of: part of it is missing"
+        )
+
+
+def _header(given: dict[str, Any], place: str) -> _Header:
+    if given.get("format") != FORMAT:
+        raise InputError(f'{place}: not an export of a bank; expected "format": "{FORMAT}" in the first line')
+    version = given.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise InputError(
+            f"{place}: version {str(version)[:20]} of the format, written by a newer rb_dspy; expected at most"
+            f" {VERSION}: upgrade rb_dspy"
+        )
+    try:
+        return _Header.model_validate(given)
+    except pydantic.ValidationError as exc:
+        raise InputError(f"{place}: {_first(exc)}") from None
+
+
+@dataclass
+class _Seen:
+    """What the lines so far hold; ids as numbers, since there may be millions."""
+
+    experiences: dict[int, int] = field(default_factory=dict)
+    """Id -> line."""
+    items: dict[int, tuple[int, int, Polarity]] = field(default_factory=dict)
+    """Id -> line, digest of the text, polarity."""
+
+    def is_new(self, new: NewItem, polarity: Polarity, line: int) -> bool:
+        """Whether this is the first line with the item. Raises ``InputError`` where it stood with another text."""
+        here = line, int(new.digest, 16), polarity
+        before = self.items.setdefault(int(new.id[1:], 16), here)
+        if before is here:
+            return True
+        if before[0] == line:
+            raise InputError(f"item {new.id} stands twice in this experience; expected it once")
+        if before[1:] != here[1:]:
+            what = "text" if before[1] != here[1] else "polarity"
+            raise InputError(f"item {new.id} has another {what} than in line {before[0]}; expected the same")
+        return False
+
+
+def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int) -> NewExperience:
+    before = seen.experiences.setdefault(int(line.id[1:], 16), number)
+    if before != number:
+        raise InputError(f"experience {line.id} stands in line {before} already; expected each once")
+    _check_time(line.created_at)
+    distillers = {item.distiller for item in line.items}
+    if len(distillers) > 1:
+        raise InputError("items of several distillers; expected the same for all items of an experience")
+    items = tuple(_item(given, scope) for given in line.items)
+    # The polarity of an item is that of the experience that gave it first; one that came again tells nothing here.
+    own = {
+        given.polarity for given, new in zip(line.items, items, strict=True) if seen.is_new(new, given.polarity, number)
+    }
+    if len(own) > 1:
+        raise InputError("new items from a success and from a failure; expected the same for all of an experience")
+    draft = ExperienceDraft(
+        task=line.task,
+        trajectories=line.trajectories,
+        verdicts=line.verdicts,
+        run_id=line.run_id,
+        polarity=min(own, default=None),
+        distiller=min(distillers, default=""),
+        note=line.note,
+        origin=origin or line.origin,
+        shown=tuple(map(visible, line.shown)),
+    )
+    return replace(admit(scope, draft, id=line.id), items=items, created_at=line.created_at)
+
+
+def _item(given: _Item, scope: str) -> NewItem:
+    texts = given.model_dump(include={"title", "description", "content"})
+    draft = MemoryDraft(**texts)
+    for name, text in texts.items():
+        if len(kept := getattr(draft, name)) < len(text.strip()):
+            raise InputError(f"item {given.id}: {name} of {len(text):,} characters; expected at most {len(kept):,}")
+    return new_item(scope, draft, given.id)
+
+
+def _check_time(created_at: str) -> None:
+    try:
+        if created_at:
+            datetime.fromisoformat(created_at)
+    except ValueError:
+        raise InputError(f"created_at {created_at[:40]!r}; expected an ISO 8601 time, or nothing") from None
+
+
+def _first(exc: pydantic.ValidationError) -> str:
+    """The first error in one line; keys are a stranger's text."""
+    error = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(ascii(part)[1:-1][:40] if isinstance(part, str) else str(part) for part in error["loc"])
+    return f"{where}: {error['msg'].lower()}"

@@ -1,0 +1,274 @@
+"""Index files beside a bank: derived, disposable, and believed only where they agree with the store."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pydantic
+import xxhash
+
+from rb_dspy.bank.index.approximate import ApproximateRows
+from rb_dspy.bank.index.columns import ALIVE, Columns
+from rb_dspy.bank.index.engine import faiss
+from rb_dspy.bank.index.exact import ExactRows
+from rb_dspy.bank.index.vector import IndexView, VectorIndex
+from rb_dspy.bank.interface import Unit
+from rb_dspy.errors import StorageError
+
+_CHUNK = 4 << 20
+_STRAY = 3600
+"""Seconds after which a file that no manifest names was left by a process that died; a younger one may be in the making
+by another process."""
+
+_log = logging.getLogger("rb_dspy.bank")
+
+
+class _File(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = pydantic.Field(pattern=r"^[0-9a-f]{32}-[0-9a-f]{16}\.(faiss|columns)$")
+    size: int
+    xxh3_64: str
+
+
+class _Manifest(pydantic.BaseModel):
+    """What is saved. Every file has a name that is used once, so that a manifest means one state or none."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal[1]
+    scope: str
+    unit: str
+    embedder: str
+    dimension: int
+    mark: int
+    digest: str
+    rows: int
+    columns: _File
+    parts: tuple[_File, ...] = pydantic.Field(strict=False)
+
+
+class _UnusableError(Exception):
+    """Why what is saved cannot be used."""
+
+
+class Sidecar:
+    """The saved index of one unit in one scope, in a folder that other scopes and processes use too.
+
+    Only approximate parts are saved: what else there is, is read from the store faster than it could be checked.
+    """
+
+    def __init__(self, folder: Path, scope: str, unit: Unit, *, embedder_id: str, dimension: int) -> None:
+        """``folder``: ``beside(bank file)``; it is made by the first ``save``."""
+        self._folder = folder
+        self._scope = scope
+        self._unit = unit
+        self._embedder = embedder_id
+        self._dimension = dimension
+        self._key = hashlib.blake2b(f"{unit}\0{scope}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        self._manifest = folder / f"{self._key}.json"
+        self._saved: tuple[tuple[ApproximateRows, _File], ...] = ()
+
+    def load(self, digest: Callable[[int], str]) -> VectorIndex | None:
+        """The index as it was saved, ready for ``changes(after=index.view.mark)``; None where there is no use for it.
+
+        ``digest(mark)`` is the store's, for this scope. Nothing is used, and one line in the log says why, when a file
+        is missing, is not what was written, is of another embedder, or tells another history than the store does.
+        Reads every byte once; vectors stay in the file and are mapped, shared with other processes.
+        """
+        if not self._manifest.exists():
+            return None
+        try:
+            return VectorIndex(self._dimension, begin=self._read(digest))
+        except (_UnusableError, OSError) as exc:
+            _log.warning("%s: the saved index is not used, and made again from the bank: %s", self._manifest, exc)
+            return None
+
+    def save(self, view: IndexView, digest: Callable[[int], str]) -> bool:
+        """Save the approximate parts of ``view``; False, and nothing is written, where it has none, or saved them.
+
+        Takes some seconds for a million rows: hold no lock. Safe beside other processes, and threads with a ``Sidecar``
+        of their own: the last one to end wins. Raises ``StorageError`` where the disk refuses; what was saved before
+        stays in use.
+        """
+        if not view.parts or [part for part, _ in self._saved] == list(view.parts):
+            return False
+        known = {id(part): file for part, file in self._saved if (self._folder / file.name).exists()}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            parts = tuple((part, known.get(id(part)) or self._write_part(part)) for part in view.parts)
+            rows = view.parts[-1].stop
+            mark = int(view.columns.seqs[rows - 1])
+            manifest = _Manifest(
+                format=1,
+                scope=self._scope,
+                unit=self._unit,
+                embedder=self._embedder,
+                dimension=self._dimension,
+                mark=mark,
+                digest=digest(mark),
+                rows=rows,
+                columns=self._write_columns(view.columns, rows, mark),
+                parts=tuple(file for _, file in parts),
+            )
+            replaced = self._names()
+            temporary = self._temporary()
+            temporary.write_text(manifest.model_dump_json(), encoding="utf-8")
+            self._settle(temporary, self._manifest)
+            self._sweep(replaced)
+        except OSError as exc:
+            raise StorageError(f"{self._folder}: the index cannot be saved ({exc}); make room, or delete it") from exc
+        self._saved = parts
+        return True
+
+    def discard(self) -> None:
+        """Forget what is saved: after a re-index, or where it is not trusted. Raises ``StorageError``."""
+        self._saved = ()
+        try:
+            self._manifest.unlink(missing_ok=True)
+            for path in self._folder.glob(f"{self._key}-*"):
+                path.unlink(missing_ok=True)
+        except OSError as exc:
+            raise StorageError(f"{self._folder}: the saved index cannot be removed ({exc}); delete it") from exc
+
+    def _read(self, digest: Callable[[int], str]) -> IndexView:
+        try:
+            manifest = _Manifest.model_validate_json(self._manifest.read_bytes())
+        except pydantic.ValidationError as exc:
+            raise _UnusableError(f"its manifest cannot be read, {exc.error_count()} errors") from None
+        for what, is_, expected in (
+            ("scope", manifest.scope, self._scope),
+            ("unit", manifest.unit, self._unit),
+            ("embedder", manifest.embedder, self._embedder),
+            ("dimension", manifest.dimension, self._dimension),
+            ("history", manifest.digest, digest(manifest.mark)),
+        ):
+            if is_ != expected:
+                raise _UnusableError(f"it is of another {what}: {is_!r}, where the bank has {expected!r}")
+        for file in (manifest.columns, *manifest.parts):
+            self._verify(file)
+        columns = self._read_columns(manifest)
+        parts: list[ApproximateRows] = []
+        for file in manifest.parts:
+            parts.append(self._read_part(file, parts[-1].stop if parts else 0))
+        if not parts or parts[-1].stop != manifest.rows:
+            raise _UnusableError(f"it holds {parts[-1].stop if parts else 0} rows, and says {manifest.rows}")
+        self._saved = tuple(zip(parts, manifest.parts, strict=True))
+        dead = int(np.count_nonzero(columns.ended != ALIVE))
+        tail = ExactRows(manifest.rows, manifest.rows, (), self._dimension)
+        return IndexView(manifest.mark, columns, tuple(parts), tail, dead)
+
+    def _verify(self, file: _File) -> None:
+        path = self._folder / file.name
+        size = path.stat().st_size
+        if size != file.size:
+            raise _UnusableError(f"{file.name} has {size} bytes, and should have {file.size}")
+        if _hash(path) != file.xxh3_64:
+            raise _UnusableError(f"{file.name} is not what was written")
+
+    def _read_part(self, file: _File, start: int) -> ApproximateRows:
+        engine = faiss()
+        try:  # its bytes have been found to be those that FAISS wrote here
+            index = engine.read_index(str(self._folder / file.name), _mapped())
+        except RuntimeError as exc:
+            raise _UnusableError(f"{file.name} cannot be read: {str(exc).splitlines()[0]}") from None
+        if not isinstance(index, engine.IndexIVFScalarQuantizer) or index.d != self._dimension:
+            raise _UnusableError(f"{file.name} is another kind of index")
+        return ApproximateRows(start, index)
+
+    def _write_part(self, part: ApproximateRows) -> _File:
+        engine = faiss()
+        temporary = self._temporary()
+        try:
+            engine.write_index(part.index, str(temporary))
+            # What FAISS could not write when it closed the file, it does not tell.
+            written = engine.read_index(str(temporary), _mapped())
+        except RuntimeError as exc:
+            temporary.unlink(missing_ok=True)
+            raise OSError(str(exc).splitlines()[0]) from exc
+        if written.ntotal != part.index.ntotal:
+            raise OSError(f"{temporary} was not written whole")
+        return self._named(temporary, "faiss")
+
+    def _read_columns(self, manifest: _Manifest) -> Columns:
+        rows = manifest.rows
+        data = (self._folder / manifest.columns.name).read_bytes()
+        if rows < 1 or len(data) != 25 * rows:
+            raise _UnusableError(f"{manifest.columns.name} is not for {rows} rows")
+        seqs, tasks, ended = np.frombuffer(data, "<i8", 3 * rows).astype(np.int64).reshape(3, rows)
+        successes = np.frombuffer(data, np.uint8, rows, 24 * rows).astype(np.bool_)
+        return Columns(rows, seqs, tasks, successes, ended)
+
+    def _write_columns(self, columns: Columns, rows: int, mark: int) -> _File:
+        temporary = self._temporary()
+        ended = np.where(columns.ended[:rows] > mark, ALIVE, columns.ended[:rows])
+        with temporary.open("wb") as file:
+            for numbers in (columns.seqs[:rows], columns.tasks[:rows], ended):
+                file.write(numbers.astype("<i8").tobytes())
+            file.write(columns.successes[:rows].astype(np.uint8).tobytes())
+        return self._named(temporary, "columns")
+
+    def _temporary(self) -> Path:
+        return self._folder / f"{self._key}-{secrets.token_hex(8)}.tmp"
+
+    def _named(self, temporary: Path, kind: str) -> _File:
+        """The written file under its name for good."""
+        path = temporary.with_suffix(f".{kind}")
+        file = _File(name=path.name, size=temporary.stat().st_size, xxh3_64=_hash(temporary))
+        self._settle(temporary, path)
+        return file
+
+    def _settle(self, temporary: Path, path: Path) -> None:
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        if os.name == "posix":
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _names(self) -> set[str]:
+        """The files that the present manifest names."""
+        try:
+            manifest = _Manifest.model_validate_json(self._manifest.read_bytes())
+        except (OSError, pydantic.ValidationError):
+            return set()
+        return {file.name for file in (manifest.columns, *manifest.parts)}
+
+    def _sweep(self, replaced: set[str]) -> None:
+        """Remove what the manifest before this one named, and what a process that died left behind."""
+        named = self._names()
+        for path in self._folder.glob(f"{self._key}-*"):
+            with contextlib.suppress(OSError):  # gone already, or, on Windows, mapped by another process
+                old = time.time() - path.stat().st_mtime > _STRAY
+                if path.name not in named and (old or path.name in replaced):
+                    path.unlink()
+
+
+def beside(bank: Path) -> Path:
+    """The folder of a bank file's index files."""
+    return bank.with_name(bank.name + ".index")
+
+
+def _mapped() -> int:
+    """How FAISS reads a file: where the system lets a mapped file be removed, lists stay in it."""
+    return int(faiss().IO_FLAG_MMAP_IFC) if os.name == "posix" else 0
+
+
+def _hash(path: Path) -> str:
+    digest = xxhash.xxh3_64()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

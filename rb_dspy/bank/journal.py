@@ -1,0 +1,105 @@
+"""The journal's hash chain: what is hashed, byte for byte, so that equal histories have equal digests in every store.
+
+An entry is made of a number, a kind, a subject, a note, a time, and a digest of what was stored:
+
+========================  ==================  =====================  ========================  ===================
+kind                      subject             note                   created_at                content
+========================  ==================  =====================  ========================  ===================
+``append``                experience id       the experience's       the experience's          content_of_append
+``edit``                  item id             as given               ``admission.now()``         content_of_edit
+``delete``, ``rollback``  ``source.name``     as given               ``admission.now()``         content_of_removal
+========================  ==================  =====================  ========================  ===================
+
+A call that changes nothing makes no entry: an append of a known id, a removal that ends no row. Vectors are no part of
+the chain, since a re-index replaces them and what was learned stays the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import pydantic
+from pydantic_core import PydanticSerializationError
+
+from rb_dspy.bank.interface import NewExperience
+from rb_dspy.schema import ChangeKind, Task, Trajectory, Verdict
+
+_PAYLOAD = 1
+"""Version of the payload's layout."""
+
+_json = json.JSONEncoder(separators=(",", ":")).encode  # ASCII: a lone surrogate has no UTF-8
+
+
+class Payload(pydantic.BaseModel):
+    """What happened in an experience. Not-a-number and infinity, which a task's arguments may hold, are kept."""
+
+    model_config = pydantic.ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    v: int
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def payload_json(new: NewExperience) -> bytes:
+    """Task, trajectories and verdicts as JSON; equal values give equal bytes. ``payload`` reads it."""
+    given = Payload.model_construct(v=_PAYLOAD, task=new.task, trajectories=new.trajectories, verdicts=new.verdicts)
+    try:
+        return Payload.__pydantic_serializer__.to_json(given)
+    except PydanticSerializationError:  # a lone surrogate
+        return _json(given.model_dump()).encode("ascii")
+
+
+def payload(data: bytes) -> Payload:
+    """What ``payload_json`` wrote. Raises ``ValueError`` for anything else."""
+    try:
+        return Payload.model_validate_json(data)
+    except pydantic.ValidationError:  # lone surrogates and deep nesting are no JSON to pydantic
+        return Payload.model_validate(json.loads(data))
+
+
+def content_of_append(new: NewExperience, item_ids: Sequence[str], payload: bytes) -> bytes:
+    """Digest of an experience; ``item_ids``, aligned with ``new.items``, are those that the items were stored under."""
+    items = [(id, item.digest) for id, item in zip(item_ids, new.items, strict=True)]
+    return append_content(
+        new.id, new.run_id, new.distiller, new.origin, new.label, new.polarity, new.shown, items, payload
+    )
+
+
+def append_content(
+    id: str,
+    run_id: str,
+    distiller: str,
+    origin: str,
+    label: str,
+    polarity: str,
+    shown: Sequence[str],
+    items: Sequence[tuple[str, str]],
+    payload: bytes,
+) -> bytes:
+    """``content_of_append`` from what is stored. ``items``: id and digest of each item as it was born, in order."""
+    said = _json([id, run_id, distiller, origin, label, polarity, shown, items])
+    return hashlib.sha256(said.encode("ascii") + b"\n" + payload).digest()
+
+
+def content_of_edit(id: str, digest: str, ended: Sequence[int]) -> bytes:
+    """Digest of an edit: the new text's digest, and the numbers of the rows that it ended, ascending.
+
+    The new rows have the numbers that follow the entry's, in the order of the rows they stand for.
+    """
+    return hashlib.sha256(_json([id, digest, ended]).encode("ascii")).digest()
+
+
+def content_of_removal(experiences: Sequence[int], items: Sequence[int]) -> bytes:
+    """Digest of a delete or a rollback: the numbers of the experience rows and item rows that it ended, ascending."""
+    return hashlib.sha256(_json([experiences, items]).encode("ascii")).digest()
+
+
+def entry_hash(
+    previous: bytes, seq: int, kind: ChangeKind, subject: str, note: str, created_at: str, content: bytes
+) -> bytes:
+    """Hash of an entry after ``previous``, which is empty for the first: 32 bytes. ``BankStore.digest`` is its hex."""
+    entry = _json([seq, kind, subject, note, created_at, content.hex()])
+    return hashlib.sha256(previous + entry.encode("ascii")).digest()

@@ -1,0 +1,297 @@
+"""A store of banks in memory: what ``:memory:`` banks are kept in, and what forks and snapshots are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Literal
+
+from rb_dspy.bank import vectors
+from rb_dspy.bank.interface import (
+    UNITS,
+    BankStats,
+    BankStore,
+    Changes,
+    Finding,
+    Match,
+    NewExperience,
+    NewItem,
+    Source,
+    Unit,
+    further,
+)
+from rb_dspy.bank.memory import writes as memory_writes
+from rb_dspy.bank.memory.rows import FOREVER
+from rb_dspy.bank.memory.stats import stats
+from rb_dspy.bank.memory.timeline import Timeline
+from rb_dspy.bank.memory.underlay import Underlay
+from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
+
+_BATCH = 500
+"""Texts that are embedded at once."""
+
+
+class MemoryStore:
+    """See ``BankStore``. Ends with the process; safe to use from threads. What it is given is kept, not copied.
+
+    With a ``base`` it is an overlay: ``scope`` of the base as it was at ``at`` (None: as it is now), and what happens
+    here goes on from that number. Neither sees what happens to the other later. Making one copies nothing and takes
+    microseconds, whatever the size of the base; what is read from the base is read there each time. It has this one
+    scope, no rollouts that wait in the base, and the base's embedder; ``changes`` gives only what happened here, its
+    statistics are counted from lists, and ``removed`` in them is what was removed here. ``close`` does not close the
+    base. With ``read_only`` every write raises ``StorageError``.
+
+    Raises ``InputError`` for an ``at`` that the scope has not reached, and ``UnknownScope``.
+    """
+
+    def __init__(
+        self,
+        base: BankStore | None = None,
+        scope: str | None = None,
+        at: int | None = None,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._base = base
+        self._read_only = read_only
+        self._lock = threading.RLock()
+        self._version = 0
+        self._embedder: tuple[str, int] | None = None
+        self._timelines: dict[str, Timeline] = {}
+        self._location = ":memory:"
+        if (base is None) != (scope is None):
+            raise InputError(
+                "an overlay needs a base and one of its scopes; give both, or neither for a store of its own"
+            )
+        if base is not None and scope is not None:
+            under = Underlay(base, scope, at)
+            self._timelines[scope] = Timeline(scope, under)
+            self._location = f"{base.location}@{under.at}"
+
+    @property
+    def location(self) -> str:
+        """``:memory:``, or where the base is and the number that it is seen at."""
+        return self._location
+
+    @property
+    def base(self) -> BankStore | None:
+        """What this is an overlay of."""
+        return self._base
+
+    def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
+        with self._lock:
+            if self._base is not None:
+                self._embedder = self._base.bind(embedder_id, dimension)
+            elif self._embedder is None:
+                self._embedder = embedder_id, dimension
+            return self._embedder
+
+    def scopes(self) -> list[str]:
+        with self._lock:
+            return sorted(self._timelines)
+
+    def add_scope(self, scope: str) -> None:
+        with self._lock:
+            if scope not in self._timelines:
+                if self._base is not None:
+                    raise InputError(f"{self.location}: has one scope only, not {scope!r}; add it to the bank itself")
+                self._timelines[scope] = Timeline(scope, Underlay(None, scope, None))
+                self._version += 1
+
+    # What is written
+
+    def append(self, scope: str, batch: Sequence[NewExperience]) -> list[Experience]:
+        packed = [memory_writes.packed(new) for new in batch]
+        with self._lock:
+            timeline = self._writing(scope)
+            self._check_embedder()
+            return memory_writes.append(timeline, packed)
+
+    def hold(self, ingestion: Ingestion) -> Ingestion:
+        with self._lock:
+            held = self._writing(ingestion.scope).ingestions
+            held[ingestion.id] = kept = further(held.get(ingestion.id), ingestion)
+            return kept
+
+    def drop(self, scope: str, id: str) -> None:
+        with self._lock:
+            self._writing(scope).ingestions.pop(id, None)
+
+    def edit(self, scope: str, id: str, new: NewItem, vector: Vectors, *, note: str) -> MemoryItem:
+        with self._lock:
+            timeline = self._writing(scope)
+            self._check_embedder()
+            return memory_writes.edit(timeline, id, new, vector, note)
+
+    def remove(
+        self,
+        scope: str,
+        *,
+        kind: Literal["delete", "rollback"],
+        source: Source,
+        descendants: bool,
+        note: str,
+        dry_run: bool = False,
+    ) -> Removal:
+        with self._lock:
+            timeline = self._timeline(scope) if dry_run else self._writing(scope)
+            return memory_writes.remove(timeline, kind, source, descendants=descendants, note=note, dry_run=dry_run)
+
+    def snapshot(self, scope: str, name: str, created_at: str) -> Snapshot:
+        with self._lock:
+            timeline = self._writing(scope)
+            for known in timeline.snapshots():
+                if known.name == name:
+                    if known.seq == timeline.mark:
+                        return known
+                    raise InputError(
+                        f"scope {scope!r}: the name {name!r} is that of the state at {known.seq}, now it is"
+                        f" {timeline.mark}; choose another name"
+                    )
+            made = Snapshot(
+                name=name, scope=scope, seq=timeline.mark, digest=timeline.digest(timeline.mark), created_at=created_at
+            )
+            timeline.names[name] = made
+            return made
+
+    def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        if self._base is not None:
+            raise StorageError(f"{self.location}: has its base's vectors; re-index the bank itself, and fork it again")
+        made: dict[tuple[str, Unit, int], bytes] = {}
+        while True:  # until nothing was appended meanwhile
+            with self._lock:
+                missing = [
+                    (scope, unit, seq, text)
+                    for scope, timeline in self._timelines.items()
+                    for unit in UNITS
+                    for seq, text in timeline.texts(unit, after=0, limit=FOREVER)
+                    if (scope, unit, seq) not in made
+                ]
+                if not missing:
+                    for (scope, unit, seq), vector in made.items():
+                        self._timelines[scope].replace_vector(unit, seq, vector)
+                    self._embedder = embedder_id, dimension
+                    self._version += 1
+                    return len(made)
+            for start in range(0, len(missing), _BATCH):
+                page = missing[start : start + _BATCH]
+                rows = embed([text for *_, text in page])
+                for (scope, unit, seq, _), row in zip(page, rows, strict=True):
+                    made[scope, unit, seq] = vectors.packed(row)
+
+    # What is read
+
+    def mark(self, scope: str) -> int:
+        with self._lock:
+            return self._timeline(scope).mark
+
+    def have(self, scope: str, ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            return self._timeline(scope).have(ids)
+
+    def experience(self, scope: str, id: str, at: int | None = None) -> Experience | None:
+        with self._lock:
+            return self._timeline(scope).experience(id, at)
+
+    def latest(self, scope: str, task_id: str, at: int | None = None) -> Experience | None:
+        with self._lock:
+            return self._timeline(scope).latest(task_id, at)
+
+    def experiences(self, scope: str, *, after: int, limit: int, at: int | None = None) -> list[Experience]:
+        with self._lock:
+            return list(islice(self._timeline(scope).experiences(after, at), limit))
+
+    def item(self, scope: str, id: str, at: int | None = None) -> MemoryItem | None:
+        with self._lock:
+            return self._timeline(scope).item(id, at)
+
+    def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
+        with self._lock:
+            return self._timeline(scope).items(at)
+
+    def count(self, scope: str, at: int | None = None) -> int:
+        with self._lock:
+            return self._timeline(scope).count(at)
+
+    def task_ids(self, scope: str, at: int | None = None) -> set[str]:
+        with self._lock:
+            return self._timeline(scope).task_ids(at)
+
+    def ingestions(self, scope: str) -> list[Ingestion]:
+        with self._lock:
+            return list(self._timeline(scope).ingestions.values())
+
+    def snapshots(self, scope: str) -> list[Snapshot]:
+        with self._lock:
+            return self._timeline(scope).snapshots()
+
+    def history(self, scope: str, id: str) -> list[Change]:
+        with self._lock:
+            return self._timeline(scope).history(id)
+
+    def changes(self, scope: str, unit: Unit, *, after: int, limit: int) -> Changes:
+        with self._lock:
+            timeline = self._timeline(scope)
+            if self._embedder is not None:
+                dimension = self._embedder[1]
+            elif self._base is not None:
+                dimension = self._base.changes(scope, unit, after=timeline.under.at, limit=1).added.vectors.shape[1]
+            else:
+                dimension = 1  # nothing says, and there is nothing
+            return timeline.changes(unit, dimension, after=after, limit=limit)
+
+    def version(self) -> int:
+        return self._version
+
+    def texts(self, scope: str, unit: Unit, *, after: int, limit: int) -> list[tuple[int, str]]:
+        with self._lock:
+            return self._timeline(scope).texts(unit, after=after, limit=limit)
+
+    def matches(self, scope: str, unit: Unit, seqs: Sequence[int], at: int | None = None) -> dict[int, Match]:
+        with self._lock:
+            return self._timeline(scope).matches(unit, seqs, at)
+
+    def digest(self, scope: str, at: int) -> str:
+        with self._lock:
+            return self._timeline(scope).digest(at)
+
+    def stats(self, scope: str) -> BankStats:
+        with self._lock:
+            timeline = self._timeline(scope)
+            if self._base is not None and self._embedder is None:
+                below = self._base.stats(scope)
+                return stats(timeline, (below.embedder, below.dimension))
+            return stats(timeline, self._embedder or ("", 0))
+
+    def check(self) -> Iterator[Finding]:
+        """Nothing rots in memory."""
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing to let go of: forks may live on."""
+
+    def _timeline(self, scope: str) -> Timeline:
+        if scope not in self._timelines:
+            raise UnknownScope(f"{self.location}: no scope {scope!r}")
+        return self._timelines[scope]
+
+    def _writing(self, scope: str) -> Timeline:
+        """The scope, to be changed."""
+        timeline = self._timeline(scope)
+        if self._read_only:
+            raise StorageError(f"{self.location}: a snapshot is read-only; fork() it, or open the bank without at")
+        self._version += 1
+        return timeline
+
+    def _check_embedder(self) -> None:
+        """What is stored here has to be of the base's embedder."""
+        if self._base is not None and self._embedder is not None:
+            now, _ = self._base.bind(*self._embedder)
+            if now != self._embedder[0]:
+                raise EmbedderMismatch(
+                    f"{self.location}: forked from a bank of {self._embedder[0]!r}, which is now of {now!r};"
+                    " fork it again"
+                )

@@ -1,0 +1,232 @@
+"""From a query to what is shown: rank, and put the winners into words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from rb_dspy.bank.embedding import embed
+from rb_dspy.bank.following import Follower, LexicalFollower
+from rb_dspy.bank.index.fusion import fused
+from rb_dspy.bank.index.layered import LayeredIndex
+from rb_dspy.bank.index.sidecar import Sidecar
+from rb_dspy.bank.index.vector import VectorIndex
+from rb_dspy.bank.index.view import Hit, View
+from rb_dspy.bank.interface import UNITS, BankStore, Finding, Unit, task_key
+from rb_dspy.errors import InputError, StorageError
+from rb_dspy.protocols import Embedder
+from rb_dspy.schema import Polarity, Retrieved, visible
+
+Mode = Literal["dense", "lexical", "hybrid"]
+"""What decides: the embedder's cosine, the words that are shared (BM25), or both by reciprocal rank."""
+
+_DEPTH = 50
+"""How far down each ranking is read before two are fused; 4 k where that is more."""
+
+_PAGE = 500
+"""Winners that are looked up at once: databases take only so many parameters."""
+
+_ROWS = 20_000
+
+Ranking = Callable[[int, Collection[int]], list[Hit]]
+"""The best rows: how many, and which row numbers to leave out."""
+
+
+class Finder:
+    """Finds in one scope of a store. Safe to use from threads."""
+
+    def __init__(
+        self,
+        store: BankStore,
+        scope: str,
+        embedder: Embedder,
+        *,
+        folder: Path | None = None,
+        over: Finder | None = None,
+    ) -> None:
+        """``folder``: where indexes are saved; None, nowhere. ``over``: the finder of what ``store`` is a fork of."""
+        self._store = store
+        self._scope = scope
+        self._embedder = embedder
+        self._folder = folder
+        self._over = over
+        self._born = store.mark(scope) if over else 0
+        self._followers: dict[Unit, Follower] = {}
+        self._words = {unit: LexicalFollower(store, scope, unit) for unit in UNITS}
+        self._making = threading.Lock()
+        self._retired = False
+
+    def view(self, unit: Unit) -> View:
+        """The vectors of everything that was committed before this call."""
+        return (self._followers.get(unit) or self._made(unit)).view()
+
+    def build(self) -> None:
+        """Make the indexes new, as fast as they get, and save them."""
+        for unit in UNITS:
+            if sidecar := self._sidecar(unit):
+                sidecar.discard()
+            self._made(unit).build()
+
+    def anew(self, embedder: Embedder) -> Finder:
+        """A finder that takes the place of this one, which retires."""
+        self.retire()
+        return Finder(self._store, self._scope, embedder, folder=self._folder)
+
+    def check(self) -> list[Finding]:
+        """Whether the indexes hold what the store does."""
+        return [finding for unit in UNITS for finding in self._differences(unit)]
+
+    def retire(self) -> None:
+        """Find nothing more; forks of this find nothing more than they looked for already."""
+        with self._making:
+            self._retired = True
+        for follower in self._followers.values():
+            follower.retire()
+
+    def find(
+        self,
+        query: str,
+        k: int,
+        unit: Unit,
+        min_score: float | None,
+        exclude_tasks: Collection[str],
+        polarity: Polarity | None,
+        mode: Mode,
+    ) -> list[Retrieved]:
+        """See ``MemoryBank.retrieve``."""
+        _check(query, k, unit, min_score, exclude_tasks, polarity, mode)
+        if k == 0:
+            return []
+        view = self.view(unit)
+        if not len(view):
+            return []
+        text = visible(query)
+        excluded = [task_key(task) for task in exclude_tasks]
+        rankings: list[Ranking] = []
+        if mode != "lexical":
+            (vector,) = embed(self._embedder, [text], self._embedder.dimension)
+
+            def dense(number: int, hidden: Collection[int]) -> list[Hit]:
+                return view.search(
+                    vector, number, exclude_tasks=excluded, polarity=polarity, hidden=hidden, min_score=min_score
+                )
+
+            rankings.append(dense)
+        if mode != "dense":
+            words = self._words[unit].up_to(view.mark)
+
+            def lexical(number: int, hidden: Collection[int]) -> list[Hit]:
+                allowed = partial(view.allowed, exclude_tasks=excluded, polarity=polarity, hidden=hidden)
+                return words.search(text, number, allowed)
+
+            rankings.append(lexical)
+        return self._shown(k, unit, view.mark, rankings[0] if len(rankings) == 1 else _both(rankings))
+
+    def _shown(self, k: int, unit: Unit, mark: int, ranking: Ranking) -> list[Retrieved]:
+        """The ``k`` best in words. Damaged rows give way to the next best; an item's several rows are one winner."""
+        damaged: set[int] = set()
+        wanted = k
+        while True:
+            hits = ranking(wanted, damaged)
+            found: dict[str, Retrieved] = {}
+            before = len(damaged)
+            for start in range(0, len(hits), _PAGE):
+                page = hits[start : start + _PAGE]
+                matches = self._store.matches(self._scope, unit, [hit.seq for hit in page], mark)
+                for hit in page:
+                    match = matches.get(hit.seq)
+                    if match is None:
+                        damaged.add(hit.seq)
+                        continue
+                    key = match.items[0].id if unit == "item" else match.experience_id
+                    if key not in found:
+                        found[key] = Retrieved.model_construct(
+                            score=hit.score,
+                            experience_id=match.experience_id,
+                            task_id=match.task_id,
+                            instruction=match.instruction,
+                            items=match.items,
+                        )
+            if len(found) >= k or (len(hits) < wanted and len(damaged) == before):
+                return list(found.values())[:k]
+            if len(damaged) == before:
+                wanted *= 2
+
+    def _made(self, unit: Unit) -> Follower:
+        with self._making:
+            if self._retired:
+                raise StorageError(
+                    f"{self._store.location}: closed or re-indexed meanwhile; open it, or fork it, again"
+                )
+            if unit not in self._followers:
+                dimension = self._embedder.dimension
+                # Made when somebody looks: most forks are never read in more than one unit.
+                layered = self._over and LayeredIndex(self._over.view(unit).at(self._born), dimension)
+                index = layered or VectorIndex(dimension)
+                self._followers[unit] = Follower(self._store, self._scope, unit, index, self._sidecar(unit))
+            return self._followers[unit]
+
+    def _sidecar(self, unit: Unit) -> Sidecar | None:
+        if self._folder is None:
+            return None
+        embedder = self._embedder
+        return Sidecar(self._folder, self._scope, unit, embedder_id=embedder.id, dimension=embedder.dimension)
+
+    def _differences(self, unit: Unit) -> Iterator[Finding]:
+        """Rows that only the index has, or only the store."""
+        if self._over is not None:
+            return
+        mark, more = 0, True
+        born, ended = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        while more:
+            changes = self._store.changes(self._scope, unit, after=mark, limit=_ROWS)
+            born.append(changes.added.seqs)
+            ended.append(changes.ended[:, 0])
+            mark, more = changes.mark, len(changes.added) == _ROWS
+        view = self.view(unit).at(mark)
+        alive = np.setdiff1d(np.concatenate(born), np.concatenate(ended))
+        missing = alive[~view.allowed(alive.tolist())]
+        surplus = len(view) - (len(alive) - len(missing))
+        for number, what in ((len(missing), "rows of the store are missing"), (surplus, "rows are not in the store")):
+            if number:
+                yield Finding(
+                    severity="error",
+                    kind="index",
+                    where=f"{self._scope}: {unit} index",
+                    what=f"{number} {what}",
+                    remedy="rb-dspy bank reindex makes it new",
+                )
+
+
+def _both(rankings: list[Ranking]) -> Ranking:
+    def hybrid(number: int, hidden: Collection[int]) -> list[Hit]:
+        depth = max(_DEPTH, 4 * number)
+        return fused([ranking(depth, hidden) for ranking in rankings], number)
+
+    return hybrid
+
+
+def _check(
+    query: str,
+    k: int,
+    unit: Unit,
+    min_score: float | None,
+    exclude_tasks: Collection[str],
+    polarity: Polarity | None,
+    mode: Mode,
+) -> None:
+    if unit not in UNITS:
+        raise InputError(f"unit {unit!r}: expected 'experience' or 'item'")
+    if mode not in get_args(Mode):
+        raise InputError(f"mode {mode!r}: expected 'dense', 'lexical' or 'hybrid'")
+    if polarity not in (None, "success", "failure"):
+        raise InputError(f"polarity {polarity!r}: expected 'success', 'failure' or None")
+    if not isinstance(query, str) or isinstance(exclude_tasks, str) or k < 0:
+        raise InputError("retrieve takes a text, k of at least 0, and a collection of task ids to exclude")
+    if min_score is not None and mode != "dense":
+        raise InputError(f"min_score is a cosine, and mode {mode!r} ranks by something else; leave it out")

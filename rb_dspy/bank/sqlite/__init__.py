@@ -1,0 +1,1 @@
+"""The store that lives in one SQLite file."""

@@ -1,0 +1,96 @@
+"""Rows that belong together: items and their experiences, vectors and what they stand for, counters, snapshots."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from rb_dspy.bank.interface import Finding, Severity
+from rb_dspy.bank.sqlite import keys
+from rb_dspy.bank.sqlite.scoped import Scope
+
+_ONE_BY_ONE = "nothing needs to be done; imported into another bank it gets one"
+_COPY = "restore the file from a copy, or export what can be read and import it into a new bank"
+
+_Query = tuple[Severity, str, str, str, str]
+
+# Severity, kind, what, remedy, and a query that gives what is wrong, by id.
+_QUERIES: tuple[_Query, ...] = (
+    (
+        *("error", "orphan", "belongs to an experience that is not there", _COPY),
+        "SELECT 'item ' || i.id FROM items AS i LEFT JOIN experiences AS e ON e.key = i.experience"
+        " AND e.scope_id = i.scope_id WHERE i.key > :base AND i.key <= :last AND e.key IS NULL",
+    ),
+    (
+        *("error", "orphan", "carries another scope in its key", _COPY),
+        "SELECT 'item ' || id FROM items WHERE key > :base AND key <= :last AND scope_id <> :scope"
+        " UNION ALL SELECT 'experience ' || id FROM experiences WHERE key > :base AND key <= :last"
+        " AND scope_id <> :scope",
+    ),
+    (
+        *("error", "orphan", "is a vector of nothing", _COPY),
+        f"SELECT 'item number ' || (v.key & {keys.LAST}) FROM item_vectors AS v LEFT JOIN items AS o ON o.key = v.key"
+        " WHERE v.key > :base AND v.key <= :last AND o.key IS NULL"
+        f" UNION ALL SELECT 'experience number ' || (v.key & {keys.LAST}) FROM experience_vectors AS v"
+        " LEFT JOIN experiences AS o ON o.key = v.key WHERE v.key > :base AND v.key <= :last AND o.key IS NULL",
+    ),
+    (
+        *("error", "vector", "has no vector and cannot be found", _COPY),
+        "SELECT DISTINCT 'item ' || i.id FROM items AS i LEFT JOIN item_vectors AS v ON v.key = i.key"
+        " WHERE i.key > :base AND i.key <= :last AND v.key IS NULL",
+    ),
+    (
+        *("error", "vector", "has ended at another number than its vector", _COPY),
+        "SELECT DISTINCT 'item ' || i.id FROM items AS i JOIN item_vectors AS v ON v.key = i.key"
+        " WHERE i.key > :base AND i.key <= :last AND i.ended IS NOT v.ended",
+    ),
+    (
+        *("error", "vector", "has nothing to show, and its vector is still searched", _COPY),
+        "SELECT 'experience ' || e.id FROM experience_vectors AS v JOIN experiences AS e ON e.key = v.key"
+        " WHERE v.key > :base AND v.key <= :last AND v.ended IS NULL AND (e.ended IS NOT NULL"
+        " OR EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key)"
+        " AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key AND i.ended IS NULL))",
+    ),
+    (
+        *("warning", "vector", "has items and no vector of its own: its items are found one by one only", _ONE_BY_ONE),
+        "SELECT 'experience ' || e.id FROM experiences AS e LEFT JOIN experience_vectors AS v ON v.key = e.key"
+        " AND v.ended IS NULL WHERE e.key > :base AND e.key <= :last AND e.ended IS NULL AND v.key IS NULL"
+        " AND EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key AND i.ended IS NULL)",
+    ),
+    (
+        *("warning", "orphan", "was shown to an agent, and this scope never had it", "nothing needs to be done"),
+        "SELECT DISTINCT 'item ' || x.item_id FROM exposures AS x WHERE x.experience > :base AND x.experience <= :last"
+        " AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.scope_id = :scope AND i.id = x.item_id)",
+    ),
+    (
+        *("warning", "pending", "was learned from, and waits to be learned from", "it goes when it is admitted again"),
+        "SELECT 'ingestion ' || w.id FROM ingestions AS w JOIN experiences AS e ON e.scope_id = w.scope_id"
+        " AND e.id = w.id WHERE w.scope_id = :scope",
+    ),
+    (
+        *("error", "row", "stands below numbers that were given out: the next append would fail", _COPY),
+        "SELECT 'its counter' FROM scopes AS s WHERE s.id = :scope AND s.seq < max("
+        + ", ".join(
+            f"(SELECT coalesce(max(key), 0) & {keys.LAST} FROM {table} WHERE key > :base AND key <= :last)"
+            for table in ("experiences", "items", "journal")
+        )
+        + ")",
+    ),
+    (
+        *("error", "snapshot", "names a state whose history is another one now", "see what the journal's entries say"),
+        "SELECT 'snapshot ' || p.name FROM snapshots AS p WHERE p.scope_id = :scope AND p.digest <> coalesce("
+        "(SELECT lower(hex(j.hash)) FROM journal AS j WHERE j.key > :base AND j.key <= :base + p.seq"
+        " ORDER BY j.key DESC LIMIT 1), '')",
+    ),
+)
+
+
+def links(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
+    """One finding for each thing that is wrong."""
+    given = {"scope": scope.id, "base": scope.base, "last": scope.base + keys.LAST}
+    for severity, kind, what, remedy, query in _QUERIES:
+        for (name,) in connection.execute(query, given).fetchall():
+            where = f"scope {scope.name!r}: {name}"
+            yield Finding.model_validate(
+                {"severity": severity, "kind": kind, "where": where, "what": what, "remedy": remedy}
+            )

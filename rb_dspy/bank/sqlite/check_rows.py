@@ -1,0 +1,99 @@
+"""Rows that cannot be read, or are not what they were when they were stored."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+
+from rb_dspy.bank import journal
+from rb_dspy.bank.interface import UNITS, Finding, Unit, task_key
+from rb_dspy.bank.sqlite import keys, rows
+from rb_dspy.bank.sqlite.compression import decompressed
+from rb_dspy.bank.sqlite.scoped import Scope
+from rb_dspy.bank.vectors import unpacked
+from rb_dspy.errors import CorruptBank
+from rb_dspy.schema import visible
+
+_FROM_A_COPY = "it is left out of what is read; restore the file from a copy, or delete it"
+
+
+def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
+    """One finding for each."""
+    yield from _experiences(connection, scope)
+    yield from _items(connection, scope)
+    for unit in UNITS:
+        yield from _vectors(connection, scope, unit)
+    yield from _ingestions(connection, scope)
+
+
+def _experiences(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
+    for id, task_id, template, instruction, payload in connection.execute(
+        "SELECT id, task_id, template, instruction, payload FROM experiences WHERE key > ? AND key <= ? ORDER BY key",
+        (scope.base, scope.base + keys.LAST),
+    ):
+        try:
+            task = journal.payload(decompressed(payload, task_id, instruction)).task
+            given = task.id, None if task.template is None else visible(task.template), task.instruction
+            if given != (task_id, template, instruction):
+                raise ValueError("the columns and the payload name another task")
+        except (zlib.error, ValueError, TypeError) as exc:
+            yield _row(f"scope {scope.name!r}: experience {id}", f"its task and rollouts cannot be read: {_said(exc)}")
+
+
+def _items(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
+    for key, id, digest, *texts in connection.execute(
+        "SELECT key, id, digest, title, description, content FROM items WHERE key > ? AND key <= ? ORDER BY key",
+        (scope.base, scope.base + keys.LAST),
+    ):
+        try:
+            sound = rows.text_is_sound(digest, *texts)
+        except TypeError:
+            sound = False
+        if not sound:
+            where = f"scope {scope.name!r}: item {id}"
+            yield _row(where, f"the text of number {keys.number(key)} is not the one that was stored")
+
+
+def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit) -> Iterator[Finding]:
+    table = rows.vectors_table(unit)
+    owner = "o.key" if unit == "experience" else "o.experience"
+    dimension = connection.execute("SELECT value FROM meta WHERE key = 'dimension'").fetchone()
+    size = int(dimension[0]) if dimension else 0
+    for key, id, task_id, polarity, task, success, crc, data in connection.execute(
+        f"SELECT v.key, o.id, e.task_id, e.polarity, v.task, v.success, v.crc, v.data FROM {table} AS v"
+        f" JOIN {unit}s AS o ON o.key = v.key JOIN experiences AS e ON e.key = {owner}"
+        " WHERE v.key > ? AND v.key <= ? ORDER BY v.key",
+        (scope.base, scope.base + keys.LAST),
+    ):
+        if len(data) != 2 * size:
+            what = f"has {len(data)} bytes, expected {2 * size}"
+        elif zlib.crc32(data) != crc or not unpacked(data, size)[1].all():
+            what = "is not the one that was stored"
+        elif (task, success) != (task_key(task_id), polarity == "success"):
+            what = "is filed under another task or verdict"
+        else:
+            continue
+        yield Finding(
+            severity="error",
+            kind="vector",
+            where=f"scope {scope.name!r}: {unit} {id}",
+            what=f"the vector of number {keys.number(key)} {what}",
+            remedy="run rb-dspy bank reindex, which makes all vectors again",
+        )
+
+
+def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
+    for id, payload in connection.execute("SELECT id, payload FROM ingestions WHERE scope_id = ?", (scope.id,)):
+        try:
+            rows.ingestion(payload, id, scope.location)
+        except CorruptBank as exc:
+            yield _row(f"scope {scope.name!r}: ingestion {id}", f"its rollouts cannot be read: {_said(exc)}")
+
+
+def _row(where: str, what: str) -> Finding:
+    return Finding(severity="error", kind="row", where=where, what=what, remedy=_FROM_A_COPY)
+
+
+def _said(exc: Exception) -> str:
+    return (str(exc).splitlines() or [type(exc).__name__])[0]

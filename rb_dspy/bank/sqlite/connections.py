@@ -1,0 +1,89 @@
+"""Connections for reading: as many as there are readers at once, kept for the next."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from rb_dspy.bank.sqlite import files as sqlite
+from rb_dspy.errors import StorageError
+
+T = TypeVar("T")
+
+
+class Readers:
+    """Raw connections that ``connect`` makes. Safe to use from threads; nothing is ever written through them."""
+
+    def __init__(self, location: str, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._location = location
+        self._connect = connect
+        self._idle: collections.deque[sqlite3.Connection] = collections.deque()
+        self._closed = False
+        self._process = os.getpid()
+        self._watcher: sqlite3.Connection | None = None
+        self._watching = threading.Lock()
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """What ``query`` gives; all that it reads is one consistent view of the file. It may be called twice."""
+        self.check()
+        with sqlite.translated(self._location):
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            try:
+                connection.execute("BEGIN")
+                found = query(connection)
+                connection.execute("ROLLBACK")
+            except BaseException as exc:
+                # An error keeps cursors alive, and these what they saw: whoever came next would read the past.
+                connection.close()
+                if isinstance(exc, sqlite3.OperationalError) and "Could not decode" in str(exc):
+                    return self.read_leniently(query)
+                raise
+            self._idle.append(connection)
+            if self._closed:
+                self._close_idle()
+            return found
+
+    def read_leniently(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """The same, but a text that is no UTF-8 is read with wrong letters in it, so that its digest gives it away."""
+        self.check()
+        with sqlite.translated(self._location), contextlib.closing(self._connect()) as connection:
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")
+            connection.execute("BEGIN")
+            return query(connection)
+
+    def version(self) -> int:
+        """``PRAGMA data_version``, always of the same connection: another one whenever any other has committed."""
+        self.check()
+        with self._watching, sqlite.translated(self._location):
+            if self._watcher is None:
+                self._watcher = self._connect()
+            return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Close those that are idle; the others when their readers are done."""
+        self._closed = True
+        with self._watching:
+            if self._watcher is not None:
+                self._watcher.close()
+                self._watcher = None
+        self._close_idle()
+
+    def check(self) -> None:
+        """Raises ``StorageError`` after ``close`` and in a forked process."""
+        if self._closed:
+            raise StorageError(f"{self._location}: this bank is closed; open it again")
+        if self._process != os.getpid():
+            raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+
+    def _close_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()

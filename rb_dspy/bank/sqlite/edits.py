@@ -1,0 +1,224 @@
+"""Bodies of the writes that end rows: an edit, a delete, a rollback."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rb_dspy.bank import journal
+from rb_dspy.bank.admission import now
+from rb_dspy.bank.interface import NewItem, Source, further, task_key
+from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
+from rb_dspy.bank.sqlite import item_queries, keys, rows
+from rb_dspy.bank.sqlite.scoped import Scope, State
+from rb_dspy.bank.sqlite.state import checked_embedder, scope_row
+from rb_dspy.errors import InputError
+from rb_dspy.schema import ChangeKind, Ingestion, MemoryItem, Removal
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Another text for an item: its live rows end, and for each a new one is born. Gives the item."""
+
+    location: str
+    scope: str
+    id: str
+    new: NewItem
+    vector: bytes
+    note: str
+    embedder: tuple[str, int] | None
+
+    def __call__(self, connection: sqlite3.Connection) -> MemoryItem:
+        id, new = self.id, self.new
+        checked_embedder(connection, self.embedder, self.location)
+        scope_id, seq, head = scope_row(connection, self.scope, self.location)
+        base = keys.base(scope_id)
+        live = connection.execute(
+            "SELECT i.key, i.experience, e.task_id, e.polarity FROM items AS i JOIN experiences AS e"
+            " ON e.key = i.experience WHERE i.scope_id = ? AND i.id = ? AND i.ended IS NULL ORDER BY i.key",
+            (scope_id, id),
+        ).fetchall()
+        if not live:
+            raise InputError(
+                f"{self.location}: scope {self.scope!r} has no item {id[:40]!r} to edit; give the id of one that"
+                " items() lists"
+            )
+        same = connection.execute(
+            "SELECT id FROM items WHERE key > ? AND key <= ? AND digest = ? AND ended IS NULL AND id <> ? LIMIT 1",
+            (base, base + seq, new.digest, id),
+        ).fetchone()
+        if same is not None:
+            raise InputError(f"{self.location}: item {same[0]} has this very text; delete one of the two instead")
+        number = seq + 1
+        ended = [keys.number(key) for key, _, _, _ in live]
+        _end(connection, "items", base, ended, number)
+        _end(connection, "item_vectors", base, ended, number)
+        for born, (_, experience, task_id, polarity) in enumerate(live, base + number + 1):
+            connection.execute(
+                "INSERT INTO items VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?)",
+                (born, scope_id, id, experience, new.digest, new.title, new.description, new.content),
+            )
+            connection.execute(
+                "INSERT INTO item_vectors (key, task, success, crc, data) VALUES (?, ?, ?, ?, ?)",
+                rows.vector_row(born, task_key(task_id), polarity == "success", self.vector),
+            )
+        content = journal.content_of_edit(id, new.digest, ended)
+        _enter(connection, scope_id, head, number, "edit", id, self.note, content, number + len(live))
+        edited = item_queries.item(connection, State(Scope(scope_id, self.scope, self.location), keys.LAST), id)
+        if edited is None:
+            raise rows.damaged(self.location, f"item {id}")
+        return edited
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The end of what ``source`` means. Gives what it took away, or would take away."""
+
+    location: str
+    scope: str
+    kind: Literal["delete", "rollback"]
+    source: Source
+    descendants: bool
+    note: str
+    dry_run: bool
+
+    def __call__(self, connection: sqlite3.Connection) -> Removal:
+        scope_id, seq, head = scope_row(connection, self.scope, self.location)
+        found = _Lineage(connection, scope_id)
+        going = closure(
+            found.experiences(self.source),
+            [self.source.name] if self.source.kind == "item" else [],
+            descendants=self.descendants,
+            rows_of_experience=found.rows_of_experience,
+            rows_of_item=found.rows_of_item,
+            viewers=found.viewers,
+        )
+        kept = [
+            rows.ingestion(payload, id, self.location)
+            for id, payload in connection.execute(
+                "SELECT id, payload FROM ingestions WHERE scope_id = ? ORDER BY position", (scope_id,)
+            ).fetchall()
+        ]
+        waiting = waiting_rollouts(kept, self.source, descendants=self.descendants, gone=going.items)
+        removal = Removal(
+            experiences=tuple(found.experience_ids(going.experiences)), items=going.items, ingestions=waiting
+        )
+        if not self.dry_run:
+            forgotten = [(scope_id, id) for id in waiting]
+            connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", forgotten)
+            if going.experiences or going.rows:
+                self._end(connection, scope_id, seq, head, going)
+        return removal
+
+    def _end(self, connection: sqlite3.Connection, scope_id: int, seq: int, head: bytes, going: Going) -> None:
+        base, number = keys.base(scope_id), seq + 1
+        _end(connection, "experiences", base, going.experiences, number)
+        _end(connection, "items", base, going.rows, number)
+        _end(connection, "experience_vectors", base, going.unindexed, number)
+        _end(connection, "item_vectors", base, going.rows, number)
+        content = journal.content_of_removal(going.experiences, going.rows)
+        _enter(connection, scope_id, head, number, self.kind, self.source.name, self.note, content, number)
+
+
+class _Lineage:
+    """What ``closure`` asks of one scope."""
+
+    def __init__(self, connection: sqlite3.Connection, scope_id: int) -> None:
+        self._connection = connection
+        self._scope_id = scope_id
+        self._base = keys.base(scope_id)
+
+    def experiences(self, source: Source) -> list[int]:
+        """Numbers of the live experiences that are meant."""
+        column = {"experience": "id", "run": "run_id", "origin": "origin", "item": ""}[source.kind]
+        if not column:
+            return []
+        return self._numbers(
+            f"SELECT key FROM experiences WHERE scope_id = ? AND {column} = ? AND ended IS NULL ORDER BY key",
+            (self._scope_id, source.name),
+        )
+
+    def rows_of_experience(self, number: int) -> list[LiveRow]:
+        return self._rows("experience = ?", (self._base + number,))
+
+    def rows_of_item(self, id: str) -> list[LiveRow]:
+        return self._rows("scope_id = ? AND id = ?", (self._scope_id, id))
+
+    def viewers(self, item: str) -> list[int]:
+        """Numbers of the live experiences whose agent had been shown an item."""
+        return self._numbers(
+            "SELECT x.experience FROM exposures AS x JOIN experiences AS e ON e.key = x.experience"
+            " WHERE x.item_id = ? AND x.experience > ? AND x.experience <= ? AND e.ended IS NULL",
+            (item, self._base, self._base + keys.LAST),
+        )
+
+    def experience_ids(self, numbers: Iterable[int]) -> list[str]:
+        found = self._connection.execute(
+            "SELECT e.id FROM json_each(?) AS given JOIN experiences AS e ON e.key = given.value ORDER BY e.key",
+            (json.dumps([self._base + number for number in numbers]),),
+        )
+        return [id for (id,) in found]
+
+    def _rows(self, where: str, values: tuple[object, ...]) -> list[LiveRow]:
+        found = self._connection.execute(
+            f"SELECT key, id, experience FROM items WHERE {where} AND ended IS NULL ORDER BY key", values
+        )
+        return [LiveRow(keys.number(key), id, keys.number(experience)) for key, id, experience in found]
+
+    def _numbers(self, query: str, values: tuple[object, ...]) -> list[int]:
+        return [keys.number(key) for (key,) in self._connection.execute(query, values)]
+
+
+def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) -> None:
+    """Forget an ingestion, if there is one."""
+    scope_id, _, _ = scope_row(connection, scope, location)
+    connection.execute("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", (scope_id, id))
+
+
+def kept(connection: sqlite3.Connection, scope: str, ingestion: Ingestion, location: str) -> Ingestion:
+    """Keep an ingestion; what is kept is what ``further`` says."""
+    scope_id, _, _ = scope_row(connection, scope, location)
+    found = connection.execute(
+        "SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", (scope_id, ingestion.id)
+    ).fetchone()
+    before = rows.ingestion(found[0], ingestion.id, location) if found else None
+    ingestion = further(before, ingestion)
+    if ingestion == before:
+        return ingestion
+    connection.execute(
+        "INSERT INTO ingestions (scope_id, id, run_id, origin, payload) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (scope_id, id) DO UPDATE SET run_id = excluded.run_id, origin = excluded.origin,"
+        " payload = excluded.payload",
+        (scope_id, ingestion.id, ingestion.run_id, ingestion.origin, rows.ingestion_payload(ingestion)),
+    )
+    return ingestion
+
+
+def _end(connection: sqlite3.Connection, table: str, base: int, numbers: Sequence[int], at: int) -> None:
+    connection.executemany(
+        f"UPDATE {table} SET ended = ? WHERE key = ? AND ended IS NULL", [(at, base + number) for number in numbers]
+    )
+
+
+def _enter(
+    connection: sqlite3.Connection,
+    scope_id: int,
+    head: bytes,
+    number: int,
+    kind: ChangeKind,
+    subject: str,
+    note: str,
+    content: bytes,
+    last: int,
+) -> None:
+    """An entry of the journal, and the scope's new head and highest number."""
+    time = now()
+    hash = journal.entry_hash(head, number, kind, subject, note, time, content)
+    connection.execute(
+        "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)",
+        (keys.base(scope_id) + number, kind, subject, note, time, hash),
+    )
+    connection.execute("UPDATE scopes SET seq = ?, head = ? WHERE id = ?", (last, hash, scope_id))

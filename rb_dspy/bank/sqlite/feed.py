@@ -1,0 +1,73 @@
+"""What the index is fed with: vectors, endings, texts."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import zlib
+
+import numpy as np
+
+from rb_dspy.bank.interface import Changes, Unit, VectorBatch
+from rb_dspy.bank.sqlite import keys, rows
+from rb_dspy.bank.sqlite.scoped import Row, Scope
+from rb_dspy.bank.sqlite.state import Embedder, checked_embedder
+from rb_dspy.bank.vectors import unpacked
+
+_log = logging.getLogger("rb_dspy.bank")
+
+
+def mark(connection: sqlite3.Connection, scope: Scope) -> int:
+    """The highest number used."""
+    return int(connection.execute("SELECT seq FROM scopes WHERE id = ?", (scope.id,)).fetchone()[0])
+
+
+def changes(
+    connection: sqlite3.Connection, scope: Scope, unit: Unit, *, after: int, limit: int, embedder: Embedder
+) -> Changes:
+    """Rows for the index. A damaged vector is left out. Raises ``EmbedderMismatch`` as ``append`` does."""
+    _, dimension = checked_embedder(connection, embedder, scope.location) or ("", 0)
+    table = rows.vectors_table(unit)
+    found = connection.execute(
+        f"SELECT key, task, success, crc, data FROM {table} WHERE key > ? AND key <= ? ORDER BY key LIMIT ?",
+        (scope.base + after, scope.base + keys.LAST, limit),
+    ).fetchall()
+    upto = keys.number(found[-1][0]) if found and len(found) == limit else mark(connection, scope)
+    ended = connection.execute(
+        f"SELECT key & {keys.LAST}, ended FROM {table} WHERE key >> {keys.BITS} = ? AND ended IS NOT NULL"
+        " AND ended > ? AND ended <= ? ORDER BY ended, key",
+        (scope.id, after, upto),
+    ).fetchall()
+    return Changes(upto, _batch(found, scope, unit, dimension), np.array(ended, dtype=np.int64).reshape(-1, 2))
+
+
+def texts(connection: sqlite3.Connection, scope: Scope, unit: Unit, *, after: int, limit: int) -> list[tuple[int, str]]:
+    """What indexed rows are found by."""
+    if unit == "experience":
+        query = (
+            f"SELECT e.key & {keys.LAST}, e.instruction FROM experience_vectors AS v JOIN experiences AS e"
+            " ON e.key = v.key WHERE v.key > ? AND v.key <= ? ORDER BY v.key LIMIT ?"
+        )
+    else:  # every row of an item has a vector
+        query = (
+            f"SELECT key & {keys.LAST}, title || char(10) || description || char(10) || content FROM items"
+            " WHERE key > ? AND key <= ? ORDER BY key LIMIT ?"
+        )
+    return connection.execute(query, (scope.base + after, scope.base + keys.LAST, limit)).fetchall()
+
+
+def _batch(found: list[Row], scope: Scope, unit: Unit, dimension: int) -> VectorBatch:
+    """Vectors that are sound, with a warning for each that is not."""
+    size = 2 * dimension
+    whole = [row for row in found if len(row[4]) == size and zlib.crc32(row[4]) == row[3]]
+    vectors, sound = unpacked(b"".join([row[4] for row in whole]), dimension)
+    seqs = np.array([row[0] for row in whole], dtype=np.int64) & keys.LAST
+    tasks = np.array([row[1] for row in whole], dtype=np.int64)
+    successes = np.array([row[2] for row in whole], dtype=np.bool_)
+    if not sound.all():
+        seqs, tasks, successes, vectors = seqs[sound], tasks[sound], successes[sound], vectors[sound]
+    if len(seqs) < len(found):
+        for key in sorted({row[0] for row in found} - {scope.base + seq for seq in seqs.tolist()}):
+            what = f"scope {scope.name!r}: the vector of {unit} number {keys.number(key)}"
+            _log.warning("%s", rows.damaged(scope.location, what))
+    return VectorBatch(seqs, tasks, successes, vectors)

@@ -1,0 +1,133 @@
+"""Items as they are read: put together from all of their live rows, each text held against its digest."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+
+from rb_dspy.bank.interface import Match, Unit
+from rb_dspy.bank.sqlite import keys, rows
+from rb_dspy.bank.sqlite.scoped import Row, Scope, State, live
+from rb_dspy.schema import MemoryItem, Provenance
+
+_log = logging.getLogger("rb_dspy.bank")
+
+_ITEM = (
+    "o.id, o.key, o.digest, o.title, o.description, o.content, p.id, p.task_id, p.run_id, p.distiller, p.origin,"
+    " p.polarity"
+)
+"""A row of an item and the experience that gave it, which has what there is to know about its provenance."""
+
+_SAME = (
+    f"items AS o ON o.scope_id = :scope AND o.id = i.id AND {live('o')}"
+    " {join} experiences AS p ON p.key = o.experience"
+)
+"""All live rows of the item of a row ``i``."""
+
+_MATCHES = {
+    "item": (
+        f"SELECT i.key, e.id, e.task_id, e.instruction, i.key, {_ITEM} FROM json_each(:given) AS given"
+        f" CROSS JOIN items AS i ON i.key = given.value AND {live('i')} CROSS JOIN experiences AS e"
+        f" ON e.key = i.experience CROSS JOIN {_SAME.format(join='CROSS JOIN')}"
+    ),
+    "experience": (
+        f"SELECT e.key, e.id, e.task_id, e.instruction, i.key, {_ITEM} FROM json_each(:given) AS given"
+        f" CROSS JOIN experience_vectors AS v ON v.key = given.value AND {live('v')} CROSS JOIN experiences AS e"
+        f" ON e.key = v.key LEFT JOIN items AS i ON i.experience = e.key AND {live('i')}"
+        f" LEFT JOIN {_SAME.format(join='LEFT JOIN')}"
+    ),
+}
+
+
+def matches(connection: sqlite3.Connection, state: State, unit: Unit, seqs: Sequence[int]) -> dict[int, Match]:
+    """What to show for rows that are live; one of whose items none can be read is left out."""
+    base = state.scope.base
+    found = connection.execute(_MATCHES[unit], state.having([base + seq for seq in seqs])).fetchall()
+    found.sort(key=lambda row: (row[0], row[4] or 0))
+    made = _made({row[6]: row[5:] for row in found if row[6] is not None}, state.scope)
+    shown: dict[int, dict[str, MemoryItem]] = {}
+    for key, _, _, _, _, id, *_ in found:
+        of = shown.setdefault(key, {})
+        if id in made:
+            of[id] = made[id]
+    return {
+        keys.number(row[0]): Match(row[1], row[2], row[3], tuple(shown[row[0]].values()))
+        for row in found
+        if shown[row[0]] or row[5] is None
+    }
+
+
+def item(connection: sqlite3.Connection, state: State, id: str) -> MemoryItem | None:
+    """Raises ``CorruptBank`` where it is damaged."""
+    found = _rows(connection, state, [id])
+    if not found:
+        return None
+    made = _made(found, state.scope)
+    if id not in made:
+        raise rows.damaged(state.scope.location, f"item {id}")
+    return made[id]
+
+
+def items(connection: sqlite3.Connection, state: State) -> list[MemoryItem]:
+    """All items in order."""
+    found = connection.execute(
+        f"SELECT {_ITEM} FROM items AS o JOIN experiences AS p ON p.key = o.experience"
+        f" WHERE o.key > :base AND {live('o')} ORDER BY o.key",
+        state.having(),
+    )
+    return list(_together(found, state.scope).values())
+
+
+def items_of(
+    connection: sqlite3.Connection, state: State, experiences: Sequence[int]
+) -> dict[int, tuple[MemoryItem, ...]]:
+    """Items by the key of each experience that gave them, in the order of their rows there."""
+    found = connection.execute(
+        "SELECT i.experience, i.id FROM json_each(:given) AS given CROSS JOIN items AS i"
+        f" ON i.experience = given.value AND {live('i')} ORDER BY i.key",
+        state.having(experiences),
+    ).fetchall()
+    made = _made(_rows(connection, state, {id for _, id in found}), state.scope)
+    of: dict[int, tuple[MemoryItem, ...]] = {}
+    for experience, id in found:
+        if id in made:
+            of[experience] = (*of.get(experience, ()), made[id])
+    return of
+
+
+def _rows(connection: sqlite3.Connection, state: State, ids: Collection[str]) -> dict[int, Row]:
+    """All live rows of some items, by key."""
+    found = connection.execute(
+        f"SELECT {_ITEM} FROM json_each(:given) AS given CROSS JOIN items AS o ON o.scope_id = :scope"
+        f" AND o.id = given.value AND {live('o')} CROSS JOIN experiences AS p ON p.key = o.experience",
+        state.having(ids),
+    )
+    return {row[1]: row for row in found}
+
+
+def _made(found: dict[int, Row], scope: Scope) -> dict[str, MemoryItem]:
+    # Sorted here: asked for an order, SQLite may read a whole scope in that order instead of looking a few rows up.
+    return _together((found[key] for key in sorted(found)), scope)
+
+
+def _together(found: Iterable[Row], scope: Scope) -> dict[str, MemoryItem]:
+    """Items by id, from all of their live rows in order; a row that is damaged is left out, with a warning."""
+    made: dict[str, MemoryItem] = {}
+    again: dict[str, list[Provenance]] = {}
+    for id, key, digest, title, description, content, *source, polarity in found:
+        try:
+            provenance = rows.provenance(*source)
+            if not rows.text_is_sound(digest, title, description, content):
+                raise ValueError("its text is not the one that was stored")
+            if id in made:
+                again.setdefault(id, [made[id].provenance]).append(provenance)
+            else:
+                texts = (title, description, content)
+                made[id] = rows.item(id, scope.name, keys.number(key), texts, polarity, (provenance,))
+        except (ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors; a text that became a number, bytes
+            what = f"scope {scope.name!r}: item {id}, number {keys.number(key)},"
+            _log.warning("%s", rows.damaged(scope.location, what, exc))
+    for id, provenances in again.items():
+        made[id] = made[id].model_copy(update={"provenances": tuple(provenances)})
+    return made

@@ -1,0 +1,104 @@
+"""The file lock where there is ``flock``: whoever waits sleeps in the kernel."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_POLL_SECONDS = 0.01
+
+
+class FileLock:
+    """A lock that processes, and stores of one process, take in turn; a ``with`` waits for it without end.
+
+    The system lets go of it when its process ends, however it ends. Not to be entered twice, nor from two threads at
+    once. The file is made where it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._turn = threading.Lock()
+        _locks.add(self)
+
+    def __enter__(self) -> Self:
+        """Raises ``OSError`` where the file cannot be made."""
+        self._turn.acquire()
+        try:
+            self._take(wait=True)
+        except BaseException:
+            self._turn.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._turn.release()
+
+    def take(self, seconds: float) -> bool:
+        """Take the lock if it can be had within so many seconds; then call ``remove``."""
+        deadline = time.monotonic() + seconds
+        if not self._turn.acquire(timeout=seconds):
+            return False
+        try:
+            while not self._take(wait=False):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_POLL_SECONDS)
+            else:
+                return True
+        except OSError:
+            pass  # it cannot be made here, so nobody has it
+        self._turn.release()
+        return False
+
+    def remove(self) -> None:
+        """Take the file away, then let go of it; who waits for it finds that it is gone, and makes another."""
+        self._path.unlink(missing_ok=True)
+        self.forget()
+        self._turn.release()
+
+    def forget(self) -> None:
+        """Close the file without a word to those who share it: a forked child must not unlock for its parent."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _take(self, *, wait: bool) -> bool:
+        while True:
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            if not _lock(self._file, wait=wait):
+                return False
+            if os.fstat(self._file).st_nlink:
+                return True
+            self.forget()  # removed while this one waited
+
+
+def _lock(file: int, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in list(_locks):
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

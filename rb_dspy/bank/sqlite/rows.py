@@ -1,0 +1,148 @@
+"""Records to rows and back, and how a damaged row is known."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as _quoted
+
+from rb_dspy.bank import journal, vectors
+from rb_dspy.bank.interface import NewExperience, Unit, task_key
+from rb_dspy.bank.sqlite.compression import compressed, decompressed
+from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.schema import Experience, Ingestion, MemoryItem, Polarity, Provenance, visible
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+Vector = tuple[int, int, int, int, bytes]
+"""A row of vectors: key, task, success, checksum, data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An experience with all of its row that needs no number: made before the turn to write has come."""
+
+    new: NewExperience
+    told: bytes
+    """The payload before it was compressed."""
+    payload: bytes
+    task: int
+    vector: bytes | None
+    item_vectors: tuple[bytes, ...]
+
+
+def prepared(new: NewExperience) -> Prepared:
+    """Raises ``InputError`` where vectors and items are not aligned."""
+    if len(new.items) != len(new.item_vectors):
+        raise InputError(f"experience {new.id}: {len(new.items)} items and {len(new.item_vectors)} vectors for them")
+    told = journal.payload_json(new)
+    return Prepared(
+        new,
+        told,
+        compressed(told, new.task.id, new.task.instruction),
+        task_key(new.task.id),
+        None if new.vector is None else vectors.packed(new.vector),
+        tuple(vectors.packed(vector) for vector in new.item_vectors),
+    )
+
+
+def vector_row(key: int, task: int, success: bool, data: bytes) -> Vector:
+    """The row of a vector that lives."""
+    return key, task, success, zlib.crc32(data), data
+
+
+def checksum(data: bytes) -> int:
+    """What a vector's data is checked by."""
+    return zlib.crc32(data)
+
+
+def text_is_sound(digest: str, title: str, description: str, content: str) -> bool:
+    """Whether these are the texts that the digest was made of (``admission.text_digest``, in half the time)."""
+    said = f'["text",{_quoted(title)},{_quoted(description)},{_quoted(content)}]'
+    return hashlib.sha256(said.encode("ascii")).hexdigest()[:20] == digest
+
+
+def item(
+    id: str,
+    scope: str,
+    seq: int,
+    texts: Sequence[str],
+    polarity: Polarity,
+    provenances: tuple[Provenance, ...],
+) -> MemoryItem:
+    """An item of a row. Raises ``ValueError`` for a polarity that is none."""
+    title, description, content = texts
+    return MemoryItem(
+        id=id,
+        scope=scope,
+        seq=seq,
+        title=title,
+        description=description,
+        content=content,
+        polarity=polarity,
+        provenances=provenances,
+    )
+
+
+def provenance(experience_id: str, task_id: str, run_id: str, distiller: str, origin: str) -> Provenance:
+    """Where an item's row comes from."""
+    return Provenance(experience_id=experience_id, task_id=task_id, run_id=run_id, distiller=distiller, origin=origin)
+
+
+def template(new: NewExperience) -> str | None:
+    """The task's template as it can be stored in a column."""
+    return None if new.task.template is None else visible(new.task.template)
+
+
+def stored(new: NewExperience, scope: str, seq: int, item_ids: Sequence[str]) -> Experience:
+    """``new`` as the store would now read it, without reading it: none of its items was there before."""
+    source = provenance(new.id, new.task.id, new.run_id, new.distiller, new.origin)
+    items = tuple(
+        item(id, scope, seq + number, (new_item.title, new_item.description, new_item.content), new.polarity, (source,))
+        for number, (id, new_item) in enumerate(zip(item_ids, new.items, strict=True), 1)
+    )
+    return Experience(
+        id=new.id,
+        scope=scope,
+        seq=seq,
+        task=new.task,
+        trajectories=new.trajectories,
+        verdicts=new.verdicts,
+        items=items,
+        run_id=new.run_id,
+        note=new.note,
+        origin=new.origin,
+        shown=new.shown,
+        created_at=new.created_at,
+    )
+
+
+def ingestion_payload(ingestion: Ingestion) -> bytes:
+    """JSON, ASCII (a lone surrogate has no UTF-8), compressed."""
+    return compressed(_encode(ingestion.model_dump()).encode("ascii"))
+
+
+def ingestion(payload: bytes, id: str, location: str) -> Ingestion:
+    """Raises ``CorruptBank`` for a damaged row."""
+    try:
+        return Ingestion.model_validate(json.loads(decompressed(payload)))
+    except (zlib.error, ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
+        raise damaged(location, f"ingestion {id}", exc) from exc
+
+
+def damaged(location: str, what: str, exc: Exception | None = None) -> CorruptBank:
+    """The error that names a damaged row."""
+    why = f" ({type(exc).__name__})" if exc else ""
+    return CorruptBank(
+        f"{location}: {what} is damaged and cannot be read{why}; the others can. rb-dspy bank doctor says more"
+    )
+
+
+def vectors_table(unit: Unit) -> str:
+    """The table that holds the vectors of a unit."""
+    if unit not in ("experience", "item"):
+        raise ValueError(f"unit {unit!r}: expected 'experience' or 'item'")
+    return f"{unit}_vectors"

@@ -1,0 +1,150 @@
+"""What is read seldom, through SQLAlchemy Core, and the small writes that go with it."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from typing import Any
+
+import sqlalchemy as sa
+
+from rb_dspy.bank.interface import BankStats
+from rb_dspy.bank.sqlite import rows, state, tables
+from rb_dspy.bank.sqlite.migrations import MIGRATIONS
+from rb_dspy.errors import CorruptBank, InputError, UnknownScope
+from rb_dspy.schema import Ingestion, Snapshot
+
+_log = logging.getLogger("rb_dspy.bank")
+
+_e, _i, _x = tables.experiences.c, tables.items.c, tables.exposures.c
+
+# Rows of items that have an earlier one: an item counts once, as what the earliest of its rows is.
+_LATER = sa.text(
+    "SELECT e.polarity, count(*) FROM (SELECT id, min(key) AS key FROM items WHERE scope_id = :scope AND ended IS NULL"
+    " GROUP BY id HAVING count(*) > 1) AS first CROSS JOIN items AS i ON i.scope_id = :scope AND i.id = first.id"
+    " AND i.ended IS NULL AND i.key > first.key CROSS JOIN experiences AS e ON e.key = i.experience GROUP BY e.polarity"
+)
+
+
+def embedder(connection: sa.Connection, location: str) -> tuple[str, int] | None:
+    """Id and dimension of the bank's embedder. Raises ``CorruptBank`` where only half of that stands."""
+    found = {row.key: row.value for row in connection.execute(sa.select(tables.meta))}
+    if "embedder" not in found:
+        return None
+    try:
+        return found["embedder"], int(found["dimension"])
+    except (KeyError, ValueError):
+        raise CorruptBank(f"{location}: the embedder's dimension is damaged; restore the file from a copy") from None
+
+
+def bind(connection: sqlite3.Connection, embedder: tuple[str, int]) -> tuple[str, int]:
+    """The embedder that the bank belongs to, from now on this one where it had none."""
+    found = state.embedder(connection)  # another process may have been first
+    if found is None:
+        values = zip(("embedder", "dimension"), map(str, embedder), strict=True)
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
+    return found or embedder
+
+
+def scopes(connection: sa.Connection) -> list[str]:
+    """Their names, sorted."""
+    return sorted(connection.scalars(sa.select(tables.scopes.c.name)))
+
+
+def add_scope(connection: sqlite3.Connection, scope: str) -> None:
+    """Make a scope, unless it is there."""
+    connection.execute("INSERT OR IGNORE INTO scopes (name) VALUES (?)", (scope,))
+
+
+def ingestions(connection: sa.Connection, scope: str, location: str) -> list[Ingestion]:
+    """Those that are kept, in the order they came; damaged ones are left out."""
+    query = sa.select(tables.ingestions).where(tables.ingestions.c.scope_id == _scope_id(connection, scope, location))
+    found = []
+    for row in connection.execute(query.order_by(tables.ingestions.c.position)):
+        try:
+            found.append(rows.ingestion(row.payload, row.id, location))
+        except CorruptBank as exc:
+            _log.warning("%s", exc)
+    return found
+
+
+def snapshots(connection: sa.Connection, scope: str, location: str) -> list[Snapshot]:
+    """In the order of their numbers."""
+    named = tables.snapshots.c
+    query = sa.select(tables.snapshots).where(named.scope_id == _scope_id(connection, scope, location))
+    return [
+        Snapshot(name=row.name, scope=scope, seq=row.seq, digest=row.digest, created_at=row.created_at)
+        for row in connection.execute(query.order_by(named.seq, named.name))
+    ]
+
+
+def snapshot(connection: sqlite3.Connection, scope: str, name: str, created_at: str, location: str) -> Snapshot:
+    """Name the present state."""
+    scope_id, seq, head = state.scope_row(connection, scope, location)
+    found = connection.execute(
+        "SELECT seq, digest, created_at FROM snapshots WHERE scope_id = ? AND name = ?", (scope_id, name)
+    ).fetchone()
+    if found is not None and found[0] != seq:
+        raise InputError(
+            f"{location}: scope {scope!r}: the name {name!r} is that of the state at {found[0]}, now it is {seq};"
+            " choose another name"
+        )
+    if found is None:
+        found = seq, head.hex(), created_at
+        connection.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?)", (scope_id, name, *found))
+    return Snapshot(name=name, scope=scope, seq=found[0], digest=found[1], created_at=found[2])
+
+
+def stats(connection: sa.Connection, scope: str, size: int, location: str) -> BankStats:
+    """Counts of what lives in one scope."""
+    scope_id = _scope_id(connection, scope, location)
+    experience = [_e.scope_id == scope_id, _e.ended.is_(None)]
+    item = [_i.scope_id == scope_id, _i.ended.is_(None)]
+    given = (_i.experience == _e.key) & _i.ended.is_(None)
+    polarities = _tally(
+        connection, sa.select(_e.polarity, sa.func.count()).join(tables.items, given), _e.polarity, experience
+    )
+    for polarity, number in connection.execute(_LATER, {"scope": scope_id}):
+        polarities[polarity] -= number
+    shown = sa.select(sa.func.count()).select_from(tables.exposures).join(tables.experiences, _x.experience == _e.key)
+    waiting = sa.select(sa.func.count()).where(tables.ingestions.c.scope_id == scope_id)
+    ever = sa.select(sa.func.count(_i.id.distinct())).where(_i.scope_id == scope_id)
+    items = connection.scalar(sa.select(sa.func.count(_i.id.distinct())).where(*item)) or 0
+    ended = sa.select(sa.func.count()).where(_e.scope_id == scope_id, _e.ended.is_not(None))
+    name, dimension = embedder(connection, location) or ("", 0)
+    return BankStats(
+        scope=scope,
+        items=items,
+        experiences=connection.scalar(sa.select(sa.func.count()).where(*experience)) or 0,
+        experiences_with_items=connection.scalar(
+            sa.select(sa.func.count()).where(*experience, sa.exists().where(given))
+        )
+        or 0,
+        by_polarity={polarity: number for polarity, number in polarities.items() if number},
+        by_verdict=_tally(connection, sa.select(_e.label, sa.func.count()), _e.label, experience),
+        by_template=_tally(
+            connection, sa.select(_e.template, sa.func.count()), _e.template, [*experience, _e.template.is_not(None)]
+        ),
+        exposures=connection.scalar(shown.where(*experience)) or 0,
+        pending=connection.scalar(waiting) or 0,
+        removed=(connection.scalar(ended) or 0) + (connection.scalar(ever) or 0) - items,
+        embedder=name,
+        dimension=dimension,
+        bytes_on_disk=size,
+        schema_version=len(MIGRATIONS),
+    )
+
+
+def _tally(
+    connection: sa.Connection, query: sa.Select[Any], column: sa.Column[Any], where: list[sa.ColumnElement[bool]]
+) -> dict[str, int]:
+    """Number of rows for each value of a column."""
+    found = connection.execute(query.where(*where).group_by(column).order_by(column))
+    return {str(value): int(number) for value, number in found}
+
+
+def _scope_id(connection: sa.Connection, scope: str, location: str) -> int:
+    found = connection.scalar(sa.select(tables.scopes.c.id).where(tables.scopes.c.name == scope))
+    if found is None:
+        raise UnknownScope(f"{location}: no scope {scope!r}")
+    return int(found)

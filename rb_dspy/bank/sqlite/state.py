@@ -1,0 +1,42 @@
+"""What a write has to know of the file before it writes: whose bank it is, and how far a scope has come."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from rb_dspy.errors import EmbedderMismatch, UnknownScope
+
+Embedder = tuple[str, int] | None
+"""Id and dimension; None where there is none yet."""
+
+
+def scope_row(connection: sqlite3.Connection, scope: str, location: str) -> tuple[int, int, bytes]:
+    """Id, highest number and head of a scope. Raises ``UnknownScope``."""
+    found: tuple[int, int, bytes] | None = connection.execute(
+        "SELECT id, seq, head FROM scopes WHERE name = ?", (scope,)
+    ).fetchone()
+    if found is None:
+        raise UnknownScope(f"{location}: no scope {scope!r}")
+    return found
+
+
+def embedder(connection: sqlite3.Connection) -> Embedder:
+    """The embedder that the bank belongs to now."""
+    found = dict(connection.execute("SELECT key, value FROM meta WHERE key IN ('embedder', 'dimension')"))
+    return (found["embedder"], int(found["dimension"])) if len(found) == 2 else None
+
+
+def checked_embedder(connection: sqlite3.Connection, bound: Embedder, location: str) -> Embedder:
+    """The bank's. Raises ``EmbedderMismatch`` where it was re-indexed for another one since the caller opened it."""
+    now = embedder(connection)
+    refuse_another(now, bound, location)
+    return now
+
+
+def refuse_another(now: Embedder, bound: Embedder, location: str) -> None:
+    """Raises ``EmbedderMismatch`` where the bank's embedder is not the one that the caller is bound to."""
+    if bound is not None and now is not None and bound != now:
+        raise EmbedderMismatch(
+            f"{location}: re-indexed for the embedder {now[0]} ({now[1]} dimensions) since it was opened with"
+            f" {bound[0]} ({bound[1]}); open it again with {now[0]}"
+        )

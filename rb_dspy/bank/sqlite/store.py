@@ -1,0 +1,241 @@
+"""A store of banks in one SQLite file: write-ahead log, one writer at a time, every commit on disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import sqlalchemy as sa
+
+from rb_dspy.bank import vectors
+from rb_dspy.bank.interface import (
+    BankStats,
+    Changes,
+    Finding,
+    Match,
+    NewExperience,
+    NewItem,
+    Source,
+    Unit,
+)
+from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, writes
+from rb_dspy.bank.sqlite import files as sqlite
+from rb_dspy.bank.sqlite.appends import Append, Placed
+from rb_dspy.bank.sqlite.connections import Readers
+from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.reindexing import Missing, Reindexing
+from rb_dspy.bank.sqlite.scoped import Scope, State
+from rb_dspy.bank.sqlite.state import scope_row
+from rb_dspy.bank.sqlite.writer import Writer
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
+
+T = TypeVar("T")
+
+_CLOSING_SECONDS = 5.0
+"""How long ``close`` waits for the file lock, to tidy up."""
+
+
+class SqliteStore:
+    """See ``BankStore``. Readers never wait; what is written goes through the process's one writer (``Writer``).
+
+    Not to be used after a fork: open the file again there. What is not closed is closed when the process ends.
+    """
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self._location = str(path)
+        self._path = path.absolute()
+        self._embedder: tuple[str, int] | None = None
+        self._scopes: dict[str, Scope] = {}
+        lock = FileLock(Path(f"{self._path}.lock"))
+        self._engine = sqlite.on_file(path, lock, create=create)
+        connect = partial(sqlite.raw, self._engine)
+        self._readers = Readers(self._location, connect)
+        self._writer: Writer[Append | writes.Body] = Writer(self._path, self._location, connect, lock, writes.perform)
+        self._closing = weakref.finalize(self, _close, self._writer, self._readers, self._engine, lock)
+
+    @property
+    def location(self) -> str:
+        """The path as it was given."""
+        return self._location
+
+    def close(self) -> None:
+        """What waits to be written is written first. Twice is once."""
+        self._closing()
+
+    def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
+        found = self._ask(partial(seldom.embedder, location=self.location))
+        if found is None:
+            found = self._write(partial(seldom.bind, embedder=(embedder_id, dimension)))
+        self._embedder = found
+        return found
+
+    def scopes(self) -> list[str]:
+        return self._ask(seldom.scopes)
+
+    def add_scope(self, scope: str) -> None:
+        if scope not in self.scopes():
+            self._write(partial(seldom.add_scope, scope=scope))
+
+    # What is written
+
+    def append(self, scope: str, batch: Sequence[NewExperience]) -> list[Experience]:
+        made = [rows.prepared(new) for new in batch]  # before the turn to write: a long trajectory takes a while
+        if not made:
+            return []
+        request = Append(self.location, scope, made, self._embedder)
+        placed: list[Placed | Experience] = self._writer.do(request)  # type: ignore[assignment]
+        return [
+            rows.stored(new, scope, where.seq, where.item_ids) if isinstance(where, Placed) else where
+            for new, where in zip(batch, placed, strict=True)
+        ]
+
+    def hold(self, ingestion: Ingestion) -> Ingestion:
+        return self._write(partial(edits.kept, scope=ingestion.scope, ingestion=ingestion, location=self.location))
+
+    def drop(self, scope: str, id: str) -> None:
+        self._write(partial(edits.dropped, scope=scope, id=id, location=self.location))
+
+    def edit(self, scope: str, id: str, new: NewItem, vector: Vectors, *, note: str) -> MemoryItem:
+        edit = edits.Edit(self.location, scope, id, new, vectors.packed(vector), note, self._embedder)
+        return self._write(edit)
+
+    def remove(
+        self,
+        scope: str,
+        *,
+        kind: Literal["delete", "rollback"],
+        source: Source,
+        descendants: bool,
+        note: str,
+        dry_run: bool = False,
+    ) -> Removal:
+        remove = edits.Remove(self.location, scope, kind, source, descendants, note, dry_run)
+        return self._read(remove) if dry_run else self._write(remove)
+
+    def snapshot(self, scope: str, name: str, created_at: str) -> Snapshot:
+        return self._write(
+            partial(seldom.snapshot, scope=scope, name=name, created_at=created_at, location=self.location)
+        )
+
+    def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        def missing(query: Callable[[sqlite3.Connection], list[Missing]]) -> list[Missing]:
+            return self._read(query)
+
+        embedder = embedder_id, dimension
+        made = Reindexing(self.location, missing, self._writer.do, embedder, embed).run()
+        self._embedder = embedder
+        return made
+
+    # What is read
+
+    def mark(self, scope: str) -> int:
+        return self._in(scope, feed.mark)
+
+    def have(self, scope: str, ids: Sequence[str]) -> set[str]:
+        return self._in(scope, partial(queries.have, ids=ids))
+
+    def experience(self, scope: str, id: str, at: int | None = None) -> Experience | None:
+        return self._at(scope, at, partial(queries.experience, id=id))
+
+    def latest(self, scope: str, task_id: str, at: int | None = None) -> Experience | None:
+        return self._at(scope, at, partial(queries.latest, task_id=task_id))
+
+    def experiences(self, scope: str, *, after: int, limit: int, at: int | None = None) -> list[Experience]:
+        return self._at(scope, at, partial(queries.experiences, after=after, limit=limit))
+
+    def item(self, scope: str, id: str, at: int | None = None) -> MemoryItem | None:
+        return self._at(scope, at, partial(item_queries.item, id=id))
+
+    def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
+        return self._at(scope, at, item_queries.items)
+
+    def count(self, scope: str, at: int | None = None) -> int:
+        return self._at(scope, at, queries.count)
+
+    def task_ids(self, scope: str, at: int | None = None) -> set[str]:
+        return self._at(scope, at, queries.task_ids)
+
+    def ingestions(self, scope: str) -> list[Ingestion]:
+        return self._ask(partial(seldom.ingestions, scope=scope, location=self.location))
+
+    def snapshots(self, scope: str) -> list[Snapshot]:
+        return self._ask(partial(seldom.snapshots, scope=scope, location=self.location))
+
+    def history(self, scope: str, id: str) -> list[Change]:
+        return self._in(scope, partial(history.history, id=id))
+
+    def changes(self, scope: str, unit: Unit, *, after: int, limit: int) -> Changes:
+        return self._in(scope, partial(feed.changes, unit=unit, after=after, limit=limit, embedder=self._embedder))
+
+    def version(self) -> int:
+        return self._readers.version()
+
+    def texts(self, scope: str, unit: Unit, *, after: int, limit: int) -> list[tuple[int, str]]:
+        return self._in(scope, partial(feed.texts, unit=unit, after=after, limit=limit))
+
+    def matches(self, scope: str, unit: Unit, seqs: Sequence[int], at: int | None = None) -> dict[int, Match]:
+        return self._at(scope, at, partial(item_queries.matches, unit=unit, seqs=seqs))
+
+    def digest(self, scope: str, at: int) -> str:
+        return self._at(scope, at, queries.digest)
+
+    def stats(self, scope: str) -> BankStats:
+        size = sqlite.size_on_disk(self._path)
+        return self._ask(partial(seldom.stats, scope=scope, size=size, location=self.location))
+
+    def check(self) -> Iterator[Finding]:
+        yield from self._readers.read_leniently(partial(check.findings, location=self.location))
+
+    def _ask(self, query: Callable[[sa.Connection], T]) -> T:
+        """What a query of SQLAlchemy's gives."""
+        self._readers.check()
+        with sqlite.translated(self.location), self._engine.connect() as connection:
+            return query(connection)
+
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        return self._readers.read(query)
+
+    def _in(self, scope: str, query: Callable[[sqlite3.Connection, Scope], T]) -> T:
+        """What a query of one scope gives."""
+
+        def scoped(connection: sqlite3.Connection) -> T:
+            found = self._scopes.get(scope)
+            if found is None:
+                id, _, _ = scope_row(connection, scope, self.location)
+                found = self._scopes[scope] = Scope(id, scope, self.location)
+            return query(connection, found)
+
+        return self._readers.read(scoped)
+
+    def _at(self, scope: str, at: int | None, query: Callable[[sqlite3.Connection, State], T]) -> T:
+        """What a query of one state gives."""
+        number = keys.LAST if at is None else min(at, keys.LAST)
+        return self._in(scope, lambda connection, found: query(connection, State(found, number)))
+
+    def _write(self, body: Callable[[sqlite3.Connection], T]) -> T:
+        outcome: T = self._writer.do(body)  # type: ignore[assignment]
+        return outcome
+
+
+def _close(
+    writer: Writer[Append | writes.Body],
+    readers: Readers,
+    engine: sa.Engine,
+    lock: FileLock,
+) -> None:
+    """End the writer and let go of the file, under the file lock: the last connection to close writes."""
+    if writer.process != os.getpid():
+        return  # a forked child: all of this is its parent's
+    writer.close()
+    taken = lock.take(_CLOSING_SECONDS)
+    writer.disconnect()
+    readers.close()
+    engine.dispose()
+    if taken:
+        lock.remove()

@@ -1,0 +1,246 @@
+"""Group commit: one thread of a process writes for all of its callers, and syncs the disk once for all that wait."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from rb_dspy.bank.sqlite import failpoints
+from rb_dspy.bank.sqlite import files as sqlite
+from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.errors import BankError, StorageError
+
+Request = TypeVar("Request")
+
+Outcome = object
+"""What a request gave, or the exception that it raised."""
+
+Future = concurrent.futures.Future[Outcome]
+
+_GROUP = 256
+"""Most requests of one transaction."""
+
+_RETRY_MILLISECONDS = 500
+"""How long SQLite waits for a program that locks the file without our lock, before this thread looks around again."""
+
+_CACHE_KILOBYTES = 32_000
+"""SQLite's page cache: with its usual 2,000 a long batch writes the pages of the indexes again and again."""
+
+_LOG_BYTES = 16_000_000
+"""A log of more is copied into the database."""
+
+
+class Writer(Generic[Request]):
+    """Takes requests from any thread, and performs them in order, many in one transaction.
+
+    ``perform`` is given the connection, inside a transaction, and requests; it returns the outcome of each, and raises
+    where none of them may be kept. It is called again, with one request at a time, where several could not be performed
+    together, so it must change nothing but the database.
+
+    The thread starts with the first request, sleeps while there is none, and ends with ``close``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        location: str,
+        connect: Callable[[], sqlite3.Connection],
+        lock: FileLock,
+        perform: Callable[[sqlite3.Connection, Sequence[Request]], Sequence[Outcome]],
+    ) -> None:
+        self._location = location
+        self._log = Path(f"{path}-wal")
+        self._log_bytes = _LOG_BYTES
+        self._connect = connect
+        self._lock = lock
+        self._perform = perform
+        self._changed = threading.Condition()
+        self._waiting: collections.deque[tuple[Request, Future]] = collections.deque()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._connection: sqlite3.Connection | None = None
+        self.process = os.getpid()
+
+    def do(self, request: Request) -> Outcome:
+        """What ``request`` gave, durable. Raises what it raised; then nothing of it is stored.
+
+        Raises ``StorageError`` when its turn has not come after ``sqlite.WAIT_SECONDS``, after ``close``, and in a
+        forked process. A write that has begun is waited for, also when Ctrl-C is pressed meanwhile; one that has not is
+        withdrawn.
+        """
+        if self.process != os.getpid():
+            raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+        future: Future = Future()
+        try:
+            with self._changed:
+                if self._closed:
+                    raise StorageError(f"{self._location}: this bank is closed; open it again")
+                self._waiting.append((request, future))
+                if self._thread is None or not self._thread.is_alive():
+                    self._start()
+                self._changed.notify_all()
+            try:
+                return future.result(sqlite.WAIT_SECONDS)
+            except TimeoutError:
+                if future.cancel():
+                    raise StorageError(
+                        f"{self._location}: another process keeps it locked; end that process or wait"
+                    ) from None
+                return future.result()
+        except BaseException:
+            if not future.done() and not future.cancel():
+                _settled(future)
+            raise
+
+    def close(self) -> None:
+        """Perform what waits, each for as long as its caller waits for it, and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(sqlite.WAIT_SECONDS)
+
+    def disconnect(self) -> None:
+        """Close the connection, after ``close``."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _run(self) -> None:
+        try:
+            while self._wanted():
+                self._turn()
+        except BaseException:
+            with self._changed:
+                self.disconnect()  # with whatever it had begun
+                self._thread = None
+                if self._waiting:
+                    self._start()
+            raise
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="rb_dspy bank writer", daemon=True)
+        self._thread.start()
+
+    def _turn(self) -> None:
+        """One transaction, under the file lock. Those who asked are told after it: the next process need not wait."""
+        taken: list[tuple[Request, Future]] = []
+        outcomes: list[Outcome] = []
+        try:
+            with sqlite.translated(self._location), self._lock:
+                if self._connection is None:
+                    self._connection = self._connect()
+                    self._connection.execute(f"PRAGMA busy_timeout = {_RETRY_MILLISECONDS}")
+                    self._connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
+                if self._begun(self._connection):
+                    taken += self._taken()
+                    outcomes += self._committed(self._connection, [request for request, _ in taken])
+                    self._checkpoint(self._connection)
+                if any(isinstance(outcome, Exception) for outcome in outcomes):
+                    self.disconnect()  # an error keeps cursors alive, and these keep the connection in the past
+        except BankError as exc:  # no lock, no connection, no transaction: nobody can write
+            taken = taken or self._taken()
+            outcomes = outcomes or [exc] * len(taken)
+        finally:
+            _tell(taken, outcomes, self._died())
+
+    def _died(self) -> StorageError:
+        return StorageError(f"{self._location}: the thread that writes died; what waited was not stored, try again")
+
+    def _wanted(self) -> bool:
+        """Wait for requests; False when the bank is closed and there are none."""
+        with self._changed:
+            while True:
+                while self._waiting and self._waiting[0][1].cancelled():
+                    self._waiting.popleft()
+                if self._waiting or self._closed:
+                    return bool(self._waiting)
+                self._changed.wait()
+
+    def _taken(self) -> list[tuple[Request, Future]]:
+        """The next requests, less those that were withdrawn; from now on their callers wait for the outcome."""
+        with self._changed:
+            first = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+        return [(request, future) for request, future in first if future.set_running_or_notify_cancel()]
+
+    def _begun(self, connection: sqlite3.Connection) -> bool:
+        """Whether the transaction could begin; else it is tried again for as long as somebody waits."""
+        failpoints.reached("before-begin")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            return False
+        return True
+
+    def _committed(self, connection: sqlite3.Connection, requests: Sequence[Request]) -> Sequence[Outcome]:
+        """The outcomes of requests, on disk; the transaction has begun."""
+        try:
+            with sqlite.translated(self._location):
+                outcomes = self._perform(connection, requests) if requests else ()
+                failpoints.reached("before-commit")
+                connection.execute("COMMIT")
+                failpoints.reached("after-commit")
+            return outcomes
+        except Exception as exc:  # noqa: BLE001 (whatever a request raises is its caller's)
+            if connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):  # SQLite may have done it already
+                    connection.execute("ROLLBACK")
+            if len(requests) == 1:
+                return [exc]
+        alone: list[Outcome] = []
+        for request in requests:  # each by itself, so that what one of them broke fails nobody else
+            try:
+                with sqlite.translated(self._location):
+                    connection.execute("BEGIN IMMEDIATE")
+            except BankError as exc:
+                alone.append(exc)
+            else:
+                alone += self._committed(connection, [request])
+        return alone
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Copy a long log into the database, and begin it anew where no reader stands in the way."""
+        try:
+            size = self._log.stat().st_size
+        except OSError:
+            return
+        if size < self._log_bytes:
+            return
+        # The file of a log that began anew keeps its size, so only growth shows that it is long again. TRUNCATE gives
+        # the file back once it has crept up that way. Neither waits for those who read an old state.
+        how = "TRUNCATE" if size > 4 * _LOG_BYTES else "PASSIVE"
+        with contextlib.suppress(sqlite3.Error, OSError):  # all is safe in the log; the next one tries again
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute(f"PRAGMA wal_checkpoint({how})")
+            connection.execute(f"PRAGMA busy_timeout = {_RETRY_MILLISECONDS}")
+            self._log_bytes = max(_LOG_BYTES, self._log.stat().st_size + _LOG_BYTES // 16)
+
+
+def _tell(taken: Sequence[tuple[object, Future]], outcomes: Sequence[Outcome], missing: Exception) -> None:
+    """Give each caller the outcome of its request, ``missing`` where there is none."""
+    for place, (_, future) in enumerate(taken):
+        outcome = outcomes[place] if place < len(outcomes) else missing
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _settled(future: Future) -> None:
+    """Wait for a write that has begun, whatever is pressed."""
+    while True:
+        try:
+            concurrent.futures.wait([future])
+            return
+        except KeyboardInterrupt:
+            continue

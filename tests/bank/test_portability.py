@@ -1,0 +1,529 @@
+"""A scope leaves as a file and comes back the same; a file from elsewhere is checked before any of it counts."""
+
+import json
+import math
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.portability import experiences
+from rb_dspy.errors import InputError, RBError, StorageError
+from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, Step, Trajectory, Verdict, visible
+from rb_dspy.testing.embedder import HashEmbedder
+from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+
+
+def filled(url: Path | None = None) -> MemoryBank:
+    """A bank with something of everything: shared and edited items, origins, exposures, notes, things that are gone."""
+    bank = open_bank(url)
+    first = add(bank, "t1", lessons=2, distiller="lm", label="failure")
+    add(bank, "t2", lessons=0, note="nothing to learn", label="unknown")
+    again = [MemoryDraft(title=item.title, description=item.description, content=item.content) for item in first.items]
+    bank.append(
+        a_task("t3", env="shop", env_args={"page": [1, {"a": None}], "odd": math.inf}, domain="web", template="sort"),
+        [a_rollout("t3", "0"), a_rollout("t3", "1", "jump")],
+        [Verdict(label="failure"), Verdict(label="success", reasons="ok", confidence=0.25)],
+        [again[0], a_draft("own"), again[1]],
+        distiller="other",
+        origin="a friend",
+        shown=first.items,
+    )
+    add(bank, "t4", lessons=1, origin="enemy")
+    bank.edit(first.items[1].id, title="Edited é 😀", note="clearer")
+    bank.rollback("origin:enemy")
+    return bank
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def exported(bank: MemoryBank, path: Path) -> bytes:
+    bank.export_jsonl(path)
+    return path.read_bytes()
+
+
+def meaning(bank: MemoryBank) -> list[Any]:
+    """All experiences without what is the bank's own: numbers, and the scope's name."""
+    found = [experience.model_dump(exclude={"seq", "scope"}) for experience in bank.experiences()]
+    for experience in found:
+        for item in experience["items"]:
+            del item["seq"], item["scope"]
+    return found
+
+
+@pytest.mark.parametrize(("source", "target"), [(None, None), ("a.sqlite", "b.sqlite"), ("a.sqlite", "a.sqlite")])
+def test_what_was_exported_is_imported_whole(tmp_path: Path, source: str | None, target: str | None) -> None:
+    bank = filled(tmp_path / source if source else None)
+    data = exported(bank, tmp_path / "a.jsonl")
+    other = open_bank(tmp_path / target if target else None, scope="another")
+    assert [e.id for e in other.import_jsonl(tmp_path / "a.jsonl")] == [e.id for e in bank.experiences()]
+    assert meaning(other) == meaning(bank)
+    head, *body = exported(other, tmp_path / "b.jsonl").splitlines()
+    assert body == data.splitlines()[1:]
+    assert json.loads(head) == json.loads(data.splitlines()[0]) | {"scope": "another"}
+    assert len(other) == len(bank) == 3
+    assert other.retrieve("sort the numbers", k=9), "vectors are made anew"
+
+
+def test_the_file_says_what_it_is(tmp_path: Path) -> None:
+    head, first, *_ = exported(filled(), tmp_path / "a.jsonl").splitlines()
+    assert json.loads(head) == {
+        "format": "rb_dspy-bank",
+        "version": 1,
+        "scope": "s",
+        "embedder": "hash-64",
+        "dimension": 64,
+        "experiences": 3,
+    }
+    assert list(json.loads(first)) == [
+        *("id", "task", "trajectories", "verdicts", "items", "run_id", "note", "origin", "shown", "created_at")
+    ]
+    assert {tuple(item) for item in json.loads(first)["items"]} == {
+        ("id", "title", "description", "content", "polarity", "distiller")
+    }
+
+
+def test_importing_twice_repeats_nothing_and_what_was_rolled_back_stays_away(tmp_path: Path) -> None:
+    bank = filled()
+    before = exported(bank, tmp_path / "a.jsonl")
+    assert [e.id for e in bank.import_jsonl(tmp_path / "a.jsonl")] == [e.id for e in bank.experiences()]
+    assert exported(bank, tmp_path / "b.jsonl") == before
+    gone = bank.experiences()[0].id
+    bank.delete(gone)
+    bank.import_jsonl(tmp_path / "a.jsonl")
+    assert gone not in {e.id for e in bank.experiences()}
+
+
+def test_more_experiences_than_one_page_or_digit(tmp_path: Path) -> None:
+    bank = open_bank()
+    bank.append_many(
+        ExperienceDraft(task=a_task(f"t{n}"), trajectories=(a_rollout(f"t{n}"),), verdicts=(Verdict(label="unknown"),))
+        for n in range(1201)
+    )
+    assert bank.export_jsonl(tmp_path / "a.jsonl") == 1201
+    assert [e.id for e in open_bank().import_jsonl(tmp_path / "a.jsonl")] == [e.id for e in bank.experiences()]
+
+
+def test_an_empty_scope_is_a_header(tmp_path: Path) -> None:
+    assert open_bank().export_jsonl(tmp_path / "a.jsonl") == 0
+    assert lines(tmp_path / "a.jsonl")[0]["experiences"] == 0
+    assert open_bank().import_jsonl(tmp_path / "a.jsonl") == []
+
+
+def test_a_bank_of_another_embedder_can_be_imported(tmp_path: Path) -> None:
+    exported(bank := filled(), tmp_path / "a.jsonl")
+    other = open_bank(embedder=HashEmbedder(32, salt="x"))
+    other.import_jsonl(tmp_path / "a.jsonl")
+    assert meaning(other) == meaning(bank)
+    assert other.retrieve("sort the numbers", k=9)
+
+
+def test_an_origin_marks_all_that_was_imported_so_that_it_can_go_again(tmp_path: Path) -> None:
+    exported(filled(), tmp_path / "a.jsonl")
+    bank = open_bank()
+    mine = add(bank, "mine")
+    brought = bank.import_jsonl(tmp_path / "a.jsonl", origin="file from a stranger")
+    assert {e.origin for e in brought} == {"file from a stranger"}
+    assert {p.origin for item in bank.items() for p in item.provenances} == {"file from a stranger", ""}
+    bank.rollback("origin:file from a stranger")
+    assert bank.experiences() == [mine]
+
+
+def test_a_fork_is_exported_with_what_lies_under_it(tmp_path: Path) -> None:
+    bank = filled()
+    fork = bank.fork()
+    assert exported(fork, tmp_path / "a.jsonl") == exported(bank, tmp_path / "b.jsonl")
+    add(fork, "t9")
+    assert fork.export_jsonl(tmp_path / "a.jsonl") == 4
+
+
+def test_an_edited_item_and_its_old_text_live_side_by_side_after_the_import_too(tmp_path: Path) -> None:
+    bank = open_bank()
+    (old,) = add(bank, "t1").items
+    bank.edit(old.id, title="clearer")
+    (twin,) = bank.append(a_task("t2"), a_rollout("t2"), Verdict(label="failure"), [a_draft("Lesson 0 of t1")]).items
+    assert twin.id != old.id
+    data = exported(bank, tmp_path / "a.jsonl")
+    other = open_bank()
+    other.import_jsonl(tmp_path / "a.jsonl")
+    assert exported(other, tmp_path / "b.jsonl") == data
+    assert [(i.id, i.title) for i in other.items()] == [(old.id, "clearer"), (twin.id, "Lesson 0 of t1")]
+
+
+# What may stand in a text: everything, surrogates and control characters as well.
+NASTY = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(
+    ["\ud83d\ude00", "\udc80", "\u2028\u0085\x1c", '\\"[{', "\ufeff", "\x00", "ﬁ\u0301", " \t\n "]
+)
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | NASTY,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NASTY, inner, max_size=3),
+    max_leaves=6,
+)
+# A distiller's answer holds no lone surrogates; few different lessons, so that some come again.
+LESSONS = (st.sampled_from("abcd") | st.text(max_size=5).map(lambda text: f"x{text}")).map(a_draft)
+ATTEMPTS = st.fixed_dictionaries(
+    {
+        "task": st.integers(0, 5),
+        "env_args": st.dictionaries(NASTY, ANY_JSON, max_size=2),
+        "texts": st.tuples(NASTY, NASTY, NASTY, NASTY, NASTY),
+        "labels": st.lists(st.sampled_from(["success", "failure", "unknown"]), min_size=1, max_size=2),
+        "lessons": st.lists(LESSONS, max_size=3),
+        "run_id": st.sampled_from(["", "r", "monday é"]),
+        "polarity": st.sampled_from([None, "success", "failure"]),
+        "origin": st.sampled_from(["", "friend", "[/x]"]),
+        "shown": st.booleans(),
+        "then": st.sampled_from(["nothing", "edit", "delete item", "delete", "rollback"]),
+    }
+)
+
+
+def _attempt(bank: MemoryBank, made: dict[str, Any]) -> None:
+    thought, action, observation, answer, reasons = made["texts"]
+    task = a_task(f"t{made['task']}", env_args=made["env_args"])
+    step = Step(thought=thought, action=action, observation=observation)
+    rollouts = [
+        Trajectory(task_id=task.id, rollout_id=str(n), steps=(step,) * n, answer=answer)
+        for n in range(len(made["labels"]))
+    ]
+    bank.append(
+        task,
+        rollouts,
+        [Verdict(label=label, reasons=reasons) for label in made["labels"]],
+        made["lessons"],
+        run_id=made["run_id"],
+        polarity=made["polarity"],
+        distiller=reasons,
+        note=thought,
+        origin=made["origin"],
+        shown=bank.items()[-2:] if made["shown"] else [],
+    )
+    items = bank.items()
+    if made["then"] == "edit" and items:
+        bank.edit(items[0].id, content=f"{items[0].id}, edit {len(bank.history(items[0].id))}: {visible(thought)}")
+    elif made["then"] == "delete item" and items:
+        bank.delete(items[-1].id)
+    elif made["then"] == "delete":
+        bank.delete(bank.experiences()[0].id) if bank.experiences() else None
+    elif made["then"] == "rollback":
+        bank.rollback("origin:friend")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ATTEMPTS, max_size=6))
+def test_any_bank_survives_the_round_trip(tmp_path: Path, attempts: list[dict[str, Any]]) -> None:
+    bank = open_bank()
+    for made in attempts:
+        _attempt(bank, made)
+    data = exported(bank, tmp_path / "a.jsonl")
+    same, other = open_bank(), open_bank(scope="ü")
+    for copy in (same, other):
+        copy.import_jsonl(tmp_path / "a.jsonl")
+        assert [item.model_dump(exclude={"seq", "scope"}) for item in copy.items()] == [
+            item.model_dump(exclude={"seq", "scope"}) for item in sorted(bank.items(), key=_first_line(bank))
+        ]
+    assert exported(same, tmp_path / "b.jsonl") == data
+    assert exported(other, tmp_path / "b.jsonl").split(b"\n", 1)[1] == data.split(b"\n", 1)[1]
+
+
+def _first_line(bank: MemoryBank) -> Callable[[Any], int]:
+    """Where an item first stands in an export: an edit gives it a later number, an import an earlier one again."""
+    order: dict[str, int] = {}
+    for experience in bank.experiences():
+        for item in experience.items:
+            order.setdefault(item.id, len(order))
+    return lambda item: order[item.id]
+
+
+# What a file may look like, and what not
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    filled().export_jsonl(tmp_path / "a.jsonl")
+    return tmp_path / "a.jsonl"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"\xef\xbb\xbf" + data,
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: b"\n \n" + data.replace(b"\n", b"\n\n\t\n"),
+        lambda data: data.rstrip(b"\n"),
+        lambda data: b"\n".join(json.dumps(json.loads(line), indent=None).encode() for line in data.splitlines()),
+    ],
+    ids=["byte-order mark", "CRLF", "blank lines", "no last line end", "ASCII, with blanks"],
+)
+def test_what_other_programs_make_of_the_file_is_accepted(
+    file: Path, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    before = file.read_bytes()
+    file.write_bytes(change(before))
+    bank = open_bank()
+    assert len(bank.import_jsonl(file)) == 3
+    assert exported(bank, tmp_path / "b.jsonl") == before
+
+
+Change = Callable[[list[Any]], object]
+
+
+def _set(number: int, *keys: Any) -> Callable[[Any], Change]:
+    """A change that sets what is found in a line under some keys."""
+
+    def to(value: Any) -> Change:
+        def change(parts: list[Any]) -> None:
+            place = parts[number]
+            for key in keys[:-1]:
+                place = place[key]
+            place[keys[-1]] = value
+
+        return change
+
+    return to
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "message"),
+    [
+        (_set(0, "format")("parquet"), 1, "not an export of a bank"),
+        (_set(0, "version")(2), 1, "version 2 of the format, written by a newer rb_dspy; expected at most 1"),
+        (_set(0, "version")("1.x"), 1, "version: input should be a valid integer"),
+        (_set(0, "extra")(1), 1, "extra: extra inputs are not permitted"),
+        (_set(0, "experiences")(4), 4, "the file ends after 3 experiences; expected the 4"),
+        (_set(0, "experiences")(2), 4, "expected the 2"),
+        (lambda parts: parts.pop(2), 3, "the file ends after 2 experiences"),
+        (_set(2, "id")("e123"), 3, "id: string should match pattern"),
+        (_set(2, "id")("e" + "0" * 20 + "\n"), 3, "id: string should match pattern"),
+        (_set(2, "task", "instruction")(""), 3, "the instruction is empty"),
+        (_set(2, "task", "instruction")("a\u200bb"), 3, "U+200B"),
+        (_set(2, "task", "secret")("x"), 3, "task.secret: extra inputs"),
+        (_set(2, "verdicts")([]), 3, "1 trajectories and 0 verdicts"),
+        (_set(2, "verdicts", 0, "confidence")(math.nan), 3, "verdicts.0.confidence: "),
+        (_set(2, "verdicts", 0, "label")("great"), 3, "verdicts.0.label: "),
+        (_set(2, "trajectories", 0, "task_id")("t9"), 3, "a trajectory is of the task 't9'"),
+        (_set(3, "trajectories", 1, "rollout_id")("0"), 4, "rollout ids"),
+        (_set(2, "origin")("\x00"), 3, "origin '\\x00'"),
+        (_set(2, "run_id")("\u202e"), 3, "run id"),
+        (_set(2, "created_at")("yesterday"), 3, "created_at 'yesterday'; expected an ISO 8601 time"),
+        (_set(2, "shown")([""]), 3, "shown.0: "),
+        (lambda parts: parts[2].pop("note"), 3, "note: field required"),
+        (lambda parts: parts.insert(3, parts[2]), 4, "stands in line 3 already"),
+        (_set(1, "items", 0, "id")("x1"), 2, "items.0.id: "),
+        (_set(1, "items", 0, "polarity")("success"), 2, "new items from a success and from a failure"),
+        (_set(1, "items", 0, "distiller")("another"), 2, "items of several distillers"),
+        (_set(1, "items", 0, "title")("x" * 201), 2, "title of 201 characters; expected at most 200"),
+        (_set(1, "items", 0, "content")("another text"), 4, "has another text than in line 2"),
+        (lambda parts: parts[1]["items"].append(parts[1]["items"][0]), 2, "stands twice in this experience"),
+        (lambda parts: parts.__setitem__(2, [1]), 3, "list instead of an object"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line_and_nothing_is_stored(
+    file: Path, change: Change, line: int, message: str
+) -> None:
+    parts = lines(file)
+    change(parts)
+    file.write_text("".join(json.dumps(part) + "\n" for part in parts))
+    bank = open_bank()
+    with pytest.raises(InputError) as error:
+        bank.import_jsonl(file)
+    assert str(error.value).startswith(f"{file}:{line}: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert bank.experiences() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", ":1: the file is empty"),
+        (b"\n\n", ":1: the file is empty"),
+        (b'{"format": ', ":1: not JSON"),
+        (b"PK\x03\x04\xff\xfe", ":1: byte 5 is not UTF-8"),
+        ("{}".encode("utf-16"), "not UTF-8"),
+        (b'{"format": 1, "format": 2}\n', ":1: the key 'format' stands twice in one object"),
+        (b'{"format": "parquet"}', "not an export"),
+        (b'"text"', "str instead of an object"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "5000 digits"),
+    ],
+)
+def test_what_is_no_export_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(data)
+    with pytest.raises(InputError) as error:
+        open_bank().import_jsonl(tmp_path / "a.jsonl")
+    assert message in str(error.value)
+
+
+def test_a_file_that_was_cut_off_is_refused_wherever_it_was_cut(file: Path, tmp_path: Path) -> None:
+    data = file.read_bytes()
+    for length in range(0, len(data) - 2, 97):
+        file.write_bytes(data[:length])
+        with pytest.raises(InputError, match=r"cut off|is missing|empty"):
+            open_bank().import_jsonl(file)
+
+
+def test_a_place_without_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        open_bank().import_jsonl(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="not a file"):
+        open_bank().import_jsonl(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a file"):
+        open_bank().import_jsonl(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("bomb", "message"),
+    [
+        (b"[" * 20_000_000, "more than 64 objects and lists"),
+        (b'{"a":' * 100_000, "more than 64 objects and lists"),
+        (b"[" * 65 + b'"' + b"[" * 1000 + b'"' + b"]" * 65, "more than 64 objects and lists"),
+        (b"[" + b"[]," * 5_000_000 + b"[]]", "more than 1,000,000 values"),
+        (b'"' * 20_000_000, "more than 1,000,000 values"),
+        (b'{"a":"' + b'\\"' * 10_000_000, "not JSON"),
+        (b"\\" * 20_000_000, "not JSON"),
+        (b"1" * 20_000_000, "digits"),
+        (b" " * 70_000_000 + b"{}", "more than 64,000,000 bytes"),
+        (b"[" * 64 + b'"' + b"[" * 1000 + b'"' + b"]" * 64, "list instead of an object"),
+    ],
+    ids=lambda given: f"{given[:8]!r}…" if isinstance(given, bytes) else "",
+)
+def test_bombs_do_not_go_off(file: Path, bomb: bytes, message: str) -> None:
+    file.write_bytes(file.read_bytes() + bomb + b"\n")
+    started = time.process_time()
+    with pytest.raises(InputError, match=message) as error:
+        open_bank().import_jsonl(file)
+    assert len(str(error.value)) < len(str(file)) + 300
+    assert time.process_time() - started < 10
+
+
+def test_brackets_in_texts_are_no_depth(tmp_path: Path) -> None:
+    bank = open_bank()
+    text = "[{" * 500 + '\\"[' + "\\" * 3 + '"'
+    bank.append(
+        a_task(env_args={"ends": "in \\", text: text}),
+        a_rollout(action=text),
+        Verdict(label="success", reasons=text),
+        [],
+    )
+    data = exported(bank, tmp_path / "a.jsonl")
+    other = open_bank()
+    other.import_jsonl(tmp_path / "a.jsonl")
+    assert exported(other, tmp_path / "b.jsonl") == data
+
+
+# Where the file goes
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    bank = open_bank()
+    deep: Any = 1
+    for _ in range(70):
+        deep = [deep]
+    add(bank, "fine")
+    odd = bank.append(a_task("t1", env_args={"a": deep}), a_rollout(), Verdict(label="unknown"), [])
+    (tmp_path / "a.jsonl").write_text("as before")
+    with pytest.raises(InputError, match=f"experience {odd.id} could not be imported again: more than 64"):
+        bank.export_jsonl(tmp_path / "a.jsonl")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.jsonl", "as before")]
+
+
+class _Breaks:
+    """A store whose second page cannot be read."""
+
+    def __init__(self, bank: MemoryBank) -> None:
+        self._store: Any = bank._store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def experiences(self, scope: str, *, after: int, limit: int, at: int | None = None) -> list[Experience]:
+        if after:
+            raise StorageError("the disk is gone")
+        return list(self._store.experiences(scope, after=after, limit=1, at=at))
+
+
+def test_an_export_that_breaks_leaves_what_was_there(tmp_path: Path) -> None:
+    from rb_dspy.bank import portability
+
+    (tmp_path / "a.jsonl").write_text("as before")
+    with pytest.raises(StorageError, match="the disk is gone"):
+        portability.write(cast(BankStore, _Breaks(filled())), "s", tmp_path / "a.jsonl")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.jsonl", "as before")]
+
+
+def test_an_export_replaces_a_file_keeps_its_mode_and_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    target = tmp_path / "real" / "a.jsonl"
+    target.write_text("old")
+    target.chmod(0o600)
+    (tmp_path / "link").symlink_to(target)
+    filled().export_jsonl(str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert lines(target)[0]["experiences"] == 3
+    assert [file.name for file in target.parent.iterdir()] == ["a.jsonl"]
+
+
+def test_places_that_cannot_hold_an_export_are_refused(tmp_path: Path) -> None:
+    bank = filled()
+    (tmp_path / "bank.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 100)
+    os.mkfifo(tmp_path / "pipe")
+    places: list[tuple[Path | str, str]] = [
+        (tmp_path, "a folder"),
+        (tmp_path / "none" / "a.jsonl", "no such folder"),
+        (tmp_path / "bank.sqlite", "a database, perhaps a bank"),
+        (tmp_path / "pipe", "no file"),
+        ("a\0b", "NUL"),
+    ]
+    for place, message in places:
+        with pytest.raises(InputError, match=message):
+            bank.export_jsonl(place)
+    with pytest.raises(RBError):
+        bank.export_jsonl(tmp_path / ("x" * 300))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bank.sqlite", "pipe"]
+
+
+class _Damaged:
+    """A store of 1,200 experiences of which only some can be read."""
+
+    def __init__(self, sound: set[int]) -> None:
+        self._experience = add(open_bank(), lessons=0)
+        self._sound = sound
+
+    def mark(self, scope: str) -> int:
+        return 1200
+
+    def experiences(self, scope: str, *, after: int, limit: int, at: int | None = None) -> list[Experience]:
+        page = range(after + 1, min(after + limit, at or 0) + 1)
+        return [self._experience.model_copy(update={"seq": seq}) for seq in page if seq in self._sound]
+
+
+def test_a_damaged_item_does_not_keep_the_rest_from_leaving(tmp_path: Path) -> None:
+    with filled(tmp_path / "bank.sqlite") as bank:
+        shared = bank.experiences()[0].items[0]
+        assert len(shared.provenances) == 2
+    with sqlite3.connect(tmp_path / "bank.sqlite") as connection:
+        first = "SELECT min(rowid) FROM items WHERE id = ?"
+        connection.execute(f"UPDATE items SET content = 'x' WHERE rowid = ({first})", [shared.id])
+    connection.close()
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        bank.export_jsonl(tmp_path / "a.jsonl")
+    other = open_bank()
+    assert len(other.import_jsonl(tmp_path / "a.jsonl")) == 3
+    assert [p.task_id for item in other.items() if item.id == shared.id for p in item.provenances] == ["t3"]
+
+
+@pytest.mark.parametrize("sound", [{1200}, {1, 1200}, {500, 501}, set(range(1, 1201)), {499, 1001, 1003}])
+def test_damaged_pages_do_not_end_the_list(sound: set[int]) -> None:
+    assert {e.seq for e in experiences(cast(BankStore, _Damaged(sound)), "s")} == sound

