@@ -75,7 +75,7 @@ def _ours(folder: Path, size: int, rounds: int, each: int, items_each: int) -> l
         for turn in range(rounds + 1):
             first = turn % len(engines)  # each goes first in turn: the first finds the caches full of another's vectors
             for name, engine in [*engines.items()][first:] + [*engines.items()][:first]:
-                asked = [cpu_and_wall(partial(engine, number)) for number in _some(turn, each)]
+                asked = [cpu_and_wall(partial(engine, number), lookup) for number in _some(turn, each)]
                 if turn:  # the first one fills caches
                     cpu[name].append(statistics.fmean(one[0] for one in asked))
                     wall[name] += [one[1] for one in asked]

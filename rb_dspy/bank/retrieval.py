@@ -145,7 +145,7 @@ class Finder:
                         continue
                     key = match.items[0].id if unit == "item" else match.experience_id
                     if key not in found:
-                        found[key] = Retrieved.model_construct(
+                        found[key] = Retrieved(
                             score=hit.score,
                             experience_id=match.experience_id,
                             task_id=match.task_id,

@@ -15,6 +15,9 @@ from rb_dspy.errors import StorageError
 
 T = TypeVar("T")
 
+_CACHE_KILOBYTES = 16_000
+"""Pages that a reader keeps: with SQLite's usual 2,000, looking up five lessons among ten thousand reads the file."""
+
 
 class Readers:
     """Raw connections that ``connect`` makes. Safe to use from threads; nothing is ever written through them."""
@@ -36,6 +39,7 @@ class Readers:
                 connection = self._idle.pop()
             except IndexError:
                 connection = self._connect()
+                connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
             try:
                 connection.execute("BEGIN")
                 found = query(connection)
