@@ -262,6 +262,8 @@ class Ingestion(_Frozen):
     ``id`` is that of the experience it becomes. ``verdicts`` and ``drafts`` are None until there are some.
     """
 
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="constants")
+
     id: str
     scope: str
     task: Task

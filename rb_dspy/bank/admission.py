@@ -6,12 +6,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank.interface import NewExperience, NewItem
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, Task, Trajectory, Verdict, hidden_characters, visible
 
 _NAME = 200
+
+_DIGITS = 20
+"""80 bits in hex: at a billion ids the chance that any two are equal is one in two million."""
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -62,7 +66,8 @@ def new_item(scope: str, draft: MemoryDraft, id: str | None = None) -> NewItem:
 
 def text_digest(title: str, description: str, content: str) -> str:
     """What tells whether an item's text is the one that was stored."""
-    return _digest("text", title, description, content)
+    said = f'["text",{_quoted(title)},{_quoted(description)},{_quoted(content)}]'  # JSON, in half the time
+    return hashlib.sha256(said.encode("ascii")).hexdigest()[:_DIGITS]
 
 
 def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
@@ -98,5 +103,4 @@ def now() -> str:
 
 
 def _digest(*parts: object) -> str:
-    """80 bits in hex: at a billion ids the chance that any two are equal is one in two million."""
-    return hashlib.sha256(_json(parts).encode("ascii")).hexdigest()[:20]
+    return hashlib.sha256(_json(parts).encode("ascii")).hexdigest()[:_DIGITS]

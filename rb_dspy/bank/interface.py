@@ -334,12 +334,13 @@ class Source:
     name: str
 
 
-_STAGES = ("recorded", "judged", "distilled")
+STAGES = ("recorded", "judged", "distilled")
+"""How far an ingestion can have got, in order."""
 
 
 def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
     """Which of two ingestions of one id counts: the one that got further, else the first with the note of the new."""
-    if kept is None or _STAGES.index(new.stage) > _STAGES.index(kept.stage):
+    if kept is None or STAGES.index(new.stage) > STAGES.index(kept.stage):
         return new
     return kept.model_copy(update={"note": new.note}) if new.stage == kept.stage else kept
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import now
-from rb_dspy.bank.interface import NewItem, Source, further, task_key
+from rb_dspy.bank.interface import STAGES, NewItem, Source, further, task_key
 from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
 from rb_dspy.bank.sqlite import item_queries, keys, rows
 from rb_dspy.bank.sqlite.scoped import Scope, State
@@ -178,21 +178,24 @@ def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) 
     connection.execute("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", (scope_id, id))
 
 
-def kept(connection: sqlite3.Connection, scope: str, ingestion: Ingestion, location: str) -> Ingestion:
-    """Keep an ingestion; what is kept is what ``further`` says."""
+def kept(connection: sqlite3.Connection, scope: str, ingestion: Ingestion, payload: bytes, location: str) -> Ingestion:
+    """Keep an ingestion, which ``payload`` holds; what is kept is what ``further`` says."""
     scope_id, _, _ = scope_row(connection, scope, location)
     found = connection.execute(
-        "SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", (scope_id, ingestion.id)
+        "SELECT stage, payload FROM ingestions WHERE scope_id = ? AND id = ?", (scope_id, ingestion.id)
     ).fetchone()
-    before = rows.ingestion(found[0], ingestion.id, location) if found else None
-    ingestion = further(before, ingestion)
-    if ingestion == before:
-        return ingestion
+    stage = STAGES.index(ingestion.stage)
+    if found is not None and found[0] >= stage:
+        before = rows.ingestion(found[1], ingestion.id, location)
+        ingestion = further(before, ingestion)
+        if ingestion == before:
+            return before
+        payload = rows.ingestion_payload(ingestion)
     connection.execute(
-        "INSERT INTO ingestions (scope_id, id, run_id, origin, payload) VALUES (?, ?, ?, ?, ?)"
+        "INSERT INTO ingestions (scope_id, id, run_id, origin, stage, payload) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (scope_id, id) DO UPDATE SET run_id = excluded.run_id, origin = excluded.origin,"
-        " payload = excluded.payload",
-        (scope_id, ingestion.id, ingestion.run_id, ingestion.origin, rows.ingestion_payload(ingestion)),
+        " stage = excluded.stage, payload = excluded.payload",
+        (scope_id, ingestion.id, ingestion.run_id, ingestion.origin, stage, payload),
     )
     return ingestion
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii as _quoted
+
+from pydantic_core import PydanticSerializationError
 
 from rb_dspy.bank import journal, vectors
+from rb_dspy.bank.admission import text_digest
 from rb_dspy.bank.interface import NewExperience, Unit, task_key
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.errors import CorruptBank, InputError
@@ -60,9 +61,8 @@ def checksum(data: bytes) -> int:
 
 
 def text_is_sound(digest: str, title: str, description: str, content: str) -> bool:
-    """Whether these are the texts that the digest was made of (``admission.text_digest``, in half the time)."""
-    said = f'["text",{_quoted(title)},{_quoted(description)},{_quoted(content)}]'
-    return hashlib.sha256(said.encode("ascii")).hexdigest()[:20] == digest
+    """Whether these are the texts that the digest was made of."""
+    return text_digest(title, description, content) == digest
 
 
 def item(
@@ -121,8 +121,12 @@ def stored(new: NewExperience, scope: str, seq: int, item_ids: Sequence[str]) ->
 
 
 def ingestion_payload(ingestion: Ingestion) -> bytes:
-    """JSON, ASCII (a lone surrogate has no UTF-8), compressed."""
-    return compressed(_encode(ingestion.model_dump()).encode("ascii"))
+    """JSON, compressed."""
+    try:
+        told = Ingestion.__pydantic_serializer__.to_json(ingestion)
+    except PydanticSerializationError:  # a lone surrogate
+        told = _encode(ingestion.model_dump()).encode("ascii")
+    return compressed(told)
 
 
 def ingestion(payload: bytes, id: str, location: str) -> Ingestion:

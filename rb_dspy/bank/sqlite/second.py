@@ -57,7 +57,8 @@ _TABLES = (
         digest TEXT NOT NULL, created_at TEXT NOT NULL, PRIMARY KEY (scope_id, name)) WITHOUT ROWID""",
     """CREATE TABLE ingestions (
         position INTEGER PRIMARY KEY, scope_id INTEGER NOT NULL REFERENCES scopes (id), id TEXT NOT NULL,
-        run_id TEXT NOT NULL, origin TEXT NOT NULL, payload BLOB NOT NULL, UNIQUE (scope_id, id))""",
+        run_id TEXT NOT NULL, origin TEXT NOT NULL, stage INTEGER NOT NULL, payload BLOB NOT NULL,
+        UNIQUE (scope_id, id))""",
 )
 
 
@@ -168,7 +169,8 @@ def _record(
     known = "SELECT 1 FROM old_experiences WHERE scope_id = ? AND id = ? AND state != 'recorded'"
     if database.execute(known, (scope_id, id)).fetchone() is None:  # else it was learned from since
         database.execute(
-            "INSERT OR IGNORE INTO ingestions (scope_id, id, run_id, origin, payload) VALUES (?, ?, ?, '', ?)",
+            "INSERT OR IGNORE INTO ingestions (scope_id, id, run_id, origin, stage, payload)"
+            " VALUES (?, ?, ?, '', 0, ?)",
             (scope_id, id, run_id, zlib.compress(_json(kept).encode("ascii"))),
         )
     return True

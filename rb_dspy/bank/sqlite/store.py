@@ -96,7 +96,10 @@ class SqliteStore:
         ]
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
-        return self._write(partial(edits.kept, scope=ingestion.scope, ingestion=ingestion, location=self.location))
+        payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile
+        return self._write(
+            partial(edits.kept, scope=ingestion.scope, ingestion=ingestion, payload=payload, location=self.location)
+        )
 
     def drop(self, scope: str, id: str) -> None:
         self._write(partial(edits.dropped, scope=scope, id=id, location=self.location))

@@ -79,5 +79,6 @@ ingestions = _table(
     id=sa.Text,
     run_id=sa.Text,
     origin=sa.Text,
+    stage=sa.Integer,
     payload=sa.LargeBinary,
 )
