@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dspy import lm15
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rb_dspy import MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, run_stream
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, InvalidTask
 from rb_dspy.stream import SHARES, split_templates, stream_names
-from rb_dspy.testing import Lock, Prompt, Reply
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
 from tests.worlds import answers, backbones, lock
 
 
@@ -168,6 +169,36 @@ def test_a_rollout_of_an_earlier_run_is_learned_from_and_not_done_again(bank: Me
     assert "agent" not in result.usage
     assert bank.seen_tasks() == {task.id for task in tasks}
     assert (again.summary().scored, again.summary().tasks) == (0, 1)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("step", ["action", "label", "memory_items"])
+def test_a_run_that_was_stopped_anywhere_ends_as_if_it_had_not_been(tmp_path: Path, step: str, number: int) -> None:
+    tasks = [lock("Abus", n, code="0000" if n == 1 else "4711") for n in range(3)]
+
+    def run(path: Path, script: Any, run_id: str = "r") -> None:
+        with MemoryBank.open(path, scope="s", embedder=HashEmbedder()) as bank:
+            todo = [task for task in tasks if task.id not in bank.seen_tasks()]
+            run_stream(ReasoningBank(backbones=backbones(script), environments=Lock.make), todo, bank, run_id=run_id)
+
+    def learned(path: Path) -> list[object]:
+        with MemoryBank.open(path, scope="s", embedder=HashEmbedder(), create=False) as bank:
+            assert (bank.pending(), bank.doctor()) == ([], [])
+            return [
+                (e.task.id, e.verdicts, e.trajectories[0].steps, [(i.id, i.content) for i in e.items], e.shown)
+                for e in bank.experiences()
+            ]
+
+    def stop(prompt: Prompt) -> Reply:
+        if step in prompt.wants and f"serial {number}." in prompt.text:
+            raise KeyboardInterrupt
+        return answers(prompt)
+
+    run(tmp_path / "whole.sqlite", answers)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped.sqlite", stop)
+    run(tmp_path / "stopped.sqlite", answers)
+    assert learned(tmp_path / "stopped.sqlite") == learned(tmp_path / "whole.sqlite")
 
 
 def test_two_tasks_with_one_id_are_refused(bank: MemoryBank) -> None:

@@ -102,7 +102,8 @@ def _run(
             run_stream(program, todo, bank, run_id=report.run_id, on_result=on_result)
     except KeyboardInterrupt:
         err.print(
-            "interrupted: the task at hand is lost, all before it are in the bank; the next run goes on from there"
+            "interrupted: what was learned is in the bank, and a rollout that had ended waits there;"
+            " the next run goes on from there"
         )
         raise typer.Exit(130) from None
     finally:
