@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -135,21 +135,25 @@ class ReasoningBank(dspy.Module):
         """Judge, distil, append: what is missing of it. Each step is kept before the next begins."""
         task, trajectory = _single(ingest)
         with _noted(ingest):
-            verdicts = ingest.verdicts or ingest.judged([self._judge(task, trajectory)])
-            if ingest.drafts is None:
-                said = self.distill(task.without_ground_truth(), trajectory, verdicts[0])
-                ingest.distilled(said.drafts, distiller=said.distiller, note=said.note)
+            while ingest.drafts is None:
+                if ingest.verdicts is None:
+                    ingest.judged([self._judge(task, trajectory)])
+                else:
+                    said = self.distill(task.without_ground_truth(), trajectory, ingest.verdicts[0])
+                    ingest.distilled(said.drafts, distiller=said.distiller, note=said.note)
+                task, trajectory = _single(ingest)  # another learner's, where it took the place of this one
             return _admitted(ingest)
 
     async def _alearned(self, ingest: Ingest) -> Experience:
         task, trajectory = _single(ingest)
-        with _noted(ingest):
-            verdicts = ingest.verdicts
-            if verdicts is None:
-                verdicts = await asyncio.to_thread(ingest.judged, [await self._ajudge(task, trajectory)])
-            if ingest.drafts is None:
-                said = await self.distill.acall(task.without_ground_truth(), trajectory, verdicts[0])
-                await asyncio.to_thread(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
+        async with _anoted(ingest):
+            while ingest.drafts is None:
+                if ingest.verdicts is None:
+                    await asyncio.to_thread(ingest.judged, [await self._ajudge(task, trajectory)])
+                else:
+                    said = await self.distill.acall(task.without_ground_truth(), trajectory, ingest.verdicts[0])
+                    await asyncio.to_thread(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
+                task, trajectory = _single(ingest)
             return await asyncio.to_thread(_admitted, ingest)
 
     def _judge(self, task: Task, trajectory: Trajectory) -> Verdict:
@@ -176,11 +180,24 @@ def _noted(ingest: Ingest) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        try:
-            ingest.failed(f"not learned from: {exc}")
-        except RBError as also:
-            exc.add_note(f"nor could that be noted: {also}")
+        _note(ingest, exc)
         raise
+
+
+@asynccontextmanager
+async def _anoted(ingest: Ingest) -> AsyncIterator[None]:
+    try:
+        yield
+    except Exception as exc:
+        await asyncio.to_thread(_note, ingest, exc)
+        raise
+
+
+def _note(ingest: Ingest, exc: Exception) -> None:
+    try:
+        ingest.failed(f"not learned from: {exc}")
+    except RBError as also:
+        exc.add_note(f"nor could that be noted: {also}")
 
 
 def _single(ingest: Ingest) -> tuple[Task, Trajectory]:

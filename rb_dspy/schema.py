@@ -111,14 +111,14 @@ class Step(_Frozen):
 
 
 class RoleUsage(_Frozen):
-    """What one role used: LM calls, tokens, and wall seconds inside the role's calls."""
+    """What one role used: LM calls, tokens, and wall seconds inside the role's calls. Finite, and none below zero."""
 
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_calls: int = 0
+    calls: int = pydantic.Field(default=0, ge=0)
+    prompt_tokens: int = pydantic.Field(default=0, ge=0)
+    completion_tokens: int = pydantic.Field(default=0, ge=0)
+    cached_calls: int = pydantic.Field(default=0, ge=0)
     """Calls answered from dspy's response cache; their tokens are not billed and not counted."""
-    seconds: float = 0.0
+    seconds: float = pydantic.Field(default=0.0, ge=0, allow_inf_nan=False)
 
     def __add__(self, other: RoleUsage) -> RoleUsage:
         return RoleUsage(
@@ -273,6 +273,9 @@ class Ingestion(_Frozen):
     run_id: str = ""
     distiller: str = ""
     note: str = ""
+    """The distiller's: why some drafts, or all, are missing."""
+    error: str = ""
+    """Why the last try to get further failed."""
     origin: str = ""
     shown: tuple[str, ...] = ()
     created_at: str = ""

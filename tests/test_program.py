@@ -17,11 +17,11 @@ from dspy import lm15
 
 from rb_dspy import signatures
 from rb_dspy.backbones import Backbones
-from rb_dspy.bank import MemoryBank
+from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import DistillConfig, ProgramConfig, RetrieveConfig
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import MemoryDraft, Outcome, Retrieved, Task, Trajectory, Verdict
+from rb_dspy.schema import MemoryDraft, Outcome, Retrieved, Step, Task, Trajectory, Verdict
 from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.worlds import answers, backbones, corridor, item, lock, prompts
@@ -231,7 +231,7 @@ def test_a_rollout_is_kept_when_the_judge_breaks(bank: MemoryBank) -> None:
     (kept,) = bank.pending()
     assert kept.verdicts is None
     assert len(kept.state.trajectories[0].steps) == 3
-    assert "overloaded" in kept.state.note
+    assert "overloaded" in kept.state.error
 
 
 def test_learning_can_be_tried_again_after_the_judge_broke(bank: MemoryBank) -> None:
@@ -439,7 +439,7 @@ def test_a_judge_of_somebody_elses_that_breaks_loses_no_rollout(bank: MemoryBank
         program(judge=judge)(task=corridor(), bank=bank)
     (kept,) = bank.pending()
     assert (kept.state.stage, len(kept.state.trajectories[0].steps)) == ("recorded", 3)
-    assert kept.state.note.startswith("not learned from: the judge")
+    assert kept.state.error.startswith("not learned from: the judge")
     assert bank.seen_tasks() == set()
     assert not bank.retrieve("anything", k=5)
 
@@ -475,6 +475,92 @@ async def test_learning_in_steps_works_for_asyncio(bank: MemoryBank) -> None:
     first = await run.alearn("Walk.", steps, bank)
     assert await run.alearn("Walk.", steps, bank) == first
     assert bank.pending() == []
+
+
+def test_two_learners_of_one_attempt_mix_nothing(bank: MemoryBank) -> None:
+    """The second rollout of the name comes while the first is being judged, and is judged before that is over."""
+    task = Task(id="t", instruction="Walk.")
+    mine = Trajectory(task_id="t", steps=(Step(action="forward", observation="You are through."),))
+    late = Trajectory(task_id="t", steps=(Step(action="stand still", observation="Nothing happens."),))
+    second: list[object] = []
+
+    def judge(task: Task, trajectory: Trajectory) -> Verdict:
+        if not second:
+            second.append(task)
+            ingest = bank.ingest(task, late, run_id="r")
+            ingest.judged([Verdict(label="failure", reasons="It stood still.")])
+        return Verdict(label="success", reasons="It walked.")
+
+    bones = backbones()
+    learned = program(bones, judge=judge).learn(task, mine, bank, run_id="r")
+    assert learned.trajectories == (late,)
+    assert learned.verdicts == (Verdict(label="failure", reasons="It stood still."),)
+    (asked,) = [p for p in prompts(bones) if "memory_items" in p.wants]
+    assert "stand still" in asked["trajectory"]
+    assert (asked["judge_reasons"], learned.items[0].polarity) == ("It stood still.", "failure")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_learner_whose_rollout_lost_its_place_judges_the_one_that_has_it(
+    bank: MemoryBank, asynchronous: bool
+) -> None:
+    task = Task(id="t", instruction="Walk.")
+    other = Trajectory(task_id=task.id, answer="the newest")
+    judged: list[str | None] = []
+
+    def judge(task: Task, trajectory: Trajectory) -> Verdict:
+        if not judged:
+            bank.ingest(task, other, run_id="r")
+        judged.append(trajectory.answer)
+        return Verdict(label="success", reasons=f"of {trajectory.answer}")
+
+    run = program(judge=judge)
+    mine = Trajectory(task_id=task.id, answer="the first")
+    if asynchronous:
+        learned = await run.alearn(task, mine, bank, run_id="r")
+    else:
+        learned = run.learn(task, mine, bank, run_id="r")
+    assert judged == ["the first", "the newest"]
+    assert (learned.trajectories, learned.verdicts[0].reasons) == ((other,), "of the newest")
+
+
+def test_a_rollout_that_another_has_learned_from_meanwhile_is_not_learned_from_again(bank: MemoryBank) -> None:
+    task = corridor()
+
+    def judge(_: Task, trajectory: Trajectory) -> Verdict:
+        draft = MemoryDraft(title="Faster", description="d", content="c")
+        bank.append(task, trajectory, Verdict(label="failure"), [draft], run_id="r")
+        return Verdict(label="success")
+
+    bones = backbones()
+    done = program(bones, judge=judge)(task=task, bank=bank, run_id="r")
+    assert (done.verdict.label, [item.title for item in done.memory_items]) == ("failure", ["Faster"])
+    assert not any("memory_items" in prompt.wants for prompt in prompts(bones))
+    assert bank.pending() == []
+
+
+def test_learning_again_from_what_was_deleted_is_refused_before_a_model_is_asked(bank: MemoryBank) -> None:
+    steps = [{"action": "forward", "observation": "You are through."}]
+    bank.delete(program().learn("Walk.", steps, bank).id)
+    bones = backbones()
+    with pytest.raises(InputError, match="name another run_id"):
+        program(bones).learn("Walk.", steps, bank)
+    assert prompts(bones) == []
+    assert program(bones).learn("Walk.", steps, bank, run_id="again").items
+
+
+async def test_noting_why_it_was_not_learned_from_does_not_block_the_event_loop(
+    bank: MemoryBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(Ingest, "failed", lambda ingest, why: noted.append(threading.get_ident()))
+    run = program(judge=lambda task, trajectory: 1 / 0)
+    with pytest.raises(InfrastructureError, match="the judge"):
+        await run.acall(task=corridor(), bank=bank)
+    with pytest.raises(InfrastructureError, match="the judge"):
+        await run.alearn("Walk.", [{"action": "forward", "observation": "."}], bank)
+    assert len(noted) == 2
+    assert threading.get_ident() not in noted
 
 
 def test_rollouts_that_wait_together_are_not_for_this_program(bank: MemoryBank) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dspy import lm15
 from hypothesis import given
@@ -14,9 +17,11 @@ from hypothesis import strategies as st
 
 from rb_dspy import MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, run_stream
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, InvalidTask
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import Step, Trajectory
 from rb_dspy.stream import SHARES, split_templates, stream_names
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import answers, backbones, lock
+from tests.worlds import answers, backbones, lock, prompts
 
 
 @pytest.mark.parametrize("name", ["reasoning-gym", "reasoning-gym-small", "twc", "cookingworld"])
@@ -163,12 +168,94 @@ def test_a_rollout_of_an_earlier_run_is_learned_from_and_not_done_again(bank: Me
     first = run_stream(ReasoningBank(backbones=backbones(script), environments=Lock.make), tasks, bank, run_id="r")
     assert [bool(result.error) for result in first.results] == [False, True, False]
     assert [ingest.task.id for ingest in bank.pending()] == ["lock/Abus/1"]
-    again = run_stream(ReasoningBank(backbones=backbones(), environments=Lock.make), [tasks[1]], bank, run_id="s")
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    again = run_stream(program, [tasks[1]], bank, run_id="s", resume="all")
     (result,) = again.results
     assert (result.resumed, result.error, result.outcome) == (True, "", None)
     assert "agent" not in result.usage
     assert bank.seen_tasks() == {task.id for task in tasks}
     assert (again.summary().scored, again.summary().tasks) == (0, 1)
+
+
+def _waiting(bank: MemoryBank, task: Task, run_id: str) -> None:
+    """A rollout of a run, which is not learned from yet."""
+    steps = (Step(action="0000", observation="It stays shut."),)
+    bank.ingest(task, Trajectory(task_id=task.id, steps=steps), run_id=run_id)
+
+
+def test_what_a_run_that_lives_is_at_is_left_to_it(bank: MemoryBank) -> None:
+    own, others = lock("Abus", 1), lock("Abus", 2)
+    _waiting(bank, own, "mine")
+    _waiting(bank, others, "night")
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    report = run_stream(program, [own, others], bank, run_id="mine")
+    assert [result.resumed for result in report.results] == [True, False]
+    assert ["agent" in result.usage for result in report.results] == [False, True]
+    assert [(ingest.task.id, ingest.state.run_id) for ingest in bank.pending()] == [(others.id, "night")]
+
+
+def test_what_has_waited_for_long_is_nobodys_any_more(bank: MemoryBank, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [lock("Abus", n) for n in range(2)]
+    for task, hours in zip(tasks, (0.5, 2), strict=True):
+        then = datetime.now(UTC) - timedelta(hours=hours)
+        monkeypatch.setattr("rb_dspy.bank.ingest.now", lambda then=then: then.isoformat(timespec="seconds"))
+        _waiting(bank, task, "night")
+    monkeypatch.undo()
+    report = run_stream(ReasoningBank(backbones=backbones(), environments=Lock.make), tasks, bank, run_id="s")
+    assert [result.resumed for result in report.results] == [False, True]
+
+
+def test_what_came_to_wait_during_the_run_is_seen(bank: MemoryBank) -> None:
+    tasks = [lock("Abus", n) for n in range(2)]
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    report = run_stream(
+        program, tasks, bank, run_id="r", on_result=lambda result: _waiting(bank, tasks[1], "s"), resume="all"
+    )
+    assert [result.resumed for result in report.results] == [False, True]
+    assert bank.pending() == []
+
+
+def test_a_run_that_goes_on_asks_no_model_about_what_it_has_learned(bank: MemoryBank) -> None:
+    tasks = [lock("Abus", n) for n in range(3)]
+    bones = backbones()
+    program = ReasoningBank(backbones=bones, environments=Lock.make)
+    run_stream(program, tasks[:2], bank, run_id="r")
+    program(task=tasks[0], bank=bank, run_id="another, which is the newest")
+    asked, known, seen = len(prompts(bones)), bank.experiences(), list[TaskResult]()
+    assert run_stream(program, tasks[:2], bank, run_id="r", on_result=seen.append).results == seen == []
+    assert (len(prompts(bones)), bank.experiences()) == (asked, known)
+    assert [result.task for result in run_stream(program, tasks, bank, run_id="r").results] == [tasks[2]]
+    assert len(run_stream(program, tasks, bank, run_id="new").results) == 3
+
+
+def test_what_was_removed_while_it_was_learned_from_is_recorded_and_the_run_goes_on(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants and "serial 1." in prompt.text:
+            bank.delete(bank.pending()[0].state.id)
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    report = run_stream(program, [lock("Abus", n) for n in range(3)], bank, run_id="r")
+    assert ["do not wait any more" in result.error for result in report.results] == [False, True, False]
+    assert (bank.pending(), bank.seen_tasks()) == ([], {"lock/Abus/0", "lock/Abus/2"})
+
+
+def test_a_vector_that_cannot_be_used_is_recorded_and_the_run_goes_on() -> None:
+    class Odd(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            made = super().embed(texts).copy()
+            if len(texts) > 1 and "serial 1." in texts[0]:  # the lessons' texts are embedded with the task's
+                made[1] = np.nan
+            return made
+
+    with MemoryBank.open(scope="s", embedder=Odd()) as bank:
+        program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+        for ids in ([False, True, False], [True]):  # a run that goes on meets it again
+            report = run_stream(program, [lock("Abus", n) for n in range(3)], bank, run_id="r")
+            assert [bool(result.error) for result in report.results] == ids
+        (waits,) = bank.pending()
+        assert (waits.task.id, waits.state.stage) == ("lock/Abus/1", "distilled")
+        assert "not learned from" in waits.state.error
 
 
 @pytest.mark.parametrize("number", range(3))

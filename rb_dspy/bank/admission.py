@@ -37,6 +37,12 @@ def admit(scope: str, draft: ExperienceDraft, *, id: str | None = None, created_
             f"task {draft.task.id}: {len(draft.trajectories)} trajectories and {len(draft.verdicts)} verdicts; expected"
             " one verdict for each trajectory, and at least one"
         )
+    empty = [lesson for lesson in draft.drafts if not (lesson.title.strip() and lesson.content.strip())]
+    if empty:
+        raise InputError(
+            f"task {draft.task.id}: a lesson has the title {empty[0].title[:40]!r} and {len(empty[0].content.strip())}"
+            " characters of content; expected both: leave it out"
+        )
     own = identity(scope, draft.task, draft.trajectories, run_id=draft.run_id)
     label = overall(draft.verdicts)
     items = {item.digest: item for item in (new_item(scope, lesson) for lesson in draft.drafts)}

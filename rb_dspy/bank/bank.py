@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from rb_dspy import plugins
 from rb_dspy.bank import portability
@@ -22,7 +23,7 @@ from rb_dspy.bank.interface import BankStats, BankStore, Finding, NewExperience,
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import marked, open_store
 from rb_dspy.bank.retrieval import Finder, Mode
-from rb_dspy.errors import InputError, StorageError
+from rb_dspy.errors import BankError, EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
     Change,
@@ -41,6 +42,8 @@ from rb_dspy.schema import (
 )
 
 DEFAULT_EMBEDDER = "minilm"
+
+T = TypeVar("T")
 
 _PAGE = 500
 """Experiences of one read or one write: long lists go in pages, so that no transaction stays open for long."""
@@ -66,6 +69,7 @@ class MemoryBank:
         self._finder = finder
         self._under: MemoryBank | None = None
         """For a bank that was opened at a snapshot: the bank below, which ends with it."""
+        self._moving = threading.RLock()
         self._process = os.getpid()
 
     @classmethod
@@ -125,8 +129,8 @@ class MemoryBank:
         with the verdict as exposures. A draft whose text an item of this scope has already becomes one more provenance
         of that item. An experience without items is kept and never retrieved.
 
-        Raises ``InputError`` for parts that do not belong together, ``InvalidVector``, ``StorageError``, and whatever
-        the embedder raises; then nothing was stored.
+        Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
+        ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored.
         """
         draft = ExperienceDraft(
             task=task,
@@ -145,7 +149,8 @@ class MemoryBank:
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[Experience]:
         """``append`` for many: read, embedded and stored in pages of 500, each of them whole or not at all.
 
-        What was stored before an error stays; doing it again repeats nothing.
+        What was stored before an error stays; doing it again repeats nothing. What was removed from the bank stays
+        away: for such a one the list holds what it was.
         """
         return self._append_all(admit(self.scope, draft) for draft in drafts)
 
@@ -194,13 +199,14 @@ class MemoryBank:
         experience with all its items; ``"item"`` compares it with an item's title, description and content, and gives
         single items. ``mode="dense"`` compares meaning (cosine of embeddings), ``"lexical"`` words (BM25), ``"hybrid"``
         both, by reciprocal rank.
-        Ranked after scope, ``exclude_tasks`` and ``polarity`` are applied, which never leaves a place empty. Dense
-        ranking is exact up to 131,072 rows; beyond, 98 to 100 of 100 places are those of exact search, measured on a
-        million clustered texts (``experiments/bank/recall.py``). Among equal scores (to 1e-5) the newest is first.
+        Ranked after scope, ``exclude_tasks`` and ``polarity`` are applied, which never leaves a place empty; of several
+        experiences that gave a lesson, one that passes is enough. Dense ranking is exact (for vectors of half
+        precision) up to 131,072 rows; beyond, 98 to 100 of 100 places are those of exact search, measured on a million
+        clustered texts (``experiments/bank/recall.py``). Among equal scores (to 1e-5) the newest is first.
         ``min_score`` leaves out what is less similar by cosine; the other modes have none. The end of a text that is
         too long for the embedder is not read.
         """
-        return self._found.find(query, k, unit, min_score, exclude_tasks, polarity, mode)
+        return self._settled(lambda _: self._found.find(query, k, unit, min_score, exclude_tasks, polarity, mode))
 
     async def aappend(
         self,
@@ -278,8 +284,9 @@ class MemoryBank:
     ) -> MemoryItem:
         """Give an item another text, wherever it is shown; the text before it stays in ``history``. ``note`` says why.
 
-        Raises ``InputError`` where there is no such item, for an empty title or content, and where another item says
-        exactly this.
+        A text that is what the item says already changes nothing and is not in ``history``. Raises ``InputError`` where
+        there is no such item, for an empty title or content, for what is longer than a ``MemoryDraft`` may be, and
+        where another item says exactly this.
         """
         item = self._store.item(self.scope, visible(id))
         if item is None:
@@ -287,11 +294,23 @@ class MemoryBank:
         given = {"title": title, "description": description, "content": content}
         texts = {name: getattr(item, name) if text is None else visible(text) for name, text in given.items()}
         draft = MemoryDraft(**texts)
+        for name, text in texts.items():
+            if (length := len(text.strip())) > (most := len(getattr(draft, name))):
+                raise InputError(
+                    f"item {item.id}: {name} of {length:,} characters; expected at most {most:,}: shorten it"
+                )
         if not draft.title or not draft.content:
             raise InputError(f"item {item.id}: a title and a content are needed; to take it away, delete it")
         new = new_item(self.scope, draft, item.id)
-        (vector,) = embed(self._embedder, [item_text(new)], self._embedder.dimension)
-        return self._store.edit(self.scope, item.id, new, vector, note=visible(note))
+        if (new.title, new.description, new.content) == (item.title, item.description, item.content):
+            return item
+
+        def edited(embedder: Embedder) -> MemoryItem:
+            (vector,) = embed(embedder, [item_text(new)], embedder.dimension)
+            whose = embedder.id, embedder.dimension
+            return self._store.edit(self.scope, new.id, new, vector, note=visible(note), embedder=whose)
+
+        return self._settled(edited)
 
     def delete(self, id: str, *, note: str = "") -> Removal:
         """Take away an item, an experience with its items, or a pending ingest; the history of the first two stays.
@@ -332,7 +351,7 @@ class MemoryBank:
     def fork(self) -> MemoryBank:
         """A private copy of the bank as it is now: what either learns from here on, the other never sees.
 
-        Copy on write, in microseconds whatever the size, in memory only; ends with this bank.
+        Copy on write, in less than a millisecond whatever the size, in memory only; ends with this bank.
         """
         return self._overlay(self._store.mark(self.scope), read_only=False)
 
@@ -363,28 +382,37 @@ class MemoryBank:
     def reindex(self, embedder: Embedder | str | None = None) -> int:
         """Make the index new, with ``embedder`` where the bank is to belong to another; returns the vectors made.
 
-        All scopes of the bank change over at once; until then it works as before. Other processes that have the bank
-        open with the old embedder, and forks, get ``EmbedderMismatch`` and have to open it again.
+        All scopes of the bank change over at once; until then it works as before. Whoever has the bank open elsewhere
+        with the old embedder, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork has no index of
+        its own to make: ``StorageError``.
         """
         store = self._store
+        if isinstance(store, MemoryStore) and store.base is not None:
+            raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
         chosen = plugins.embedder(embedder) if isinstance(embedder, str) else embedder or self._embedder
         made = 0
-        if embedder is not None:
-            made = store.reindex(chosen.id, chosen.dimension, lambda texts: embed(chosen, texts, chosen.dimension))
-        self._embedder = chosen
-        self._finder = self._finder.anew(chosen)
+        with self._moving:
+            if embedder is not None:
+                made = store.reindex(chosen.id, chosen.dimension, lambda texts: embed(chosen, texts, chosen.dimension))
+            self._finder = self._finder.anew(chosen)
+            self._embedder = chosen
         self._finder.build()
         return made
 
     def doctor(self) -> list[Finding]:
         """Read everything, of all scopes, and tell what is wrong and what to do about it; empty when all is well."""
-        return [*self._store.check(), *self._finder.check()]
+        found = [*self._store.check()]
+        try:
+            return [*found, *self._finder.check()]
+        except BankError as exc:
+            where, remedy = f"scope {self.scope!r}: index", "mend what else was found, then rb-dspy bank reindex"
+            return [*found, Finding(severity="error", kind="index", where=where, what=str(exc), remedy=remedy)]
 
     def close(self) -> None:
         """Let go of the file. Twice is once. Its forks end too."""
         store, self._opened = self._opened, None
         if store is not None:
-            self._finder.retire()
+            self._finder.retire(StorageError(f"{self._location}: this bank is closed; open it again"))
             store.close()
         if self._under is not None:
             self._under.close()
@@ -430,19 +458,34 @@ class MemoryBank:
         return self._finder
 
     def _append(self, draft: ExperienceDraft) -> Experience:
-        return self._store.append(self.scope, self._with_vectors([admit(self.scope, draft)]))[0]
+        new = admit(self.scope, draft)
+        if new.id not in self._store.have(self.scope, [new.id]):
+            return self._stored([new])[0]
+        known = self._store.experience(self.scope, new.id)
+        if known is None:
+            raise InputError(
+                f"{self._location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed"
+                " since; append it under another run_id"
+            )
+        return known
 
     def _append_all(self, admitted: Iterable[NewExperience]) -> list[Experience]:
-        store, ahead, stored = self._store, iter(admitted), list[Experience]()
-        more = True
+        ahead, stored, more = iter(admitted), list[Experience](), True
         while more:
             with uncollected():
                 page = list(islice(ahead, _PAGE))
-                stored += store.append(self.scope, self._with_vectors(page)) if page else []
+                stored += self._stored(page) if page else []
             more = len(page) == _PAGE
         return stored
 
-    def _with_vectors(self, page: list[NewExperience]) -> list[NewExperience]:
+    def _stored(self, page: list[NewExperience]) -> list[Experience]:
+        def done(embedder: Embedder) -> list[Experience]:
+            whose = embedder.id, embedder.dimension
+            return self._store.append(self.scope, self._with_vectors(page, embedder), embedder=whose)
+
+        return self._settled(done)
+
+    def _with_vectors(self, page: list[NewExperience], embedder: Embedder) -> list[NewExperience]:
         """The page with its vectors, all made in one call; an experience without items gets none."""
         known = self._store.have(self.scope, [new.id for new in page])
         # What is stored already stays as it is, so nothing is embedded for it.
@@ -450,15 +493,33 @@ class MemoryBank:
         texts = [text for new in page if new.items for text in (new.task.instruction, *map(item_text, new.items))]
         if not texts:
             return page
-        rows = iter(embed(self._embedder, texts, self._embedder.dimension))
+        rows = iter(embed(embedder, texts, embedder.dimension))
         return [
             replace(new, vector=next(rows), item_vectors=tuple(islice(rows, len(new.items)))) if new.items else new
             for new in page
         ]
 
+    def _settled(self, work: Callable[[Embedder], T]) -> T:
+        """What ``work`` gives with the bank's embedder; once more where ``reindex`` changed that meanwhile."""
+        used = self._embedder
+        try:
+            return work(used)
+        except EmbedderMismatch:
+            with self._moving:  # until it has
+                now = self._embedder
+            if now is used:
+                raise
+            return work(now)
+
     def _overlay(self, at: int, *, read_only: bool) -> MemoryBank:
         store = MemoryStore(self._store, self.scope, at, read_only=read_only)
-        store.bind(self._embedder.id, self._embedder.dimension)
+        mine = self._embedder.id, self._embedder.dimension
+        bound = store.bind(*mine)
+        if bound != mine:
+            raise EmbedderMismatch(
+                f"{self._location}: re-indexed for the embedder {bound[0]} since it was opened with {mine[0]}; open it"
+                f" again with {bound[0]}"
+            )
         return MemoryBank(
             store, self.scope, self._embedder, Finder(store, self.scope, self._embedder, over=self._finder)
         )

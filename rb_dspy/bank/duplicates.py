@@ -107,7 +107,7 @@ def _reads(store: BankStore, scope: str, wanted: NDArray[np.int64]) -> Iterator[
             yield _Read(store, after, wanted)
         # A number that was used here means another row in a base that went on.
         wanted = np.setdiff1d(wanted, changes.added.seqs)
-        after, more = changes.mark, len(changes.added) == _ROWS
+        after, more = changes.mark, changes.more
     if isinstance(store, MemoryStore) and store.base is not None and len(wanted):
         yield from _reads(store.base, scope, wanted)
 

@@ -12,7 +12,7 @@ from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import View
 from rb_dspy.bank.interface import BankStore, Unit
-from rb_dspy.errors import BankError, StorageError
+from rb_dspy.errors import BankError
 
 _ROWS = 20_000
 """Rows of one read: an index is filled in pages, so that no read transaction stays open for long."""
@@ -43,12 +43,13 @@ class Follower:
         self._version: int | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._why: BankError | None = None
         self._builder: threading.Thread | None = None
 
     def view(self) -> View:
-        """Everything that was committed before this call. Raises ``StorageError`` after ``retire``."""
-        if self._stop.is_set():
-            raise StorageError(f"{self._store.location}: closed or re-indexed meanwhile; open it, or fork it, again")
+        """Everything that was committed before this call. After ``retire`` it raises the error given there."""
+        if self._why is not None:
+            raise self._why
         version = self._store.version()
         if version != self._version:
             with self._lock:
@@ -66,8 +67,9 @@ class Follower:
             self._builder.join()
         self._build()
 
-    def retire(self) -> None:
+    def retire(self, why: BankError) -> None:
         """Give no more views; wait for what is being built to notice."""
+        self._why = self._why or why
         self._stop.set()
         if self._builder is not None and self._builder is not threading.current_thread():
             self._builder.join()
@@ -79,7 +81,7 @@ class Follower:
         while more:
             changes = self._store.changes(self._scope, self._unit, after=self._index.view.mark, limit=_ROWS)
             self._index.apply(changes)
-            more = len(changes.added) == _ROWS
+            more = changes.more
         if self._builder is None and isinstance(self._index, VectorIndex) and self._index.wants_base:
             self._builder = threading.Thread(target=self._build_aside, name="rb_dspy index", daemon=True)
             # A process that ends without closing its banks must not end in the middle of FAISS.

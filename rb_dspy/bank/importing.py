@@ -14,7 +14,7 @@ from rb_dspy.bank.admission import admit, new_item
 from rb_dspy.bank.interface import NewExperience, NewItem
 from rb_dspy.bank.jsonlines import MAX_LINES, objects
 from rb_dspy.errors import InputError
-from rb_dspy.schema import ExperienceDraft, MemoryDraft, Polarity, Task, Trajectory, Verdict, visible
+from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict, visible
 
 FORMAT = "rb_dspy-bank"
 VERSION = 1
@@ -26,11 +26,11 @@ class _Part(pydantic.BaseModel):
 
 class _Header(_Part):
     format: Literal["rb_dspy-bank"]
-    version: int
+    version: int = pydantic.Field(strict=True, ge=1)
     scope: str
     embedder: str
-    dimension: int
-    experiences: int = pydantic.Field(ge=0, le=MAX_LINES)
+    dimension: int = pydantic.Field(strict=True, ge=1)
+    experiences: int = pydantic.Field(strict=True, ge=0, le=MAX_LINES)
 
 
 class _Item(_Part):
@@ -165,7 +165,14 @@ def _item(given: _Item, scope: str) -> NewItem:
     for name, text in texts.items():
         if len(kept := getattr(draft, name)) < len(text.strip()):
             raise InputError(f"item {given.id}: {name} of {len(text):,} characters; expected at most {len(kept):,}")
+    check_said(given.id, draft)
     return new_item(scope, draft, given.id)
+
+
+def check_said(id: str, texts: MemoryDraft | MemoryItem) -> None:
+    """Raise ``InputError`` for an item that says nothing."""
+    if not (texts.title.strip() and texts.content.strip()):
+        raise InputError(f"item {id}: no {'content' if texts.title.strip() else 'title'}; expected some text")
 
 
 def _check_time(created_at: str) -> None:

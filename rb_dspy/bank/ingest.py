@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rb_dspy.bank.admission import identity, now
-from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.interface import BankStore, same_rollouts
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Experience, ExperienceDraft, Ingestion, MemoryDraft, Task, Trajectory, Verdict, visible
 
@@ -17,6 +17,11 @@ class Ingest:
     ``MemoryBank.pending`` gives the ingest again, and it goes on from there. Every step done twice keeps what the first
     gave. An attempt that the bank has learned from already (``experience`` is set) can be judged and distilled again,
     for whoever made it, but changes nothing.
+
+    Others may be learning from the same attempt, or from another of its name. After each step ``state`` is what is
+    stored, rollouts included, whoever gave it, and what follows must go on from that: nothing is put together from two
+    attempts. Where somebody else has learned from it meanwhile, ``experience`` is set and ``state`` is that. A step
+    raises ``InputError`` where the rollouts were removed meanwhile.
     """
 
     def __init__(
@@ -48,38 +53,46 @@ class Ingest:
         """What was drawn from the rollouts, which may be nothing; None before ``distilled``."""
         return self.state.drafts
 
-    def judged(self, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-        """Keep the verdicts, one for each trajectory; the ones that count from now on."""
+    def judged(self, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...] | None:
+        """Keep the verdicts, one for each of ``state.trajectories``; the ones that count from now on.
+
+        None where another attempt has taken the place of this one, and that is to be judged.
+        """
         if len(verdicts) != len(self.state.trajectories):
             raise InputError(
                 f"task {self.task.id}: {len(verdicts)} verdicts for {len(self.state.trajectories)} trajectories;"
                 " expected one for each"
             )
         if self.state.verdicts is None:
-            self._keep(verdicts=tuple(verdicts), note="")
-        return self.state.verdicts or tuple(verdicts)
+            self._keep(verdicts=tuple(verdicts), error="")
+        return self.state.verdicts
 
     def distilled(
         self, drafts: Sequence[MemoryDraft], *, distiller: str = "", note: str = ""
-    ) -> tuple[MemoryDraft, ...]:
-        """Keep the drafts; the ones that count from now on. ``note`` says why some, or all, are missing."""
+    ) -> tuple[MemoryDraft, ...] | None:
+        """Keep the drafts; the ones that count from now on. ``note`` says why some, or all, are missing.
+
+        None where another attempt has taken the place of this one, and that is to be distilled.
+        """
         if self.state.verdicts is None:
             raise InputError(f"task {self.task.id}: distilled before it was judged; call judged first")
         if self.state.drafts is None:
-            self._keep(drafts=tuple(drafts), distiller=visible(distiller), note=visible(note))
-        return tuple(drafts) if self.state.drafts is None else self.state.drafts
+            self._keep(drafts=tuple(drafts), distiller=visible(distiller), note=visible(note), error="")
+        return self.state.drafts
 
-    def failed(self, note: str) -> None:
+    def failed(self, why: str) -> None:
         """Say why it did not get further; it stays where it is."""
-        self._keep(note=visible(note))
+        self._keep(error=visible(why) or "failed")
 
     def admitted(self) -> Experience:
         """The experience that it becomes, with its items. Raises like ``MemoryBank.append``; then it stays pending."""
+        if self.experience is None and self.state.drafts is not None:
+            self._keep()  # whether it still waits
         if self.experience is None:
-            state = self.state
+            state = self.state  # which another attempt may have taken the place of
             if state.verdicts is None or state.drafts is None:
                 raise InputError(f"task {self.task.id}: admitted when only {state.stage}; judge and distil it first")
-            self.experience = self._append(
+            experience = self._append(
                 ExperienceDraft(
                     task=state.task,
                     trajectories=state.trajectories,
@@ -92,11 +105,39 @@ class Ingest:
                     shown=state.shown,
                 )
             )
+            if same_rollouts(experience.trajectories, state.trajectories):
+                self.experience = experience
+            else:  # another attempt of this name was faster
+                self._become(experience)
+            return experience
         return self.experience
 
     def _keep(self, **update: object) -> None:
         state = self.state.model_copy(update=update)
-        self.state = state if self.experience else self._store.hold(state)
+        if self.experience is not None:
+            self.state = state
+            return
+        try:
+            self.state = self._store.hold(state)
+        except InputError as exc:
+            self._become(_learned(self._store, state, exc))
+
+    def _become(self, experience: Experience) -> None:
+        """Go on as what somebody else has learned from this attempt, or from another of its name."""
+        drafts = [MemoryDraft(title=i.title, description=i.description, content=i.content) for i in experience.items]
+        self.experience = experience
+        self.state = self.state.model_copy(
+            update={
+                "task": experience.task,
+                "trajectories": experience.trajectories,
+                "verdicts": experience.verdicts,
+                "drafts": tuple(drafts),
+                "distiller": experience.items[0].provenance.distiller if experience.items else "",
+                "note": experience.note,
+                "error": "",
+                "shown": experience.shown,
+            }
+        )
 
 
 def begin(
@@ -110,7 +151,13 @@ def begin(
     origin: str,
     shown: Sequence[str],
 ) -> Ingest:
-    """The ingest of these rollouts: a new one, the one that is pending, or one that was admitted already."""
+    """The ingest of these rollouts: a new one, the one that is pending, or one that was admitted already.
+
+    Of two attempts of one name that wait, the newest counts. Raises ``InputError`` for no rollouts, for those that do
+    not belong together, and for an attempt whose experience was removed from the bank.
+    """
+    if not trajectories:
+        raise InputError(f"task {task.id}: no rollouts to learn from; give at least one")
     id = identity(scope, task, trajectories, run_id=run_id)
     state = Ingestion(
         id=id,
@@ -123,10 +170,22 @@ def begin(
         created_at=now(),
     )
     known = store.experience(scope, id)
+    if known is None:
+        try:
+            return Ingest(store, store.hold(state), None, append)
+        except InputError as exc:
+            known = _learned(store, state, exc)
+    return Ingest(store, state, known, append)
+
+
+def _learned(store: BankStore, state: Ingestion, refused: InputError) -> Experience:
+    """The experience that the store ``refused`` an ingestion for; raises where there is none, or none any more."""
+    known = store.experience(state.scope, state.id)
     if known is not None:
-        return Ingest(store, state, known, append)
-    held = store.hold(state)
-    if held.trajectories != trajectories:  # another attempt of this name waits: the newest counts
-        store.drop(scope, id)
-        held = store.hold(state)
-    return Ingest(store, held, None, append)
+        return known
+    if store.have(state.scope, [state.id]):
+        raise InputError(
+            f"task {state.task.id}: what was learned from this attempt ({state.id}) was removed from the bank; to learn"
+            " from it again, name another run_id"
+        ) from refused
+    raise refused

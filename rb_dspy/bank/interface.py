@@ -19,6 +19,7 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
+from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import (
     Change,
@@ -27,6 +28,7 @@ from rb_dspy.schema import (
     Label,
     MemoryItem,
     Polarity,
+    Provenance,
     Removal,
     Snapshot,
     Task,
@@ -107,6 +109,8 @@ class Changes:
     mark: int
     added: VectorBatch
     ended: NDArray[np.int64]
+    more: bool = False
+    """Whether to ask again from ``mark``: the answer was full, counting damaged rows, which are not among ``added``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,21 @@ class Match:
     task_id: str
     instruction: str
     items: tuple[MemoryItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Giving:
+    """That an experience gave an item: a live item row."""
+
+    seq: int
+    item: NewItem
+    polarity: Polarity
+    """Of this experience's lessons, whatever the item's is."""
+    provenance: Provenance
+    experience: int
+    """The number of the experience."""
+    instruction: str
+    """That of the experience's task."""
 
 
 Severity = Literal["error", "warning"]
@@ -180,7 +199,11 @@ class BankStore(Protocol):
         ...
 
     def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
-        """The embedder that the bank belongs to; a bank that has none yet belongs to this one from now on."""
+        """The embedder that the bank belongs to; a bank that has none yet belongs to this one from now on.
+
+        What the first call gave is what this store is held to: once the bank was re-indexed for another embedder from
+        elsewhere, writes and ``changes`` raise ``EmbedderMismatch``, however often this is called.
+        """
         ...
 
     def scopes(self) -> list[str]:
@@ -193,25 +216,43 @@ class BankStore(Protocol):
 
     # What is written
 
-    def append(self, scope: str, batch: Sequence[NewExperience]) -> list[Experience]:
+    def append(
+        self, scope: str, batch: Sequence[NewExperience], *, embedder: tuple[str, int] | None = None
+    ) -> list[Experience]:
         """Store experiences; an id that is there already gives what is stored under it, or was, when it has ended.
 
-        An ingestion of the same id is done with and goes. Where a live item has the id of a new one but another text
-        (it was edited), the new one gets an id of its own.
-        Raises ``EmbedderMismatch`` when the bank was re-indexed for another embedder since it was opened.
+        An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new one gets
+        its id (of several, the earliest's); where one has its id but another text (it was edited), an id of its own.
+        ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
+        where the bank belongs to another one by now.
         """
         ...
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
-        """Keep an ingestion, in its scope, and return what is kept: see ``further``."""
+        """Keep an ingestion, in its scope, and return what is kept: see ``further``.
+
+        Raises ``InputError`` where nothing is kept under its id, and it is not a beginning or an experience was ever
+        stored under that id: it was learned from or removed meanwhile, and is not to come back.
+        """
         ...
 
     def drop(self, scope: str, id: str) -> None:
         """Forget an ingestion, if there is one."""
         ...
 
-    def edit(self, scope: str, id: str, new: NewItem, vector: Vectors, *, note: str) -> MemoryItem:
+    def edit(
+        self,
+        scope: str,
+        id: str,
+        new: NewItem,
+        vector: Vectors,
+        *,
+        note: str,
+        embedder: tuple[str, int] | None = None,
+    ) -> MemoryItem:
         """Give an item another text; ``new.id`` is ``id``. The text before it stays in the history.
+
+        ``embedder``: as in ``append``.
 
         Raises ``InputError`` where no live item has this id, or another live item has this very text.
         """
@@ -251,6 +292,10 @@ class BankStore(Protocol):
         """The highest number used; 0 in a scope where nothing happened yet."""
         ...
 
+    def settled(self, scope: str, at: int) -> int:
+        """The last number of the write that ``at`` belongs to: the state there is one that readers could see."""
+        ...
+
     def have(self, scope: str, ids: Sequence[str]) -> set[str]:
         """Those of ``ids`` that experiences were stored under, also where these have ended."""
         ...
@@ -269,6 +314,14 @@ class BankStore(Protocol):
         ...
 
     def item(self, scope: str, id: str, at: int | None = None) -> MemoryItem | None: ...
+
+    def item_rows(self, scope: str, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
+        """The live item rows of an item, or those of an experience, in order; those that are damaged are left out."""
+        ...
+
+    def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
+        """Ids of items by the digests of their texts; of several items with one text, the earliest."""
+        ...
 
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         """All items in order of their numbers; the number of an item is that of its earliest live row."""
@@ -339,10 +392,35 @@ STAGES = ("recorded", "judged", "distilled")
 
 
 def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
-    """Which of two ingestions of one id counts: the one that got further, else the first with the note of the new."""
-    if kept is None or STAGES.index(new.stage) > STAGES.index(kept.stage):
+    """Which of two ingestions of one id counts: the one that got further, else the first with the error of the new.
+
+    Where they are of different rollouts nothing is taken from one into the other: a beginning, which is recorded and
+    has no error, takes the place of what is kept, and anything else loses to it. Only a beginning can be kept where
+    nothing is: for anything else it raises ``InputError``.
+    """
+    begins = new.stage == "recorded" and not new.error
+    if kept is None:
+        if begins:
+            return new
+        raise InputError(
+            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from or removed"
+            " meanwhile; ingest them again if they are to be learned from"
+        )
+    if not same_rollouts(kept.trajectories, new.trajectories):
+        return new if begins else kept
+    if STAGES.index(new.stage) > STAGES.index(kept.stage):
         return new
-    return kept.model_copy(update={"note": new.note}) if new.stage == kept.stage else kept
+    return kept.model_copy(update={"error": new.error}) if new.stage == kept.stage else kept
+
+
+def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:
+    """Whether the same happened in both, in whatever order they stand and whatever they used."""
+    return _what_happened(one) == _what_happened(other)
+
+
+def _what_happened(rollouts: Sequence[Trajectory]) -> list[Trajectory]:
+    ordered = sorted(rollouts, key=lambda rollout: rollout.rollout_id)
+    return [rollout.model_copy(update={"usage": {}}) for rollout in ordered]
 
 
 def task_key(task_id: str) -> int:

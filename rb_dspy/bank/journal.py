@@ -16,9 +16,12 @@ the chain, since a re-index replaces them and what was learned stays the same.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import pydantic
 from pydantic_core import PydanticSerializationError
@@ -57,7 +60,21 @@ def payload(data: bytes) -> Payload:
     try:
         return Payload.model_validate_json(data)
     except pydantic.ValidationError:  # lone surrogates and deep nesting are no JSON to pydantic
-        return Payload.model_validate(json.loads(data))
+        return Payload.model_validate(mended(json.loads(data)))
+
+
+def mended(told: Any) -> Any:
+    """``told``, where a rollout's usage is zero instead of what ``RoleUsage`` refuses: no rollout is lost over that.
+
+    Earlier versions stored such numbers, infinity as null, and ``model_copy`` checks none.
+    """
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # it is something else altogether: that shows later
+        for rollout in told["trajectories"]:
+            for used in rollout["usage"].values():
+                for name, number in used.items():
+                    if number is None or not 0 <= number < math.inf:
+                        used[name] = 0
+    return told
 
 
 def content_of_append(new: NewExperience, item_ids: Sequence[str], payload: bytes) -> bytes:

@@ -51,6 +51,7 @@ def closure(
     rows: dict[int, LiveRow] = {}
     going: set[int] = set()
     gone: dict[str, int] = {}
+    nameless: set[str] = set()  # ids of damaged rows: no text, or one by which nothing is found
     waiting = list(experiences)
     touched = [row for item in items for row in rows_of_item(item)]
     while waiting or touched:
@@ -62,7 +63,9 @@ def closure(
         waiting = []
         for item in {row.item for row in touched} - gone.keys():
             live = [row.seq for row in rows_of_item(item)]
-            if all(seq in rows for seq in live):
+            if not live or type(item) is not str:
+                nameless.add(item)
+            elif all(seq in rows for seq in live):
                 gone[item] = min(live)
                 waiting += viewers(item) if descendants else ()
         touched = []
@@ -72,7 +75,7 @@ def closure(
         experiences=tuple(sorted(going)),
         rows=tuple(sorted(rows)),
         items=tuple(sorted(gone, key=gone.__getitem__)),
-        losers=tuple(sorted({row.item for row in rows.values()} - gone.keys())),
+        losers=tuple(sorted({row.item for row in rows.values()} - gone.keys() - nameless)),
         unindexed=tuple(sorted(going | emptied)),
     )
 

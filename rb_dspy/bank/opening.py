@@ -42,11 +42,11 @@ def open_store(
 
 
 def marked(store: BankStore, scope: str, at: str | int) -> int:
-    """The sequence number that ``at`` means: that of the snapshot of this name, or itself."""
+    """The sequence number that ``at`` means: that of the snapshot of this name, or the end of the write it is of."""
     mark = store.mark(scope)
     if isinstance(at, int):
         if 0 <= at <= mark:
-            return at
+            return store.settled(scope, at) if at else 0
         raise InputError(f"{store.location}: no state {at} of scope {scope!r}; expected 0 to {mark}")
     known = {snapshot.name: snapshot.seq for snapshot in store.snapshots(scope)}
     if at not in known:

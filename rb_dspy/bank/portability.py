@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rb_dspy.bank.importing import FORMAT, VERSION, read
+from rb_dspy.bank.importing import FORMAT, VERSION, check_said, read
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.jsonlines import MAX_LINES, encoded
 from rb_dspy.errors import InputError, StorageError
@@ -96,6 +96,8 @@ def _line(experience: Experience) -> bytes:
         "created_at": experience.created_at,
     }
     try:
+        for item in experience.items:
+            check_said(item.id, item)
         return encoded(parts)
     except InputError as exc:
         raise InputError(f"experience {experience.id} could not be imported again: {exc}; delete it first") from None

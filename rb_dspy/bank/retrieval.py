@@ -17,8 +17,8 @@ from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import Hit, View
-from rb_dspy.bank.interface import UNITS, BankStore, Finding, Unit, task_key
-from rb_dspy.errors import InputError, StorageError
+from rb_dspy.bank.interface import UNITS, BankStore, Finding, Match, Unit, task_key
+from rb_dspy.errors import BankError, EmbedderMismatch, InputError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Polarity, Retrieved, visible
 
@@ -59,7 +59,7 @@ class Finder:
         self._followers: dict[Unit, Follower] = {}
         self._words = {unit: LexicalFollower(store, scope, unit) for unit in UNITS}
         self._making = threading.Lock()
-        self._retired = False
+        self._why: BankError | None = None
 
     def view(self, unit: Unit) -> View:
         """The vectors of everything that was committed before this call."""
@@ -73,20 +73,23 @@ class Finder:
             self._made(unit).build()
 
     def anew(self, embedder: Embedder) -> Finder:
-        """A finder that takes the place of this one, which retires."""
-        self.retire()
+        """A finder that takes the place of this one, which retires where the embedder is another one."""
+        if embedder is not self._embedder:
+            moved = f"{self._store.location}: re-indexed for the embedder {embedder.id} meanwhile"
+            self.retire(EmbedderMismatch(f"{moved}; open it, or fork it, again"))
         return Finder(self._store, self._scope, embedder, folder=self._folder)
 
     def check(self) -> list[Finding]:
         """Whether the indexes hold what the store does."""
         return [finding for unit in UNITS for finding in self._differences(unit)]
 
-    def retire(self) -> None:
-        """Find nothing more; forks of this find nothing more than they looked for already."""
+    def retire(self, why: BankError) -> None:
+        """Find nothing more: ``why`` is raised. Its forks find nothing more that they had not looked for already."""
         with self._making:
-            self._retired = True
-        for follower in self._followers.values():
-            follower.retire()
+            self._why = self._why or why
+            followers = [*self._followers.values()]
+        for follower in followers:
+            follower.retire(why)
 
     def find(
         self,
@@ -129,6 +132,10 @@ class Finder:
 
     def _shown(self, k: int, unit: Unit, mark: int, ranking: Ranking) -> list[Retrieved]:
         """The ``k`` best in words. Damaged rows give way to the next best; an item's several rows are one winner."""
+        matches: dict[int, Match] = {}
+        named: dict[int, str] = {}
+        """What rows are of that need not be looked up: all rows of the items in ``whole``."""
+        whole: set[str] = set()
         damaged: set[int] = set()
         wanted = k
         while True:
@@ -136,8 +143,14 @@ class Finder:
             found: dict[str, Retrieved] = {}
             before = len(damaged)
             for start in range(0, len(hits), _PAGE):
-                page = hits[start : start + _PAGE]
-                matches = self._store.matches(self._scope, unit, [hit.seq for hit in page], mark)
+                page, seen = [], set(found)
+                for hit in hits[start : start + _PAGE]:
+                    key = named.get(hit.seq, "")
+                    if key not in seen:
+                        page.append(hit)
+                        seen.update([key] if key else [])
+                new = [hit.seq for hit in page if hit.seq not in matches]
+                matches |= self._store.matches(self._scope, unit, new, mark) if new else {}
                 for hit in page:
                     match = matches.get(hit.seq)
                     if match is None:
@@ -152,17 +165,22 @@ class Finder:
                             instruction=match.instruction,
                             items=match.items,
                         )
-            if len(found) >= k or (len(hits) < wanted and len(damaged) == before):
-                return list(found.values())[:k]
+                if len(found) >= k:
+                    return list(found.values())[:k]
+                for key in found.keys() - whole if unit == "item" else ():
+                    whole.add(key)  # looked up once: with each of n rows that tie, n provenances are read
+                    if len(found[key].items[0].provenances) > 1:
+                        rows = self._store.item_rows(self._scope, "item", key, mark)
+                        named |= {row.seq: key for row in rows}
+            if len(hits) < wanted and len(damaged) == before:
+                return list(found.values())
             if len(damaged) == before:
                 wanted *= 2
 
     def _made(self, unit: Unit) -> Follower:
         with self._making:
-            if self._retired:
-                raise StorageError(
-                    f"{self._store.location}: closed or re-indexed meanwhile; open it, or fork it, again"
-                )
+            if self._why is not None:
+                raise self._why
             if unit not in self._followers:
                 dimension = self._embedder.dimension
                 # Made when somebody looks: most forks are never read in more than one unit.
@@ -187,7 +205,7 @@ class Finder:
             changes = self._store.changes(self._scope, unit, after=mark, limit=_ROWS)
             born.append(changes.added.seqs)
             ended.append(changes.ended[:, 0])
-            mark, more = changes.mark, len(changes.added) == _ROWS
+            mark, more = changes.mark, changes.more
         view = self.view(unit).at(mark)
         alive = np.setdiff1d(np.concatenate(born), np.concatenate(ended))
         missing = alive[~view.allowed(alive.tolist())]
@@ -226,7 +244,23 @@ def _check(
         raise InputError(f"mode {mode!r}: expected 'dense', 'lexical' or 'hybrid'")
     if polarity not in (None, "success", "failure"):
         raise InputError(f"polarity {polarity!r}: expected 'success', 'failure' or None")
-    if not isinstance(query, str) or isinstance(exclude_tasks, str) or k < 0:
-        raise InputError("retrieve takes a text, k of at least 0, and a collection of task ids to exclude")
+    if not isinstance(query, str):
+        raise InputError(f"query of type {type(query).__name__}: expected text")
+    if not isinstance(k, int) or isinstance(k, bool) or k < 0:
+        raise InputError(f"k {_short(k)}: expected a whole number, 0 or more")
+    tasks = isinstance(exclude_tasks, Collection) and not isinstance(exclude_tasks, str)
+    if not tasks or not all(isinstance(task, str) for task in exclude_tasks):
+        raise InputError(f"exclude_tasks {_short(exclude_tasks)}: expected a list, or a set, of task ids")
+    number = isinstance(min_score, int | float | np.floating) and not isinstance(min_score, bool)
+    if min_score is not None and not (number and -1 <= min_score <= 1):
+        raise InputError(f"min_score {_short(min_score)}: expected a cosine, -1 to 1, or None")
     if min_score is not None and mode != "dense":
         raise InputError(f"min_score is a cosine, and mode {mode!r} ranks by something else; leave it out")
+
+
+def _short(given: object) -> str:
+    """What was given, in few characters: numbers of thousands of digits cannot even be written."""
+    try:
+        return repr(given)[:40]
+    except ValueError:
+        return f"of type {type(given).__name__}"

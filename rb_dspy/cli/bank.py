@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, get_args
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rb_dspy.bank.retrieval import Mode
 from rb_dspy.cli import bank_change, bank_keep
@@ -47,8 +47,8 @@ def list_items(
     for item in items:
         colour = "green" if item.polarity == "success" else "yellow"
         times = f" ×{len(item.provenances)}" if len(item.provenances) > 1 else ""
-        source = f"[{colour}]{item.polarity}[/]{times}"
-        shown.add_row(item.id, source, escape(item.title), f"[dim]{escape(item.description)}[/]")
+        source = Text.assemble((item.polarity, colour), times)
+        shown.add_row(item.id, source, Text(item.title), Text(item.description, "dim"))
     out.print(shown if items else "this scope holds no lessons yet; [bold]rb-dspy run[/] makes some")
 
 
@@ -95,11 +95,11 @@ def search(
             print_json(match)
         return
     for match in found:
-        instruction = escape(line(match.instruction, 300))
-        head = f"[bold]{match.score:.3f}[/]  {match.experience_id}  [dim]{instruction}[/]"
+        instruction = line(match.instruction, 300)
+        head = Text.assemble((f"{match.score:.3f}", "bold"), f"  {match.experience_id}  ", (instruction, "dim"))
         out.print(head, no_wrap=True, overflow="ellipsis")
         for item in match.items:
-            out.print(f"       • {escape(item.title)} [dim]({item.id})[/]")
+            out.print(Text.assemble(f"       • {item.title} ", (f"({item.id})", "dim")))
     if not found:
         out.print("nothing found")
 
@@ -117,7 +117,7 @@ def stats(
     shown = Table(box=None, show_header=False, pad_edge=False)
     for name, value in found.model_dump().items():
         text = ", ".join(f"{key}: {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
-        shown.add_row(name.replace("_", " "), escape(text))
+        shown.add_row(name.replace("_", " "), Text(text))
     out.print(shown)
 
 
@@ -137,9 +137,10 @@ def history(
             print_json(change)
         return
     for change in found:
-        out.print(f"[bold]{change.kind}[/] [dim]{escape(change.created_at)} · number {change.seq}[/]")
+        when = f"{change.created_at} · number {change.seq}"
+        out.print(Text.assemble((change.kind, "bold"), " ", (when, "dim")))
         if change.note:
-            show_below(f"[yellow]{escape(change.note)}[/]")
+            show_below(Text(change.note, "yellow"))
         _show_edit(change)
 
 
@@ -156,7 +157,7 @@ def pending(
         return
     shown = table("id", "stage", "task", "why it waits")
     for state in found:
-        shown.add_row(state.id, state.stage, escape(line(state.task.id)), f"[dim]{escape(line(state.note, 300))}[/]")
+        shown.add_row(state.id, state.stage, Text(line(state.task.id)), Text(line(state.error, 300), "dim"))
     out.print(shown if found else "nothing waits to be learned from")
 
 
@@ -178,8 +179,9 @@ def duplicates(
     for pair in found:
         out.print(f"[bold]{pair.score:.3f}[/]")
         for item in (pair.first, pair.second):
-            show_below(f"{item.id}  [bold]{escape(item.title)}[/]")
-            show_below(f"[dim]{escape(line(item.description, 600))}[/]\n{escape(line(item.content, 2000))}\n")
+            show_below(Text.assemble(f"{item.id}  ", (item.title, "bold")))
+            texts = (line(item.description, 600), "dim"), f"\n{line(item.content, 2000)}\n"
+            show_below(Text.assemble(*texts))
     pairs = counted(len(found), "pair")
     out.print(f"{pairs}; [bold]rb-dspy bank edit ID[/] and [bold]delete ID[/] settle them" if found else "none so near")
 
@@ -197,8 +199,8 @@ def snapshots(
         return
     shown = table("name", "number", "made", "digest")
     for snapshot in found:
-        made = f"[dim]{escape(snapshot.created_at)}[/]"
-        shown.add_row(escape(snapshot.name), str(snapshot.seq), made, f"[dim]{snapshot.digest[:12]}…[/]")
+        digest = f"{snapshot.digest[:12]}…"
+        shown.add_row(Text(snapshot.name), str(snapshot.seq), Text(snapshot.created_at, "dim"), Text(digest, "dim"))
     out.print(shown if found else "none yet; [bold]rb-dspy bank snapshot NAME[/] makes one")
 
 
@@ -208,7 +210,7 @@ def _show_edit(change: Change) -> None:
     for name in MemoryDraft.model_fields:
         before, after = getattr(change.before, name), getattr(change.after, name)
         if before != after:
-            show_below(f"{name}: [red]{escape(before) or 'nothing'}[/] → [green]{escape(after) or 'nothing'}[/]")
+            show_below(Text.assemble(f"{name}: ", (before or "nothing", "red"), " → ", (after or "nothing", "green")))
 
 
 for part in (bank_change.app, bank_keep.app):

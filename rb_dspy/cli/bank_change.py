@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -16,21 +16,9 @@ import typer
 from rb_dspy.cli.bank_common import NoteOption, opened, show_item, show_removal
 from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, out, print_json
 from rb_dspy.errors import InputError
-from rb_dspy.schema import MemoryItem
+from rb_dspy.schema import MemoryDraft, MemoryItem
 
 app = typer.Typer()
-
-_FORM = """\
-title:
-{title}
-
-description:
-{description}
-
-content:
-{content}
-"""
-_FILLED = re.compile(r"\s*title:\n(.*?)\n\s*description:\n(.*?)\n\s*content:\n(.*)", re.DOTALL)
 
 
 @app.command()
@@ -56,7 +44,7 @@ def edit(
             item = changed.get(id)
             if not isinstance(item, MemoryItem):
                 raise InputError(f"{id} is an experience; only a lesson can be edited, by its own id")
-            given = _in_editor(item)
+            given |= _in_editor(item)
         item = changed.edit(id, **given, note=note)
     if json_:
         print_json(item)
@@ -123,26 +111,51 @@ def _attended() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _in_editor(item: MemoryItem) -> dict[str, str | None]:
-    before = _FORM.format(**item.model_dump())
-    text = _edited(before)
-    if text == before:
+def _in_editor(item: MemoryItem) -> dict[str, str]:
+    """The fields that were changed there. Ends the command where none was."""
+    texts = {name: getattr(item, name) for name in MemoryDraft.model_fields}
+    # A line of the lesson may look like any heading that is known beforehand.
+    headings = {name: f"--- {name} --- {secrets.token_hex(4)}" for name in texts}
+    form = "".join(f"{heading}\n{texts[name]}\n\n" for name, heading in headings.items())
+    filled = _filled(_edited(form), headings)
+    changed = {name: text for name, text in filled.items() if text != _plain(texts[name])}
+    if not changed:
         out.print(f"{item.id} was left as it is")
         raise typer.Exit
-    filled = _FILLED.fullmatch(text)
-    if filled is None:
-        raise InputError("the headings title:, description: and content: are needed, each on a line of its own")
-    return dict(zip(("title", "description", "content"), (part.strip() for part in filled.groups()), strict=True))
+    return changed
+
+
+def _filled(text: str, headings: dict[str, str]) -> dict[str, str]:
+    """What stands below each heading."""
+    names = {heading: name for name, heading in headings.items()}
+    parts: list[tuple[str, list[str]]] = [("", [])]
+    for line in _plain(text).split("\n"):
+        if name := names.get(line.strip()):
+            parts.append((name, []))
+        else:
+            parts[-1][1].append(line)
+    above, *below = parts
+    if [name for name, _ in below] != list(headings) or any(map(str.strip, above[1])):
+        raise InputError(
+            "the lesson is as before: its three headings, the lines that begin with ---, are needed, each once and in"
+            " this order, with no text above them; edit it again"
+        )
+    return {name: _plain("\n".join(lines)) for name, lines in below}
+
+
+def _plain(text: str) -> str:
+    """``text`` as it is compared: an editor may end lines, and the last of them, in its own way."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").strip()
 
 
 def _edited(text: str) -> str:
     """``text`` as it was saved in the editor that the environment names."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "lesson.txt"
-        file.write_text(text, encoding="utf-8")
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "lesson.txt"
+            file.write_bytes(text.encode("utf-8"))  # line ends as they are
             subprocess.run([*shlex.split(editor), str(file)], check=True)
-            return file.read_text(encoding="utf-8")
-        except (OSError, ValueError, subprocess.CalledProcessError) as exc:
-            raise InputError(f"the editor {editor!r} did not do: {exc}; set EDITOR, or give --title and so on") from exc
+            return file.read_bytes().decode("utf-8")
+    except (OSError, ValueError, subprocess.CalledProcessError) as exc:
+        raise InputError(f"the editor {editor!r} did not do: {exc}; set EDITOR, or give --title and so on") from exc

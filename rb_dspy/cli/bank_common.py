@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.cli.common import ConfigOption, out, settings
@@ -45,40 +45,42 @@ def table(*headings: str) -> Table:
 
 def show_item(item: MemoryItem) -> None:
     """One lesson whole, and where it comes from."""
-    out.print(f"[bold]{escape(item.title)}[/]  [dim]{item.id}[/]")
-    out.print(f"{escape(item.description)}\n\n{escape(item.content)}\n")
+    out.print(Text.assemble((item.title, "bold"), "  ", (item.id, "dim")))
+    out.print(Text(f"{item.description}\n\n{item.content}\n"))
     for number, source in enumerate(item.provenances):
         parts = [f"from a {item.polarity}"] if number == 0 else ["and again"]
         parts += [f"task {source.task_id}", f"experience {source.experience_id}"]
         parts += [f"run {source.run_id}"] if source.run_id else []
         parts += [f"distilled by {source.distiller}"] if source.distiller else []
         parts += [f"brought by {source.origin}"] if source.origin else []
-        out.print(f"[dim]{escape(' · '.join(parts))}[/]")
+        out.print(Text(" · ".join(parts), "dim"))
 
 
 def show_experience(experience: Experience) -> None:
     """One experience whole: its task, rollouts and verdicts, and its lessons."""
-    out.print(f"[bold]{escape(experience.task.id)}[/]  [dim]{experience.id}[/]\n{escape(experience.task.instruction)}")
+    out.print(Text.assemble((experience.task.id, "bold"), "  ", (experience.id, "dim")))
+    out.print(Text(experience.task.instruction))
     facts = {"run": experience.run_id, "brought by": experience.origin, "at": experience.created_at}
     told = " · ".join(f"{name} {value}" for name, value in facts.items() if value)
-    out.print(f"[dim]{escape(told)}[/]" if told else "", end="\n" if told else "")
+    out.print(Text(told, "dim"), end="\n" if told else "")
     for trajectory, verdict in zip(experience.trajectories, experience.verdicts, strict=True):
-        out.print(f"\n[bold]rollout {escape(trajectory.rollout_id)}[/] [dim]({trajectory.stop_reason})[/]")
-        out.print(escape(trajectory.first_observation))
+        why = f"({trajectory.stop_reason})"
+        out.print(Text.assemble("\n", (f"rollout {trajectory.rollout_id}", "bold"), " ", (why, "dim")))
+        out.print(Text(trajectory.first_observation))
         for number, step in enumerate(trajectory.steps, 1):
             if step.thought:
-                out.print(f"[dim]{number}. {escape(step.thought)}[/]")
-            out.print(f"[cyan]{number}. {escape(step.action)}[/]")
+                out.print(Text(f"{number}. {step.thought}", "dim"))
+            out.print(Text(f"{number}. {step.action}", "cyan"))
             if step.observation:
-                out.print(escape(step.observation))
-        out.print(f"\nverdict: [bold]{verdict.label}[/]  [dim]{escape(verdict.reasons)}[/]")
+                out.print(Text(step.observation))
+        out.print(Text.assemble("\nverdict: ", (verdict.label, "bold"), "  ", (verdict.reasons, "dim")))
     if experience.shown:
-        out.print(f"\nits agent had been shown: [dim]{escape(', '.join(experience.shown))}[/]")
+        out.print(Text.assemble("\nits agent had been shown: ", (", ".join(experience.shown), "dim")))
     for item in experience.items:
         out.print()
         show_item(item)
     if experience.note:
-        out.print(f"\n[yellow]{escape(experience.note)}[/]")
+        out.print(Text(f"\n{experience.note}", "yellow"))
 
 
 def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:
@@ -89,14 +91,14 @@ def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:
     shown = table("id", "what")
     for ids in (removal.experiences, removal.items):  # of pending ones the bank says nothing by id
         for id in ids[:_LISTED]:
-            shown.add_row(id, escape(line(_what(bank, id), max(20, out.width - 24))))
+            shown.add_row(id, Text(line(_what(bank, id), max(20, out.width - 24))))
         if len(ids) > _LISTED:
             shown.add_row(f"[dim]and {len(ids) - _LISTED:,} more[/]", "")
     if shown.row_count:
         out.print(shown)
 
 
-def show_below(text: str) -> None:
+def show_below(text: Text) -> None:
     """Text that belongs to the line before it: set in, also where it goes on to another line."""
     out.print(Padding(text, (0, 0, 0, 2), expand=False))
 

@@ -65,7 +65,7 @@ class _Watched:
 def watched(embedder: Embedder, what: str) -> Iterator[Embedder]:
     """``embedder``, and in a terminal how far it got: nobody knows how many texts will come."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:,} texts"),
         TimeElapsedColumn(),

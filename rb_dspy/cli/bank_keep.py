@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from rb_dspy import plugins
-from rb_dspy.bank import MemoryBank
+from rb_dspy.bank import MemoryBank, portability
+from rb_dspy.bank.admission import checked_name
 from rb_dspy.cli.bank_common import AtOption, chosen_settings, counted, opened, show_below
 from rb_dspy.cli.bank_embedder import of_any_embedder, watched
 from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, err, out, print_json
@@ -40,7 +42,7 @@ def export_(
     if json_:
         print_json({"path": file, "experiences": number})
     else:
-        out.print(f"{counted(number, 'experience')} written to {escape(file)}", soft_wrap=True)
+        out.print(Text(f"{counted(number, 'experience')} written to {file}"), soft_wrap=True)
 
 
 @app.command("import")
@@ -56,6 +58,8 @@ def import_(
 ) -> None:
     """Append what was exported; what is here already is not repeated. Makes the bank where there is none."""
     chosen = chosen_settings(config, bank, scope).bank
+    # A file that cannot be used makes no bank, nor does a name.
+    portability.read(file, chosen.scope, origin=checked_name("origin", origin) if origin else "")
     with (
         watched(plugins.embedder(chosen.embedder), "importing") as embedder,
         MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder) as kept,
@@ -67,7 +71,8 @@ def import_(
         print_json({"path": file, "experiences": read, "new": new})
         return
     known = f"; {read - new:,} were here before" if read > new else ""
-    out.print(f"{counted(new, 'experience')} imported into {escape(f'{chosen.url}, scope {chosen.scope}')}{known}")
+    place = f"{chosen.url}, scope {chosen.scope}"
+    out.print(Text(f"{counted(new, 'experience')} imported into {place}{known}"))
 
 
 @app.command()
@@ -84,10 +89,8 @@ def snapshot(
     if json_:
         print_json(made)
     else:
-        at = escape(f"--at {shlex.quote(made.name)}")
-        out.print(
-            f"{escape(made.name)} is the state at number {made.seq}; list, show, search and export take [bold]{at}[/]"
-        )
+        told = f"{made.name} is the state at number {made.seq}; list, show, search and export take "
+        out.print(Text.assemble(told, (f"--at {shlex.quote(made.name)}", "bold")))
 
 
 @app.command()
@@ -118,9 +121,10 @@ def reindex(
     elif embedder is None:
         out.print("the index is new")
     else:
-        out.print(f"{counted(made, 'vector')} made; the bank belongs to {escape(name)} now", soft_wrap=True)
+        out.print(Text(f"{counted(made, 'vector')} made; the bank belongs to {name} now"), soft_wrap=True)
         if embedder != chosen.embedder:
-            out.print(f"set [bold]bank.embedder = {escape(embedder)!r}[/] in rb.toml, so that it opens", soft_wrap=True)
+            setting = f"bank.embedder = {json.dumps(embedder, ensure_ascii=False)}"
+            out.print(Text.assemble("set ", (setting, "bold"), " in rb.toml, so that it opens"), soft_wrap=True)
 
 
 @app.command()
@@ -137,8 +141,9 @@ def doctor(
             print_json(finding)
             continue
         colour = "red" if finding.severity == "error" else "yellow"
-        out.print(f"[{colour}]{finding.severity}[/] [dim]{finding.kind}[/] [bold]{escape(finding.where)}[/]")
-        show_below(f"{escape(finding.what)}\n→ {escape(finding.remedy)}")
+        parts = (finding.severity, colour), " ", (finding.kind, "dim"), " ", (finding.where, "bold")
+        out.print(Text.assemble(*parts))
+        show_below(Text(f"{finding.what}\n→ {finding.remedy}"))
     errors = sum(finding.severity == "error" for finding in findings)
     if errors:
         raise CorruptBank(f"the doctor found {counted(errors, 'error')}; what to do stands with each")

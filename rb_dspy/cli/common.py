@@ -28,8 +28,9 @@ BankOption = Annotated[str | None, typer.Option("--bank", help="The bank's file.
 ScopeOption = Annotated[str | None, typer.Option("--scope", help="The bank's scope.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
-out = Console(highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# Strangers' text is printed as ``rich.text.Text``: no escape of markup is right for every backslash and bracket.
+out = Console(highlight=False, soft_wrap=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def settings(config: Path | None, overrides: Iterable[str] | None, **options: Any) -> Settings:
@@ -52,7 +53,12 @@ def command_name() -> str:
 
 def print_json(value: Any) -> None:
     """``value`` on one line of standard output; pydantic models in their own JSON form."""
-    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=True)
+    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, or a terminal of few characters: to a reader escapes are the same
+        text = json.dumps(value, default=_plain)
+    print(text, flush=True)
 
 
 def _plain(value: Any) -> Any:

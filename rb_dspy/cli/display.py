@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
 from rich.rule import Rule
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from rb_dspy.steps.events import Appended, EpisodeStarted, Event, Judged, MemoryRetrieved, StepTaken
 from rb_dspy.stream import RunReport, TaskResult
@@ -37,63 +37,60 @@ class Display:
         """One thing that happened inside the loop."""
         if isinstance(event, MemoryRetrieved):
             self.number += 1
-            self.console.print(
-                Rule(f"{self.number}/{self.total}  {escape(event.task.id)}", align="left", style="dim", characters="─")
-            )
-            self._row("task", escape(short(event.task.instruction, 400)))
+            title = Text(f"{self.number}/{self.total}  {event.task.id}")
+            self.console.print(Rule(title, align="left", style="dim", characters="─"))
+            self._row("task", Text(short(event.task.instruction, 400)))
             if event.memory:
                 for match in event.memory.retrieved:
-                    self._row("recalled", f"[dim]{match.score:.2f}  from {escape(match.task_id)}[/]")
+                    self._row("recalled", Text(f"{match.score:.2f}  from {match.task_id}", "dim"))
                 for item in event.memory.items:
-                    self._row("", f"[blue]• {escape(item.title)}[/]")
+                    self._row("", Text(f"• {item.title}", "blue"))
             else:
-                self._row("recalled", "[dim]nothing[/]")
+                self._row("recalled", Text("nothing", "dim"))
             self._wait("the agent thinks")
         elif isinstance(event, EpisodeStarted):
             if event.observation.strip() not in event.task.instruction:
-                self._row("sees", f"[dim]{escape(short(event.observation, 300))}[/]")
+                self._row("sees", Text(short(event.observation, 300), "dim"))
         elif isinstance(event, StepTaken):
+            number = f"step {event.number}"
             if event.step.thought:
-                self._row(f"step {event.number}", f"[dim]{escape(short(event.step.thought, 300))}[/]")
-            self._row(
-                "" if event.step.thought else f"step {event.number}", f"[cyan]→ {escape(short(event.step.action))}[/]"
-            )
+                self._row(number, Text(short(event.step.thought, 300), "dim"))
+            self._row("" if event.step.thought else number, Text(f"→ {short(event.step.action)}", "cyan"))
             if event.step.observation:
-                self._row("", f"[dim]{escape(short(event.step.observation, 200))}[/]")
+                self._row("", Text(short(event.step.observation, 200), "dim"))
             self._wait("the environment or the judge is next")
         elif isinstance(event, Judged):
             colour = LABEL_COLOURS[event.verdict.label]
-            reasons = escape(short(event.verdict.reasons, 300))
-            self._row("verdict", f"[{colour}]{event.verdict.label}[/]  [dim]{reasons}[/]")
+            reasons = short(event.verdict.reasons, 300)
+            self._row("verdict", Text.assemble((event.verdict.label, colour), "  ", (reasons, "dim")))
             self._wait("the distiller thinks")
         elif isinstance(event, Appended):
             for n, item in enumerate(event.experience.items):
-                self._row("learned" if n == 0 else "", f"[blue]• {escape(item.title)}[/]")
-                self._row("", f"  [dim]{escape(short(item.content, 240))}[/]")
+                self._row("learned" if n == 0 else "", Text(f"• {item.title}", "blue"))
+                self._row("", Text(f"  {short(item.content, 240)}", "dim"))
+            note = event.experience.note
             if not event.experience.items:
-                self._row(
-                    "learned", f"[dim]nothing{': ' if event.experience.note else ''}{escape(event.experience.note)}[/]"
-                )
-            elif event.experience.note:
-                self._row("", f"[dim]{escape(short(event.experience.note, 240))}[/]")
+                self._row("learned", Text(f"nothing: {note}" if note else "nothing", "dim"))
+            elif note:
+                self._row("", Text(short(note, 240), "dim"))
 
     def on_result(self, result: TaskResult) -> None:
         """One task is over."""
         if result.error:
-            self._row(
-                "broke", f"[red]{escape(result.error)}[/] [dim](neither success nor failure; not learned from)[/]"
-            )
+            why = "(neither success nor failure; not learned from)"
+            self._row("broke", Text.assemble((result.error, "red"), " ", (why, "dim")))
         elif result.prediction is not None:
             if result.outcome is not None:
                 solved = "[green]solved[/]" if result.outcome.success else "[yellow]not solved[/]"
                 judge = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
-                self._row("truth", f"{solved}  reward {result.outcome.reward:.2f}  [dim]{judge[result.agreed]}[/]")
+                told = f"{solved}  reward {result.outcome.reward:.2f}  [dim]{judge[result.agreed]}[/]"
+                self._row("truth", Text.from_markup(told))
             usage = result.usage.values()
             tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
-            self._row("", f"[dim]{sum(used.seconds for used in usage):.1f} s · {tokens:,} tokens[/]")
+            self._row("", Text(f"{sum(used.seconds for used in usage):.1f} s · {tokens:,} tokens", "dim"))
         self._wait("the next task")
 
-    def _row(self, name: str, text: str) -> None:
+    def _row(self, name: str, text: Text) -> None:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=9, justify="right", style="bold")
         grid.add_column(overflow="fold")
@@ -126,7 +123,9 @@ def print_summary(console: Console, report: RunReport) -> None:
         roles.add_column(heading, justify="right")
     for role, used in summary.usage.items():
         calls = f"{used.calls:,}" + (f" ({used.cached_calls} cached)" if used.cached_calls else "")
-        roles.add_row(role, calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}")
+        roles.add_row(
+            Text(role), calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}"
+        )
     console.print(roles)
 
 

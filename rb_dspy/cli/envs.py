@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rb_dspy.cli.common import JsonOption, err, out, print_json
 from rb_dspy.environments import compare
@@ -47,8 +47,8 @@ def _overview(*, json_: bool) -> None:
             ready, problem, templates = False, str(exc), len(preset or ())
         if json_:
             print_json({"stream": stream, "environment": family_name, "templates": templates, "problem": problem})
-        shown = "[green]yes[/]" if ready else f"[red]{escape(problem)}[/]"
-        table.add_row(stream, family_name, str(templates or "your own file"), shown)
+        shown = Text("yes", "green") if ready else Text(problem, "red")
+        table.add_row(Text(stream), Text(family_name), str(templates or "your own file"), shown)
     if not json_:
         out.print(table)
         out.print("\n[dim]rb-dspy run --stream NAME; rb-dspy envs NAME shows its templates and a task[/]")
@@ -61,10 +61,11 @@ def _one(name: str, *, json_: bool) -> None:
     if json_:
         print_json({"stream": name, "templates": templates})
         return
-    out.print(f"[bold]{len(templates)} templates[/]  {escape(', '.join(templates)) or 'your own file of tasks'}")
+    listed = ", ".join(templates) or "your own file of tasks"
+    out.print(Text.assemble((f"{len(templates)} templates", "bold"), f"  {listed}"))
     if templates:
         (task,) = TaskStream.named(name, n=1)
-        out.print(f"\n[bold]{escape(task.id)}[/]\n{escape(task.instruction)}")
+        out.print(Text.assemble("\n", (task.id, "bold"), f"\n{task.instruction}"))
 
 
 def _baselines(name: str, tasks: int, seed: int, *, json_: bool) -> None:

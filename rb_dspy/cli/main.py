@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 # Before dspy is imported: litellm would otherwise fetch a price list, which stalls for seconds without a network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import typer
+from rich.text import Text
 
 from rb_dspy.cli import bank, envs, models, roles, run
 from rb_dspy.cli.common import err
-from rb_dspy.errors import RBError
+from rb_dspy.errors import RBError, StorageError
+from rb_dspy.schema import visible
 
 app = typer.Typer(
     name="rb-dspy",
@@ -29,26 +35,65 @@ app.add_typer(models.app, name="models")
 app.command("envs")(envs.envs)
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code; ``args`` default to the process's own.
 
     Exit codes: 0 done; 1 any other error of ours; 2 bad input or usage; 3 something is not installed or downloaded; 4 a
-    language model cannot be used; 5 infrastructure broke; 6 the bank refused; 130 interrupted.
+    language model cannot be used; 5 infrastructure broke; 6 the bank or the disk refused; 130 interrupted.
+    When the reader of the output goes before its end, as ``head`` does, the command stops there, quietly, with 0: who
+    reads no further has what he wanted, and a script with ``pipefail`` goes on.
     """
+    streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):  # what the terminal has no characters for is shown as escapes
+            stream.reconfigure(errors="backslashreplace")
+    code = 0
+    try:
+        code = _run(args)
+        for stream in streams:
+            stream.flush()  # what cannot be written is noticed here, not when Python ends
+    except BrokenPipeError:
+        _let_go(streams)
+    except OSError as exc:
+        if exc.errno not in _NO_ROOM or exc.filename is not None:
+            raise
+        _let_go(streams)
+        what = f"the output cannot be written: {exc.strerror}; send it where there is room"
+        code = code or _told(StorageError(what))
+    return code
+
+
+def _run(args: Sequence[str] | None) -> int:
+    """Run, and give the exit code. Raises ``OSError`` where the output cannot be written."""
     try:
         app(args=args)
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer and rich make exit code 1 of it
+            raise end.__context__ from None
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except RBError as exc:
-        err.print(f"[bold red]error:[/] {_escape(str(exc))}")
-        return exc.exit_code
-    except BrokenPipeError:  # the reader of our output has gone: not an error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _told(exc)
     return 0
 
 
-def _escape(text: str) -> str:
-    return " ".join(text.split()).replace("[", "\\[")
+def _told(error: RBError) -> int:
+    """The exit code of an error that has been told in one line; where that cannot be written, the code says it all."""
+    with suppress(OSError, SystemExit):
+        err.print(Text.assemble(("error:", "bold red"), " ", visible(" ".join(str(error).split()))))
+    return error.exit_code
+
+
+def _let_go(streams: Sequence[TextIO]) -> None:
+    """What is left to be written where nothing can be goes nowhere: else Python would fail over it when it ends."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):  # one that is no file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

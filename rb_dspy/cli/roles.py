@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rb_dspy.backbones.check import check
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, err, out, print_json, settings
@@ -30,8 +30,8 @@ def check_command(config: ConfigOption = None, set_: SetOption = None, json_: Js
         for result in check(configs):
             if json_:
                 print_json(asdict(result))
-            answer = f"[red]{escape(result.problem)}[/]" if result.problem else escape(result.answer)
-            table.add_row(result.role, escape(result.model), f"{result.seconds:.1f}", answer)
+            answer = Text(result.problem, "red") if result.problem else Text(result.answer)
+            table.add_row(result.role, Text(result.model), f"{result.seconds:.1f}", answer)
             if result.problem:
                 failed.append(result.role)
     if not json_:

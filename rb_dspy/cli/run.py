@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
@@ -63,7 +63,8 @@ def run(
     with MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder) as opened:
         todo = [own] if own is not None else _tasks(chosen.run, opened)
         if not todo:
-            err.print(f"the bank has seen every task of {chosen.run.stream}; another --seed or --scope gives new ones")
+            seen = f"the bank has seen every task of {chosen.run.stream}"
+            err.print(Text(f"{seen}; another --seed or --scope gives new ones"))
             return
         name = "your task" if own is not None else chosen.run.stream
         _run(program, name, todo, opened, chosen, json_=json_)
@@ -87,8 +88,9 @@ def _run(
     report = RunReport(secrets.token_hex(6))
     display = Display(out, len(todo))
     if not json_:
-        out.print(f"[bold]{escape(name)}[/]  {_counted(len(todo), 'task')}  [dim]{escape(_models(program))}[/]")
-        out.print(f"[dim]{_place(chosen)} · {_counted(len(bank), 'lesson')} so far[/]")
+        number = f"  {_counted(len(todo), 'task')}  "
+        out.print(Text.assemble((name, "bold"), number, (_models(program), "dim")))
+        out.print(Text(f"{_place(chosen)} · {_counted(len(bank), 'lesson')} so far", "dim"))
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
@@ -119,9 +121,9 @@ def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, *, json_: b
         print_json({"summary": report.summary(), **named})
     elif report.results:
         print_summary(out, report)
-        out.print(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}")
+        out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
         look = f"{command_name()} bank list {where}"
-        out.print(f"look into it: [bold]{escape(look)}[/]; also show ID, search TEXT, stats", soft_wrap=True)
+        out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
 
 
 def _counted(number: int, what: str) -> str:
@@ -129,7 +131,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _place(chosen: Settings) -> str:
-    return escape(f"bank {chosen.bank.url}, scope {chosen.bank.scope}")
+    return f"bank {chosen.bank.url}, scope {chosen.bank.scope}"
 
 
 def _models(program: ReasoningBank) -> str:

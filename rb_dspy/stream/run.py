@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import dspy
 import pydantic
 
 from rb_dspy.backbones import metered
-from rb_dspy.bank import MemoryBank
+from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.environments import ScoredEnvironments
-from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.errors import InfrastructureError, InputError, InvalidVector
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Outcome, RoleUsage, Task, Usage
+from rb_dspy.schema import Outcome, RoleUsage, Task, Trajectory, Usage
 from rb_dspy.stream.tasks import TaskStream
 
 
@@ -31,7 +33,8 @@ class TaskResult:
     usage: Usage = field(default_factory=dict)
     error: str = ""
     resumed: bool = False
-    """The rollout was an earlier run's, which ended before it was learned from; nobody knows its outcome any more."""
+    """The rollout waited in the bank, since who did it ended before it was learned from; nobody knows its outcome any
+    more."""
 
     @property
     def agreed(self) -> bool | None:
@@ -102,6 +105,9 @@ class RunReport:
 MAX_BROKEN_IN_A_ROW = 3
 """A run ends when so many tasks in a row broke: a server that is down would only use up the stream."""
 
+STALE = timedelta(hours=1)
+"""Rollouts of another run that have waited so long are nobody's any more: a living run learns within minutes."""
+
 
 def run_stream(
     program: ReasoningBank,
@@ -110,34 +116,43 @@ def run_stream(
     *,
     run_id: str,
     on_result: Callable[[TaskResult], None] = lambda result: None,
+    resume: Literal["own", "all"] = "own",
 ) -> RunReport:
     """Run ``program`` over ``stream`` in order; every task's experience is in ``bank`` before the next begins.
 
-    ``run_id`` names the run; a new run needs a new one, since a task is learned from once a run. A task whose rollout
-    waits in the bank (``MemoryBank.pending``) is not done again but learned from. A task that breaks, or
-    that cannot be used, is recorded with its error and the run goes on. What would break every task that follows ends
-    the run: ``BackboneError``, ``BankError``, and ``InfrastructureError`` after ``MAX_BROKEN_IN_A_ROW``. What was done
-    stays in the bank. Raises ``InputError`` for two tasks with one id.
+    ``run_id`` names the run; a new run needs a new one, since a task is learned from once a run. The same one goes on
+    with a run that was stopped: a task that it has learned from asks no model and is not in the report again.
+
+    A task whose rollout waits in the bank (``MemoryBank.pending``) is not done again but learned from: with
+    ``resume="own"`` a rollout of this run, or one that has waited for ``STALE``, since other runs may be at theirs now;
+    with ``"all"`` any, for who names every run anew and knows that no other runs beside it. Where one does, both learn
+    from the rollout, what either has first counts for both, and only the work is done twice.
+
+    A task that breaks, or that cannot be used, is recorded with its error and the run goes on; so is one whose lessons
+    get a vector that cannot be used (``InvalidVector``), whose rollout waits. What would break every task that follows
+    ends the run: ``BackboneError``, any other ``BankError``, and ``InfrastructureError`` when ``MAX_BROKEN_IN_A_ROW``
+    tasks broke. What was done stays in the bank. Raises ``InputError`` for two tasks with one id.
     """
     task_id, times = Counter(task.id for task in stream).most_common(1)[0] if len(stream) else ("", 0)
     if times > 1:
         raise InputError(f"the task id {task_id!r} stands {times} times in this stream; ids must differ")
     report = RunReport(run_id)
-    waiting = {ingest.task.id: ingest for ingest in bank.pending() if len(ingest.state.trajectories) == 1}
     scored = ScoredEnvironments(program.environments)
     broken = 0
     with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
         for task in stream:
-            ingest = waiting.get(task.id)
-            resumed = ingest is not None and ingest.task == task
+            if run_id and bank.known(task, Trajectory(task_id=task.id), run_id=run_id) is not None:
+                continue
+            ingest = _waiting(bank, task, run_id, resume)
+            resumed = ingest is not None
             with metered() as ledger:
                 try:
-                    if ingest is not None and resumed:
+                    if ingest is not None:
                         prediction = program.resume(ingest)
                     else:
                         prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
-                except (InfrastructureError, InputError) as exc:
-                    broken += isinstance(exc, InfrastructureError)
+                except (InfrastructureError, InputError, InvalidVector) as exc:
+                    broken += not isinstance(exc, InputError)
                     result = TaskResult(task, usage=ledger.usage(), error=str(exc), resumed=resumed)
                 else:
                     broken = 0
@@ -148,6 +163,19 @@ def run_stream(
             if broken == MAX_BROKEN_IN_A_ROW:
                 raise InfrastructureError(f"{broken} tasks in a row broke; the last one: {result.error}")
     return report
+
+
+def _waiting(bank: MemoryBank, task: Task, run_id: str, resume: Literal["own", "all"]) -> Ingest | None:
+    """The rollout of a task that is to be learned from instead of doing it: this run's before another's."""
+    found = [ingest for ingest in bank.pending() if ingest.task == task and len(ingest.state.trajectories) == 1]
+    own = [ingest for ingest in found if ingest.state.run_id == run_id]
+    others = [ingest for ingest in found if resume == "all" or _stale(ingest.state.created_at)]
+    return next(iter(own[::-1] + others[::-1]), None)
+
+
+def _stale(created_at: str) -> bool:
+    """Whether it is long since; a time that nobody knows is."""
+    return not created_at or datetime.now(UTC) - datetime.fromisoformat(created_at) > STALE
 
 
 def _total(usages: Sequence[Usage]) -> Usage:

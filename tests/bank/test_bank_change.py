@@ -204,3 +204,32 @@ def test_polarity_is_a_filter_not_a_sieve(bank: MemoryBank) -> None:
     assert len(bank.retrieve("Count", k=5, unit="item", polarity="success")) == 5
     with pytest.raises(InputError, match="polarity"):
         bank.retrieve("x", polarity="good")  # type: ignore[arg-type]
+
+
+def test_the_same_text_is_one_item_whatever_id_it_has(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Count the rows").items[0]
+    bank.edit(item.id, title="Feed the cat", content="Feed the cat, always.")
+    again = learn(bank, "t2", "Feed the cat").items[0]
+    assert (again.id, len(again.provenances), len(bank)) == (item.id, 2, 1)
+    old = [learn(bank, task, "Count the rows").items[0] for task in ("t3", "t4")]
+    assert old[0].id == old[1].id != item.id
+    assert [len(one.provenances) for one in bank.items()] == [2, 2]
+
+
+def test_a_lesson_that_was_imported_into_another_scope_is_known_there(tmp_path: Path) -> None:
+    with open_bank(scope="here") as here, open_bank(tmp_path / "b", scope="there") as there:
+        learn(here, "t1", "Count the rows")
+        here.export_jsonl(tmp_path / "x.jsonl")
+        there.import_jsonl(tmp_path / "x.jsonl")
+        for bank in (there.fork(), there):
+            assert len(learn(bank, "t2", "Count the rows").items[0].provenances) == 2
+            assert len(bank) == 1
+
+
+def test_an_attempt_that_was_removed_is_not_taken_for_stored(bank: MemoryBank) -> None:
+    experience = learn(bank, "t1", "Count the rows")
+    bank.delete(experience.id)
+    with pytest.raises(InputError, match="removed since; append it under another run_id"):
+        learn(bank, "t1", "Count the columns")
+    assert len(bank) == 0
+    assert learn(bank, "t1", "Count the columns", run_id="again").items[0].title == "Count the columns"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from rb_dspy.errors import InputError
-from rb_dspy.schema import Verdict
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import RoleUsage, Verdict
+from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 SUCCESS = Verdict(label="success", reasons="seen")
@@ -100,9 +103,127 @@ def test_why_it_did_not_get_further_is_kept() -> None:
     with open_bank() as bank:
         bank.ingest(a_task(), a_rollout(), run_id="r").failed("the judge broke\u200b")
         (ingest,) = bank.pending()
-        assert ingest.state.note == "the judge broke\ufffd"
+        assert ingest.state.error == "the judge broke\ufffd"
         ingest.judged([SUCCESS])
-        assert bank.pending()[0].state.note == ""
+        assert bank.pending()[0].state.error == ""
+
+
+def test_why_it_was_not_admitted_does_not_become_the_experience_s_note() -> None:
+    class Away(HashEmbedder):
+        away = True
+
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            if self.away:
+                raise OSError("no model")
+            return super().embed(texts)
+
+    embedder = Away()
+    with open_bank(embedder=embedder) as bank:
+        ingest = bank.ingest(a_task(), a_rollout(), run_id="r")
+        ingest.judged([SUCCESS])
+        ingest.distilled([a_draft()], note="one was dropped")
+        with pytest.raises(OSError, match="no model"):
+            ingest.admitted()
+        ingest.failed("not learned from: no model")
+        (waits,) = bank.pending()
+        assert (waits.state.note, waits.state.error) == ("one was dropped", "not learned from: no model")
+        embedder.away = False
+        assert waits.admitted().note == "one was dropped"
+
+
+def test_rollouts_that_were_learned_from_meanwhile_do_not_wait_again(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "b") as one, open_bank(tmp_path / "b") as two:
+        ingest = one.ingest(a_task(), a_rollout(), run_id="r")
+        experience = two.append(a_task(), a_rollout(action="jump"), SUCCESS, [a_draft()], run_id="r", distiller="lm")
+        assert ingest.judged([Verdict(label="failure")]) == (SUCCESS,)
+        assert one.pending() == []
+        assert ingest.experience == experience
+        assert ingest.state.trajectories == (a_rollout(action="jump"),)
+        assert (ingest.drafts, ingest.state.distiller) == ((a_draft(),), "lm")
+        assert ingest.distilled([a_draft("Other")]) == (a_draft(),)
+        ingest.failed("late")
+        assert (ingest.admitted(), one.pending()) == (experience, [])
+
+
+@pytest.mark.parametrize("step", ["failed", "judged", "distilled", "admitted"])
+@pytest.mark.parametrize("how", ["delete", "rollback"])
+def test_rollouts_that_were_removed_meanwhile_do_not_come_back(how: str, step: str) -> None:
+    with open_bank() as bank:
+        ingest = bank.ingest(a_task(), a_rollout(), run_id="r")
+        if step in ("distilled", "admitted"):
+            ingest.judged([SUCCESS])
+        if step == "admitted":
+            ingest.distilled([a_draft()])
+        if how == "delete":
+            bank.delete(ingest.state.id)
+        else:
+            bank.rollback("run:r")
+        steps: dict[str, Callable[[], object]] = {
+            "failed": lambda: ingest.failed(""),
+            "judged": lambda: ingest.judged([SUCCESS]),
+            "distilled": lambda: ingest.distilled([a_draft()]),
+            "admitted": ingest.admitted,
+        }
+        with pytest.raises(InputError, match="do not wait any more"):
+            steps[step]()
+        assert (bank.pending(), bank.experiences()) == ([], [])
+
+
+def test_an_attempt_whose_experience_was_removed_is_not_learned_from_again() -> None:
+    with open_bank() as bank:
+        late = bank.ingest(a_task("t2"), a_rollout("t2"), run_id="r")
+        for task in ("t1", "t2"):
+            bank.delete(add(bank, task).id)
+        with pytest.raises(InputError, match="was removed from the bank; to learn from it again, name another run_id"):
+            bank.ingest(a_task(), a_rollout(), run_id="r")
+        with pytest.raises(InputError, match="was removed from the bank"):
+            late.judged([SUCCESS])
+        assert bank.pending() == []
+        assert bank.ingest(a_task(), a_rollout(), run_id="another").state.stage == "recorded"
+
+
+def test_the_same_attempt_in_another_order_or_with_other_usage_keeps_what_it_has() -> None:
+    with open_bank() as bank:
+        both = [a_rollout(), a_rollout(rollout_id="1", action="jump")]
+        first = bank.ingest(a_task(), both, run_id="r")
+        first.judged([SUCCESS, Verdict(label="failure")])
+        used = both[0].model_copy(update={"usage": {"agent": RoleUsage(calls=1, seconds=1.5)}})
+        again = bank.ingest(a_task(), [both[1], used], run_id="r")
+        assert again.state == first.state
+        assert again.verdicts == (SUCCESS, Verdict(label="failure"))
+
+
+def test_of_two_learners_of_one_name_both_go_on_with_the_newest() -> None:
+    with open_bank() as bank:
+        first = bank.ingest(a_task(), a_rollout(action="jump"), run_id="r")
+        second = bank.ingest(a_task(), a_rollout(action="look"), run_id="r")
+        assert first.judged([SUCCESS]) is None
+        assert first.state == second.state
+        second.judged([Verdict(label="failure")])
+        assert first.judged([SUCCESS]) == (Verdict(label="failure"),)
+        first.distilled([a_draft()])
+        experience = first.admitted()
+        assert second.distilled([a_draft("Other")]) == (a_draft(),)
+        assert second.admitted() == experience
+        assert experience.trajectories == (a_rollout(action="look"),)
+        assert experience.verdicts == (Verdict(label="failure"),)
+
+
+def test_an_attempt_that_lost_its_place_is_not_admitted() -> None:
+    with open_bank() as bank:
+        first = bank.ingest(a_task(), a_rollout(action="jump"), run_id="r")
+        first.judged([SUCCESS])
+        first.distilled([a_draft()])
+        second = bank.ingest(a_task(), a_rollout(action="look"), run_id="r")
+        with pytest.raises(InputError, match="admitted when only recorded"):
+            first.admitted()
+        assert [waits.state for waits in bank.pending()] == [second.state]
+        assert bank.experiences() == []
+
+
+def test_no_rollouts_are_refused() -> None:
+    with open_bank() as bank, pytest.raises(InputError, match="no rollouts to learn from"):
+        bank.ingest(a_task(), [])
 
 
 def test_append_of_a_pending_attempt_ends_its_wait() -> None:

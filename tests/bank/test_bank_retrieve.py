@@ -196,6 +196,44 @@ def test_min_score_is_for_cosines() -> None:
         open_bank().retrieve("x", mode="both")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"k": k} for k in (2.5, "3", None, True, -1, float("nan"))),
+        *({"min_score": score} for score in ("0.5", float("nan"), float("inf"), True, 2, -(10**5000), [0.5])),
+        *({"exclude_tasks": tasks} for tasks in (None, [5], "t1", 5, [None], [b"t1"], ["t1", 5])),
+        *({"query": query} for query in (None, b"x", 5, ["x"])),
+        *({"unit": unit} for unit in (None, ["item"], "items")),
+        *({"mode": mode} for mode in (None, ["dense"], "")),
+        *({"polarity": polarity} for polarity in ("unknown", True, ["success"])),
+    ],
+    ids=lambda wrong: "-".join(f"{name} {value!r:.20}" for name, value in wrong.items() if value != -(10**5000)),
+)
+def test_what_is_no_argument_is_refused_in_one_line(wrong: dict[str, Any]) -> None:
+    bank = open_bank()
+    add(bank)
+    for target in (bank, open_bank()):
+        with pytest.raises(InputError) as error:
+            target.retrieve(**{"query": "sort the numbers"} | wrong)
+        assert next(iter(wrong)) in str(error.value)
+        assert len(str(error.value)) < 200
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_any_collection_of_tasks_and_any_number(mode: Any) -> None:
+    bank = open_bank()
+    made = [add(bank, f"t{n}", f"sort the numbers {n}") for n in range(3)]
+    for tasks in (["t0"], {"t0"}, ("t0", "t0"), frozenset(["t0"]), {"t0": 1}.keys()):
+        for k in (9, 2**63, 10**40):
+            found = bank.retrieve("sort the numbers", k=k, mode=mode, exclude_tasks=tasks)
+            assert {match.experience_id for match in found} == {experience.id for experience in made[1:]}
+    assert bank.retrieve("sort", k=0, mode=mode) == []
+    if mode == "dense":
+        for score in (-1, 0, 0.0, np.float32(0.1), np.float64(0.1)):
+            assert len(bank.retrieve("sort the numbers", k=9, min_score=score)) == 3  # type: ignore[arg-type]
+
+
 def test_a_damaged_winner_gives_way_to_the_next(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "bank.sqlite"
     with open_bank(path) as bank:

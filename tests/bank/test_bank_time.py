@@ -194,3 +194,19 @@ def test_equal_histories_have_equal_digests(tmp_path: Path, monkeypatch: pytest.
         add(one, "t2")
         digests.add(one.snapshot("later").digest)
     assert len(digests) == 2
+
+
+def test_no_state_is_in_the_middle_of_a_write(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        first = add(bank, "t1", lessons=3)
+        bank.edit(first.items[0].id, title="Changed")
+        edit = bank.history(first.items[0].id)[-1]
+        add(bank, "t2")
+        assert bank.fork().snapshot("now").seq == bank.snapshot("now").seq
+    for at in range(first.seq, first.seq + 4):
+        with open_bank(path, at=at) as then:
+            assert (len(then), len(then.experiences()[0].items)) == (3, 3)
+    with open_bank(path, at=edit.seq) as then:
+        assert "Changed" in {item.title for item in then.items()}
+        assert len(then) == 3

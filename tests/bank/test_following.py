@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,11 +84,11 @@ def test_a_large_index_is_built_aside_and_saved(store: SqliteStore, path: Path) 
     assert list(beside(path).iterdir())
     text = "Lesson 77 on 763"
     assert found(first, text)[0] == exactly(store, text)[0]
-    first.retire()
+    first.retire(StorageError("ended; open it again"))
     again = follower(store, path)
     assert parts(again) >= 1  # from the file: nothing was built
     assert found(again, text)[0] == exactly(store, text)[0]
-    again.retire()
+    again.retire(StorageError("ended; open it again"))
 
 
 def test_rows_of_other_processes_and_ends_are_in_the_next_view(store: SqliteStore, path: Path) -> None:
@@ -100,11 +101,11 @@ def test_rows_of_other_processes_and_ends_are_in_the_next_view(store: SqliteStor
         assert found(mine, "Never seen")[0] == new.items[0].seq
         assert gone.seq not in {seq for n in range(5) for seq in found(mine, f"Lesson {n}")}
         assert len(mine.view()) == ROWS
-        mine.retire()
+        mine.retire(StorageError("ended; open it again"))
         late = follower(store, path)  # its file is older than these
         assert len(late.view()) == ROWS
         assert found(late, "Never seen")[0] == new.items[0].seq
-        late.retire()
+        late.retire(StorageError("ended; open it again"))
 
 
 @pytest.mark.parametrize("damage", ["deleted", "flipped", "cut"])
@@ -113,7 +114,7 @@ def test_index_files_that_were_tampered_with_are_made_again(
 ) -> None:
     first = follower(store, path)
     first.build()
-    first.retire()
+    first.retire(StorageError("ended; open it again"))
     largest = max(beside(path).rglob("*"), key=lambda file: file.stat().st_size)
     content = largest.read_bytes()
     if damage == "deleted":
@@ -128,16 +129,16 @@ def test_index_files_that_were_tampered_with_are_made_again(
     assert found(again, "Lesson 5 on 595") == exactly(store, "Lesson 5 on 595")
     assert bool(caplog.records) == (damage != "deleted")
     again.build()
-    again.retire()
+    again.retire(StorageError("ended; open it again"))
     last = follower(store, path)
     assert parts(last) >= 1
-    last.retire()
+    last.retire(StorageError("ended; open it again"))
 
 
 def test_an_index_of_another_history_is_not_used(store: SqliteStore, path: Path, tmp_path: Path) -> None:
     first = follower(store, path)
     first.build()
-    first.retire()
+    first.retire(StorageError("ended; open it again"))
     other = tmp_path / "other" / "bank.sqlite"
     with open_bank(other) as bank:
         bank.append_many(
@@ -155,7 +156,7 @@ def test_an_index_of_another_history_is_not_used(store: SqliteStore, path: Path,
     theirs.bind("hash-64", 64)
     wrong = follower(theirs, other)
     assert found(wrong, "Other 17") == exactly(theirs, "Other 17")
-    wrong.retire()
+    wrong.retire(StorageError("ended; open it again"))
     theirs.close()
 
 
@@ -178,12 +179,29 @@ def test_readers_go_on_while_it_is_built(store: SqliteStore, path: Path) -> None
     for reader in readers:
         reader.join()
     assert not wrong
-    mine.retire()
+    mine.retire(StorageError("ended; open it again"))
 
 
 def test_a_retired_one_gives_no_views(store: SqliteStore, path: Path) -> None:
     mine = follower(store, path)
     mine.view()
-    mine.retire()
+    mine.retire(StorageError("ended; open it again"))
     with pytest.raises(StorageError, match="again"):
         mine.view()
+
+
+def test_a_damaged_vector_hides_no_other_row(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A page that is full of rows, one of them damaged, is not the last page."""
+    monkeypatch.setattr("rb_dspy.bank.following._ROWS", 100)
+    monkeypatch.setattr("rb_dspy.bank.retrieval._ROWS", 100)
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "UPDATE item_vectors SET data = zeroblob(128) WHERE rowid IN (SELECT key FROM items LIMIT 1)"
+        )
+    connection.close()
+    with open_bank(path) as bank:
+        assert len(bank.retrieve("Lesson", k=10_000, unit="item")) == ROWS - 1
+        assert [finding.kind for finding in bank.doctor() if finding.severity == "error"] == ["vector"]
+    assert "is damaged" in caplog.text

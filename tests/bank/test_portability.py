@@ -196,18 +196,22 @@ def _attempt(bank: MemoryBank, made: dict[str, Any]) -> None:
         Trajectory(task_id=task.id, rollout_id=str(n), steps=(step,) * n, answer=answer)
         for n in range(len(made["labels"]))
     ]
-    bank.append(
-        task,
-        rollouts,
-        [Verdict(label=label, reasons=reasons) for label in made["labels"]],
-        made["lessons"],
-        run_id=made["run_id"],
-        polarity=made["polarity"],
-        distiller=reasons,
-        note=thought,
-        origin=made["origin"],
-        shown=bank.items()[-2:] if made["shown"] else [],
-    )
+    try:
+        bank.append(
+            task,
+            rollouts,
+            [Verdict(label=label, reasons=reasons) for label in made["labels"]],
+            made["lessons"],
+            run_id=made["run_id"],
+            polarity=made["polarity"],
+            distiller=reasons,
+            note=thought,
+            origin=made["origin"],
+            shown=bank.items()[-2:] if made["shown"] else [],
+        )
+    except InputError as exc:
+        if "removed since" not in str(exc):
+            raise
     items = bank.items()
     if made["then"] == "edit" and items:
         bank.edit(items[0].id, content=f"{items[0].id}, edit {len(bank.history(items[0].id))}: {visible(thought)}")
@@ -299,6 +303,12 @@ def _set(number: int, *keys: Any) -> Callable[[Any], Change]:
         (_set(0, "format")("parquet"), 1, "not an export of a bank"),
         (_set(0, "version")(2), 1, "version 2 of the format, written by a newer rb_dspy; expected at most 1"),
         (_set(0, "version")("1.x"), 1, "version: input should be a valid integer"),
+        (_set(0, "version")(True), 1, "version: input should be a valid integer"),
+        (_set(0, "version")(0), 1, "version: input should be greater than or equal to 1"),
+        (_set(0, "version")("1"), 1, "version: input should be a valid integer"),
+        (_set(0, "version")(1.0), 1, "version: input should be a valid integer"),
+        (_set(0, "experiences")("3"), 1, "experiences: input should be a valid integer"),
+        (_set(0, "dimension")(True), 1, "dimension: input should be a valid integer"),
         (_set(0, "extra")(1), 1, "extra: extra inputs are not permitted"),
         (_set(0, "experiences")(4), 4, "the file ends after 3 experiences; expected the 4"),
         (_set(0, "experiences")(2), 4, "expected the 2"),
@@ -323,6 +333,8 @@ def _set(number: int, *keys: Any) -> Callable[[Any], Change]:
         (_set(1, "items", 0, "polarity")("success"), 2, "new items from a success and from a failure"),
         (_set(1, "items", 0, "distiller")("another"), 2, "items of several distillers"),
         (_set(1, "items", 0, "title")("x" * 201), 2, "title of 201 characters; expected at most 200"),
+        (_set(1, "items", 0, "title")(" \n"), 2, "no title; expected some text"),
+        (_set(1, "items", 0, "content")(""), 2, "no content; expected some text"),
         (_set(1, "items", 0, "content")("another text"), 4, "has another text than in line 2"),
         (lambda parts: parts[1]["items"].append(parts[1]["items"][0]), 2, "stands twice in this experience"),
         (lambda parts: parts.__setitem__(2, [1]), 3, "list instead of an object"),
@@ -436,6 +448,19 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"experience {odd.id} could not be imported again: more than 64"):
         bank.export_jsonl(tmp_path / "a.jsonl")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.jsonl", "as before")]
+
+
+def test_a_lesson_that_says_nothing_is_named_and_not_written(tmp_path: Path) -> None:
+    bank = open_bank()
+    add(bank, "fine")
+    try:
+        made = bank.append(a_task(), a_rollout(), Verdict(label="success"), [MemoryDraft(title="x", content="")])
+    except InputError:
+        return  # a bank that admits none has none to write
+    with pytest.raises(InputError, match=f"item {made.items[0].id}: no content"):
+        bank.export_jsonl(tmp_path / "a.jsonl")
+    bank.delete(made.items[0].id)
+    assert bank.export_jsonl(tmp_path / "a.jsonl") == 2
 
 
 class _Breaks:

@@ -236,7 +236,12 @@ def test_other_processes_see_a_reindex(full: SqliteStore, path: Path) -> None:
         with pytest.raises(EmbedderMismatch, match=r"re-indexed for the embedder other \(4 dimensions\)"):
             use()
     assert other.bind(*EMBEDDER) == ("other", 4)
-    assert other.changes(SCOPE, "item", after=0, limit=9).added.vectors.shape[1] == 4
+    with pytest.raises(EmbedderMismatch):  # asking again does not make this one belong to it
+        give(other, "later", "later")
+    anew = SqliteStore(path)
+    anew.bind("other", 4)
+    assert anew.changes(SCOPE, "item", after=0, limit=9).added.vectors.shape[1] == 4
+    anew.close()
     ended = full.changes(SCOPE, "item", after=0, limit=99).ended
     assert len(ended) == 3  # endings outlive it
     assert found(full) == set()

@@ -19,7 +19,7 @@ from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Change, Experience, MemoryDraft, Removal, Task, Trajectory, Verdict
+from rb_dspy.schema import Change, Experience, Ingestion, MemoryDraft, Removal, RoleUsage, Task, Trajectory, Verdict
 from tests.bank.store_cases import (
     DIMENSION,
     SCOPE,
@@ -70,7 +70,7 @@ def overlay(store: BankStore) -> BankStore:
         store.edit(SCOPE, item.id, lesson(f"noise {item.id}", id=item.id), vector("noise"), note="noise")
     for name in names(store):
         store.remove(SCOPE, kind="delete", source=Source("experience", name), descendants=True, note="noise")
-    store.hold(rollout("noise"))
+    store.hold(rollout("waits in noise"))
     store.snapshot(SCOPE, "noise", "2026")
     return over
 
@@ -162,6 +162,8 @@ def test_an_unknown_scope_is_refused_by_every_call(store: BankStore) -> None:
         lambda: store.experiences("no", after=0, limit=9),
         lambda: store.item("no", "m"),
         lambda: store.items("no"),
+        lambda: store.item_rows("no", "item", "m"),
+        lambda: store.items_with("no", ["d"]),
         lambda: store.count("no"),
         lambda: store.task_ids("no"),
         lambda: store.ingestions("no"),
@@ -304,9 +306,6 @@ def test_append_ends_the_wait_of_its_rollouts(store: BankStore) -> None:
         store.hold(rollout(id))
     give(store, "e1")
     assert [held.id for held in store.ingestions(SCOPE)] == ["e2"]
-    store.hold(rollout("e1"))
-    give(store, "e1")
-    assert [held.id for held in store.ingestions(SCOPE)] == ["e2"]
 
 
 def test_odd_values_come_back_as_they_were(store: BankStore, later: Later) -> None:
@@ -373,6 +372,44 @@ def test_an_item_outlives_one_of_its_experiences(store: BankStore, later: Later)
     assert take(store, "experience", "e2") == Removal(experiences=("e2",))
     assert take(store, "experience", "e3") == Removal(experiences=("e3",), items=(id,))
     assert store.items(SCOPE) == []
+
+
+def test_the_rows_of_an_item_and_of_an_experience(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a", "b", label="failure", task="t1")
+    give(store, "e2", "a", task="t2", origin="mail")
+    store = later(store)
+    give(store, "e3", "a", label="failure")
+    id = lesson("a").id
+    rows = store.item_rows(SCOPE, "item", id)
+    told = [(row.seq, row.polarity, row.provenance.experience_id, row.experience, row.instruction) for row in rows]
+    assert told == [
+        (2, "failure", "e1", 1, "solve t1"),
+        (5, "success", "e2", 4, "solve t2"),
+        (7, "failure", "e3", 6, "solve t"),
+    ]
+    item = store.item(SCOPE, id)
+    assert item is not None
+    assert tuple(row.provenance for row in rows) == item.provenances
+    assert {row.item for row in rows} == {lesson("a")}
+    assert [(row.seq, row.item) for row in store.item_rows(SCOPE, "experience", "e1")] == [
+        (2, lesson("a")),
+        (3, lesson("b")),
+    ]
+    assert store.item_rows(SCOPE, "item", id, 5) == rows[:2]
+    store = later(store)
+    store.edit(SCOPE, id, lesson("better", id=id), vector("better"), note="")
+    store = later(store)
+    take(store, "experience", "e2")
+    changed = store.item_rows(SCOPE, "item", id)
+    assert [(row.seq, row.polarity, row.item) for row in changed] == [
+        (9, "failure", lesson("better", id=id)),
+        (11, "failure", lesson("better", id=id)),
+    ]
+    assert [row.seq for row in store.item_rows(SCOPE, "experience", "e1")] == [3, 9]
+    assert store.item_rows(SCOPE, "item", id, 7) == rows
+    assert [row.seq for row in store.item_rows(SCOPE, "experience", "e1", 7)] == [2, 3]
+    assert store.item_rows(SCOPE, "experience", "e2") == store.item_rows(SCOPE, "item", "none") == []
+    assert store.item_rows(SCOPE, "experience", id) == store.item_rows(SCOPE, "item", "e1") == []
 
 
 def test_both_of_a_batch_show_both_provenances(store: BankStore) -> None:
@@ -664,10 +701,76 @@ def test_learning_goes_forward_only(store: BankStore) -> None:
         assert store.hold(recorded) == state
     assert store.hold(judged) == distilled
     other = distilled.model_copy(update={"drafts": (), "note": "the second to come"})
-    assert store.hold(other) == distilled.model_copy(update={"note": other.note})
-    failed = distilled.model_copy(update={"note": "no embedder"})
-    assert store.hold(failed) == failed
+    assert store.hold(other) == distilled
+    failed = distilled.model_copy(update={"error": "no embedder"})
+    assert store.hold(failed.model_copy(update={"note": "not the distiller's"})) == failed
     assert store.ingestions(SCOPE)[1] == failed
+
+
+def of_another(ingestion: Ingestion) -> Ingestion:
+    """An attempt of the same name in which something else happened."""
+    (rollout,) = ingestion.trajectories
+    return ingestion.model_copy(update={"trajectories": (rollout.model_copy(update={"answer": "another"}),)})
+
+
+def test_a_beginning_takes_the_place_of_another_attempt_and_nothing_else_does(store: BankStore) -> None:
+    first = rollout("w")
+    judged: dict[str, object] = {"verdicts": (Verdict(label="failure", reasons="bad"),)}
+    store.hold(first)
+    store.hold(first.model_copy(update=judged))
+    second = of_another(first)
+    assert store.hold(second) == second
+    assert store.ingestions(SCOPE) == [second]
+    for late in ({"error": "no judge"}, judged, judged | {"drafts": ()}):
+        assert store.hold(first.model_copy(update=late)) == second
+    assert store.hold(second.model_copy(update=judged)).verdicts == judged["verdicts"]
+    assert store.hold(first.model_copy(update=judged | {"drafts": ()})).stage == "judged"
+
+
+def test_the_same_rollouts_in_another_order_or_with_other_usage_are_the_same_attempt(store: BankStore) -> None:
+    (rollout_a,) = rollout("w").trajectories
+    rollout_b = rollout_a.model_copy(update={"rollout_id": "b"})
+    held = rollout("w").model_copy(
+        update={"trajectories": (rollout_a, rollout_b), "verdicts": (Verdict(label="failure"),) * 2}
+    )
+    store.hold(held.model_copy(update={"verdicts": None}))
+    store.hold(held)
+    used = rollout_a.model_copy(update={"usage": {"agent": RoleUsage(calls=1)}})
+    again = held.model_copy(update={"trajectories": (rollout_b, used), "verdicts": None})
+    assert store.hold(again) == held
+
+
+@pytest.mark.parametrize("step", ["failed", "judged", "distilled"])
+@pytest.mark.parametrize("how", ["dropped", "rolled back", "never"])
+def test_only_a_beginning_is_kept_where_nothing_is(store: BankStore, how: str, step: str) -> None:
+    steps: dict[str, dict[str, object]] = {
+        "failed": {"error": "no judge"},
+        "judged": {"verdicts": ()},
+        "distilled": {"verdicts": (), "drafts": ()},
+    }
+    if how != "never":
+        store.hold(rollout("w"))
+    if how == "dropped":
+        store.drop(SCOPE, "w")
+    if how == "rolled back":
+        take(store, "run", "r")
+    with pytest.raises(InputError, match="do not wait any more"):
+        store.hold(rollout("w").model_copy(update=steps[step]))
+    assert store.ingestions(SCOPE) == []
+    assert store.hold(rollout("w")) == rollout("w")
+
+
+def test_what_was_stored_is_not_kept_again(store: BankStore, later: Later) -> None:
+    give(store, "e1")
+    give(store, "e2")
+    take(store, "experience", "e2")
+    store = later(store)
+    for id in ("e1", "e2"):
+        with pytest.raises(InputError, match="stored already"):
+            store.hold(rollout(id))
+        with pytest.raises(InputError, match="do not wait any more"):
+            store.hold(rollout(id, note="n").model_copy(update={"verdicts": ()}))
+    assert store.ingestions(SCOPE) == []
 
 
 # Snapshots

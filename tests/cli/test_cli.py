@@ -12,6 +12,7 @@ import pytest
 
 from rb_dspy import MemoryBank, Trajectory, Verdict
 from rb_dspy.backbones import models
+from rb_dspy.cli import common
 from rb_dspy.cli.main import main
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Experience, MemoryDraft, Step, Task
@@ -206,3 +207,103 @@ def test_as_a_program_of_its_own(tmp_path: Path) -> None:
         env={**os.environ, "COLUMNS": "100"},
     )
     assert piped.stderr == ""
+
+
+COMMAND = f"{sys.executable} -m rb_dspy.cli.main"
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a shell made of a line; its exit code is that of the first program in a pipe that failed."""
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "100", **environment},
+    )
+
+
+@pytest.fixture
+def many() -> Experience:
+    """A bank whose list is longer than a pipe holds."""
+    task = Task(id="t/1", instruction="Put the shirt away, naïvely.")
+    drafts = [LESSON.model_copy(update={"title": f"{n} é 😀", "content": "x" * 1500}) for n in range(100)]
+    rollout = Trajectory(task_id="t/1", steps=(Step(action="öffne den Schrank"),))
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        return bank.append(task, rollout, Verdict(label="success"), drafts)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{COMMAND} bank list --json | head -n 1",
+        f"{COMMAND} bank list | head -n 1",
+        f"{COMMAND} bank list | true",
+        f"{COMMAND} bank list --json | true",
+        f"{COMMAND} bank export - | head -n 1",
+        f"{COMMAND} bank show nothing-of-this-id 2>&1 | true",
+        f"{COMMAND} --help | true",
+        f"{COMMAND} bank list >&-",
+    ],
+)
+def test_a_reader_that_goes_ends_a_command_quietly(many: Experience, line: str) -> None:
+    done = shell(line)
+    assert (done.returncode, done.stderr) == (2 if "nothing" in line else 0, ""), done
+
+
+@pytest.mark.parametrize("args", ["bank list", "bank list --json", "bank export -", "bank stats", "--help"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_that_cannot_be_written_is_one_line(many: Experience, args: str) -> None:
+    done = shell(f"{COMMAND} {args} > /dev/full")
+    assert done.returncode == 6
+    assert done.stderr == (
+        "error: the output cannot be written: No space left on device; send it where there is room\n"
+    )
+    assert shell(f"{COMMAND} {args} > /dev/full 2>&1").returncode == 6
+
+
+def test_a_terminal_of_few_characters_gets_escapes(many: Experience) -> None:
+    for encoding in ("ascii", "latin-1:strict"):
+        done = shell(f"{COMMAND} bank show {many.id}", PYTHONIOENCODING=encoding)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\\U0001f600" in done.stdout
+        done = shell(f"{COMMAND} bank list --json", PYTHONIOENCODING=encoding)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout.splitlines()[7])["title"] == "7 é 😀"
+
+
+def test_json_of_a_lone_surrogate_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("a\ud800b", "é"):
+        common.print_json({"path": Path(value), "task": Task(id="t", instruction="x", env_args={"é": value})})
+        read = json.loads(capsys.readouterr().out)
+        assert (read["path"], read["task"]["env_args"]) == (value, {"é": value})
+
+
+def test_errors_say_what_was_given_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    for args, text in (
+        (["bank", "list", "--bank", "a\\[/x]"], "a\\[/x]"),
+        (["bank", "list", "--bank", "a:smile:\\"], "a:smile:\\: "),
+        (["bank", "list", "--config", "q\\[/b]"], "q\\[/b]"),
+        (["bank", "import", "nn\\[/q]"], "nn\\[/q]"),
+        (["models", "get", "n\\[/q]:x:"], "[/q]:x:"),
+        (["bank", "list", "--scope", "\\[/x]"], ""),
+        (["run", "--stream", "\\[/x]:x:.jsonl"], "\\[/x]:x:.jsonl"),
+        (["envs", "\\[/x]"], "[/x]"),
+        (["bank", "list", "--bank", "a\x1b[31mb"], ""),
+        (["bank", "list", "--bank", os.fsdecode(b"a\xff")], ""),
+        (["bank", "list", "--scope", os.fsdecode(b"a\xff")], ""),
+        (["bank", "list", "--config", os.fsdecode(b"a\xff")], ""),
+    ):
+        assert main(args) in (2, 6), args
+        line = _line(capsys)
+        assert text in line, args
+        assert "\x1b" not in line, args
+
+
+def test_export_names_a_folder_that_looks_like_markup(filled: Experience, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bank", "export", "n\\[/q]/z"]) == 2
+    assert "n\\[/q]: no such folder" in _line(capsys)
+    assert main(["bank", "export", "\\[b]:x:\\"]) == 0
+    assert "written to \\[b]:x:\\\n" in capsys.readouterr().out

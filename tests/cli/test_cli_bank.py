@@ -209,8 +209,12 @@ def test_a_file_that_cannot_be_imported_is_one_line_and_stores_nothing(
     run(capsys, "export", "a.jsonl")
     Path("a.jsonl").write_bytes(Path("a.jsonl").read_bytes()[:-200])
     assert "a.jsonl:4: " in run(capsys, "import", "a.jsonl", "--scope", "new", code=2)
-    assert as_json(capsys, "list", "--scope", "new") == []
+    assert "no scope 'new'" in run(capsys, "list", "--scope", "new", code=6)
     assert "no such file" in run(capsys, "import", "none.jsonl", code=2)
+    for args in (["none.jsonl"], ["a.jsonl"], ["b.jsonl", "--origin", "\x00"], ["nn\\[/q]"]):
+        run(capsys, "export", "b.jsonl")
+        run(capsys, "import", *args, "--bank", "never.sqlite", code=2)
+        assert not Path("never.sqlite").exists(), args
     assert "a database" in run(capsys, "export", "rb-bank.sqlite", code=2)
     assert "a folder" in run(capsys, "export", ".", code=2)
     assert len(as_json(capsys, "list")) == 3
@@ -311,3 +315,106 @@ def test_in_a_terminal_rollback_asks_and_edit_opens_an_editor(
     assert (code, "left as it is" in printed) == (0, True)
     code, printed = in_terminal("edit", item, editor="false")
     assert (code, "set EDITOR" in printed) == (2, True)
+
+
+def in_editor(item: str, script: str) -> tuple[int, str]:
+    """``bank edit`` in an editor that does ``script``, which is given the lesson as ``text`` and leaves it there."""
+    whole = f"import sys, pathlib, re; p = pathlib.Path(sys.argv[1]); text = p.read_bytes().decode(); {script}"
+    whole += "; p.write_bytes(text.encode())"
+    return in_terminal("edit", item, editor=shlex.join([sys.executable, "-c", whole]))
+
+
+def test_a_line_that_looks_like_a_heading_stays_where_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {
+        "title": "title:",
+        "description": "When.\ncontent:\nNot a heading.\r\n--- content ---",
+        "content": "description:\ncontent:\n\n--- title ---\nSo.",
+    }
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        item = learn(bank, 1, MemoryDraft(**texts)).items[0].id
+    for unchanged in ("text = text", "text = text + chr(10) * 3", "text = text.replace(chr(10), chr(13) + chr(10))"):
+        code, printed = in_editor(item, unchanged)
+        assert (code, "left as it is" in printed) == (0, True), printed
+    assert [change["kind"] for change in as_json(capsys, "history", item)] == ["append"]
+    code, printed = in_editor(item, "text = text.replace('So.', 'So it is.')")
+    assert code == 0, printed
+    (now,) = as_json(capsys, "show", item)
+    assert {name: now[name] for name in texts} == texts | {"content": texts["content"].replace("So.", "So it is.")}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "text = text + re.findall('--- content --- .*', text)[0] + chr(10)",
+        "text = re.sub('--- description --- .*', '', text)",
+        "text = 'Before. ' + chr(10) + text",
+        "text = ''",
+        "text = (chr(10) + '---').join(['', *reversed(text.split('---', 1)[1].split(chr(10) + '---'))])",
+    ],
+    ids=["twice", "gone", "text above", "empty", "in another order"],
+)
+def test_headings_that_do_not_stand_as_they_were_are_refused(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str], script: str
+) -> None:
+    item = filled[0].items[0].id
+    code, printed = in_editor(item, script)
+    assert (code, "the lesson is as before" in " ".join(printed.split())) == (2, True), printed
+    assert "edit" not in [change["kind"] for change in as_json(capsys, "history", item)]
+
+
+def test_a_text_that_is_too_long_is_refused_and_not_cut(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = filled[0].items[0].id
+    told = run(capsys, "edit", item, "--title", "x" * 201, code=2)
+    assert "title of 201 characters; expected at most 200" in told
+    assert "content of 5,000 characters; expected at most 2,000" in run(
+        capsys, "edit", item, "--content", "y" * 5000, code=2
+    )
+    for same in (OPEN.title, f" {OPEN.title}\n"):
+        run(capsys, "edit", item, "--title", same, "--note", "nothing new")
+    assert as_json(capsys, "show", item)[0]["title"] == OPEN.title
+    assert "edit" not in [change["kind"] for change in as_json(capsys, "history", item)]
+    run(capsys, "edit", item, "--title", "x" * 200)
+    assert as_json(capsys, "show", item)[0]["title"] == "x" * 200
+
+
+HARD = [":smile: C:\\", "ends in \\\\", "\\[/x] \\\\[b]", "[bold", "red]:warning:[/]", "[", "\\"]
+
+
+@pytest.mark.parametrize("hard", HARD)
+def test_what_strangers_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], hard: str) -> None:
+    task = Task(id=f"t/{hard}|", instruction=f"Do {hard}|")
+    rollout = Trajectory(task_id=task.id, first_observation=f"At first {hard}|", steps=(Step(action=f"type {hard}|"),))
+    lesson = MemoryDraft(title=f"T {hard}", description=f"D {hard}", content=f"C {hard}")
+    with MemoryBank.open("rb-bank.sqlite", scope=hard, embedder=embedder("minilm")) as bank:
+        made = bank.append(task, rollout, Verdict(label="success", reasons=f"R {hard}"), [lesson], note=f"N {hard}")
+        item = bank.edit(made.items[0].id, title=f"E {hard}", note=f"O {hard}").id
+        bank.snapshot(f"S {hard}")
+
+    def shown(*args: str) -> list[str]:
+        return [line.strip() for line in run(capsys, *args, "--scope", hard).splitlines()]
+
+    assert any(f" E {hard} " in line and line.endswith(f" D {hard}") for line in shown("list"))
+    assert shown("show", item)[:3] == [f"E {hard}  {item}", f"D {hard}", ""]
+    whole = shown("show", made.id)
+    for text in (f"Do {hard}|", f"At first {hard}|", f"1. type {hard}|", f"verdict: success  R {hard}", f"N {hard}"):
+        assert text in whole, (text, whole)
+    assert f"• E {hard} ({item})" in shown("search", hard)
+    assert {f"O {hard}", f"title: T {hard} → E {hard}"} <= set(shown("history", item))
+    assert any(line.startswith(f"S {hard}  ") for line in shown("snapshots"))
+    assert f"S {hard} is the state at number" in shown("snapshot", f"S {hard}")[0]
+
+
+def test_a_lesson_of_nothing_but_emoji_names_is_json_and_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        item = learn(bank, 1, MemoryDraft(title=":x:", description=":warning:", content=":y:")).items[0].id
+    told = run(capsys, "show", item)
+    assert [name for name in (":x:", ":warning:", ":y:") if name not in told] == []
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_more_than_there_is_can_be_asked_for(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    assert len(as_json(capsys, "search", "shirt wardrobe put", "-k", "99999999999999999999", "--mode", mode)) == 3

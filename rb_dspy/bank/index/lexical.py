@@ -84,6 +84,7 @@ class LexicalIndex:
         with self._lock:
             if self._connection is None:
                 return []
+            k = min(k, self._size)
             try:
                 rare = self._rare(self._connection, terms)
                 hits = _ranked(self._connection, rare, k, allowed) if rare else []

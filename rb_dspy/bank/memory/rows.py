@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rb_dspy.bank.interface import NewExperience, NewItem
+from rb_dspy.bank.interface import Giving, NewExperience, NewItem
 from rb_dspy.schema import MemoryItem, Polarity, Provenance
 
 FOREVER = 2**63 - 1
@@ -30,6 +30,10 @@ class ItemRow:
     def lives(self, at: int) -> bool:
         """Whether it is part of the state at ``at``."""
         return self.seq <= at < self.ended
+
+    def giving(self) -> Giving:
+        """What a store says of it while it lives."""
+        return Giving(self.seq, self.new, self.polarity, self.provenance, self.experience, self.instruction)
 
 
 @dataclass(slots=True, eq=False)

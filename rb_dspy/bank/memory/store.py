@@ -14,6 +14,7 @@ from rb_dspy.bank.interface import (
     BankStore,
     Changes,
     Finding,
+    Giving,
     Match,
     NewExperience,
     NewItem,
@@ -83,11 +84,10 @@ class MemoryStore:
 
     def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
         with self._lock:
-            if self._base is not None:
-                self._embedder = self._base.bind(embedder_id, dimension)
-            elif self._embedder is None:
-                self._embedder = embedder_id, dimension
-            return self._embedder
+            found = self._base.bind(embedder_id, dimension) if self._base else self._embedder
+            if self._embedder is None:
+                self._embedder = found or (embedder_id, dimension)
+            return found or self._embedder
 
     def scopes(self) -> list[str]:
         with self._lock:
@@ -103,27 +103,42 @@ class MemoryStore:
 
     # What is written
 
-    def append(self, scope: str, batch: Sequence[NewExperience]) -> list[Experience]:
+    def append(
+        self, scope: str, batch: Sequence[NewExperience], *, embedder: tuple[str, int] | None = None
+    ) -> list[Experience]:
         packed = [memory_writes.packed(new) for new in batch]
         with self._lock:
             timeline = self._writing(scope)
-            self._check_embedder()
+            self._check_embedder(embedder)
             return memory_writes.append(timeline, packed)
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
         with self._lock:
-            held = self._writing(ingestion.scope).ingestions
-            held[ingestion.id] = kept = further(held.get(ingestion.id), ingestion)
+            timeline = self._writing(ingestion.scope)
+            before = timeline.ingestions.get(ingestion.id)
+            kept = further(before, ingestion)
+            if before is None and timeline.have([ingestion.id]):
+                raise InputError(f"{self.location}: experience {ingestion.id} was stored already, and is kept for good")
+            timeline.ingestions[ingestion.id] = kept
             return kept
 
     def drop(self, scope: str, id: str) -> None:
         with self._lock:
             self._writing(scope).ingestions.pop(id, None)
 
-    def edit(self, scope: str, id: str, new: NewItem, vector: Vectors, *, note: str) -> MemoryItem:
+    def edit(
+        self,
+        scope: str,
+        id: str,
+        new: NewItem,
+        vector: Vectors,
+        *,
+        note: str,
+        embedder: tuple[str, int] | None = None,
+    ) -> MemoryItem:
         with self._lock:
             timeline = self._writing(scope)
-            self._check_embedder()
+            self._check_embedder(embedder)
             return memory_writes.edit(timeline, id, new, vector, note)
 
     def remove(
@@ -188,6 +203,10 @@ class MemoryStore:
         with self._lock:
             return self._timeline(scope).mark
 
+    def settled(self, scope: str, at: int) -> int:
+        with self._lock:
+            return self._timeline(scope).settled(at)
+
     def have(self, scope: str, ids: Sequence[str]) -> set[str]:
         with self._lock:
             return self._timeline(scope).have(ids)
@@ -207,6 +226,14 @@ class MemoryStore:
     def item(self, scope: str, id: str, at: int | None = None) -> MemoryItem | None:
         with self._lock:
             return self._timeline(scope).item(id, at)
+
+    def item_rows(self, scope: str, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
+        with self._lock:
+            return self._timeline(scope).item_rows(unit, id, at)
+
+    def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
+        with self._lock:
+            return self._timeline(scope).items_with(digests, at)
 
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         with self._lock:
@@ -286,12 +313,14 @@ class MemoryStore:
         self._version += 1
         return timeline
 
-    def _check_embedder(self) -> None:
-        """What is stored here has to be of the base's embedder."""
-        if self._base is not None and self._embedder is not None:
-            now, _ = self._base.bind(*self._embedder)
-            if now != self._embedder[0]:
-                raise EmbedderMismatch(
-                    f"{self.location}: forked from a bank of {self._embedder[0]!r}, which is now of {now!r};"
-                    " fork it again"
-                )
+    def _check_embedder(self, given: tuple[str, int] | None = None) -> None:
+        """What is stored here has to be of this store's embedder, and that of a fork is its base's."""
+        mine = self._embedder
+        now = self._base.bind(*mine) if self._base is not None and mine is not None else mine
+        if mine is None or (now == mine and given in (None, mine)):
+            return
+        if now != mine and now is not None:
+            raise EmbedderMismatch(
+                f"{self.location}: forked from a bank of {mine[0]!r}, which is now of {now[0]!r}; fork it again"
+            )
+        raise EmbedderMismatch(f"{self.location}: belongs to {mine[0]!r}, and these vectors are another embedder's")

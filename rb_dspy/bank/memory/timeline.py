@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import attrgetter
@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.interface import Changes, Match, Unit, VectorBatch, item_text, task_key
+from rb_dspy.bank.interface import Changes, Giving, Match, Unit, VectorBatch, item_text, task_key
 from rb_dspy.bank.memory.rows import ExperienceRow, ItemRow, together
 from rb_dspy.bank.memory.underlay import Underlay
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Snapshot
@@ -39,6 +39,12 @@ class Timeline:
         """Item rows from here, by number."""
         self.known: dict[str, list[ItemRow]] = {}
         """All rows of an item, by number: for items from here, and for adopted ones."""
+        self.said: dict[str, list[ItemRow]] = {}
+        """The rows of ``known``, by the digests of their texts and by number."""
+        self.given: dict[int, list[ItemRow]] = {}
+        """The rows of ``known`` that experiences of below gave, by the experience's number, in no order."""
+        self._whole: tuple[int, dict[str, MemoryItem]] = 0, {}
+        """Items of several rows as they were at the number that was asked for last."""
         self.gain = 0
         """How many more items there are than below."""
         self.away: dict[str, int] = {}
@@ -59,9 +65,15 @@ class Timeline:
         """All rows of an item that this timeline has, those of below among them from now on."""
         rows = self.known.get(id)
         if rows is None:
-            rows = self.under.item_rows(id)
+            rows = [
+                ItemRow(below.seq, below.item, below.polarity, below.provenance, below.experience, below.instruction)
+                for below in self.under.item_rows("item", id)
+            ]
             if rows:
                 self.known[id] = rows
+                for row in rows:
+                    insort(self.said.setdefault(row.new.digest, []), row, key=_number)
+                    self.given.setdefault(row.experience, []).append(row)
         return rows
 
     def live_rows(self, id: str) -> list[ItemRow]:
@@ -73,6 +85,33 @@ class Timeline:
         if at <= self.under.at or id not in self.known:
             return self.under.item(id, at)
         return self._own_item(id, at)
+
+    def item_rows(self, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
+        """See ``BankStore``."""
+        at = self._reached(at)
+        born = self.ids.get(id) if unit == "experience" else None
+        own = born.rows if born is not None else self.known.get(id) if unit == "item" else None
+        if own is not None and at > self.under.at:
+            return [row.giving() for row in own if row.lives(at)]
+        below = self.under.item_rows(unit, id, at)
+        if unit == "item" or at <= self.under.at or not below:
+            return below
+        kept = [row for row in below if row.item.id not in self.known]
+        here = [row.giving() for row in self.given.get(below[0].experience, ()) if row.lives(at)]
+        return sorted([*kept, *here], key=_number)
+
+    def items_with(self, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
+        at = self._reached(at)
+        below = self.under.items_with(digests, at)
+        if at < self.mark and at <= self.under.at:
+            return below
+        for id in below.values():
+            self.adopted(id)
+        return {digest: row.new.id for digest in digests if (row := self.says(digest, at))}
+
+    def says(self, digest: str, at: int) -> ItemRow | None:
+        """The earliest row of ``known`` with this text."""
+        return next((row for row in self.said.get(digest, ()) if row.lives(at)), None)
 
     def items(self, at: int | None = None) -> list[MemoryItem]:
         at = self._reached(at)
@@ -156,6 +195,13 @@ class Timeline:
         below = {snapshot.name: snapshot for snapshot in self.under.snapshots()}
         return sorted((below | self.names).values(), key=_number)
 
+    def settled(self, at: int) -> int:
+        """The last number of the write that ``at`` belongs to."""
+        if at < self.under.at:
+            return self.under.settled(at)
+        following = (seq for seq, _ in self.heads if seq > at)
+        return next(following, self.mark + 1) - 1
+
     def digest(self, at: int) -> str:
         if at < self.under.at:
             return self.under.digest(at)
@@ -193,7 +239,8 @@ class Timeline:
         endings = self.endings[unit]
         first, last = (bisect_right(endings, number, key=lambda ending: ending[0]) for number in (after, mark))
         ended = [(seq, number) for number, seq in endings[first:last]]
-        return Changes(mark, batch, np.array(ended, dtype=np.int64).reshape(-1, 2))
+        more = len(found) == limit
+        return Changes(mark, batch, np.array(ended, dtype=np.int64).reshape(-1, 2), more)
 
     def replace_vector(self, unit: Unit, seq: int, vector: bytes) -> None:
         """Give a row from here another packed vector."""
@@ -228,8 +275,15 @@ class Timeline:
         return bisect_right(rows, number, key=_number)
 
     def _own_item(self, id: str, at: int) -> MemoryItem | None:
-        rows = [row for row in self.known[id] if row.lives(at)]
-        return together(self.scope, rows) if rows else None
+        if self._whole[0] != at:
+            self._whole = at, {}
+        found = self._whole[1].get(id)
+        if found is None:
+            rows = [row for row in self.known[id] if row.lives(at)]
+            found = together(self.scope, rows) if rows else None
+            if found is not None and len(self.known[id]) > 1:
+                self._whole[1][id] = found  # the state at a number never changes
+        return found
 
     def _own_experience(self, row: ExperienceRow, at: int) -> Experience:
         new = row.new
@@ -261,17 +315,17 @@ class Timeline:
         """An experience of below, with what happened to its items here."""
         if self.known.keys().isdisjoint(item.id for item in found.items):
             return found
-        return found.model_copy(update={"items": self._patched(found.items, found.id, at)})
+        return found.model_copy(update={"items": self._patched(found.items, found.seq, at)})
 
-    def _patched(self, items: Sequence[MemoryItem], experience_id: str, at: int) -> tuple[MemoryItem, ...]:
+    def _patched(self, items: Sequence[MemoryItem], experience: int, at: int) -> tuple[MemoryItem, ...]:
         """Items of an experience of below, by number of their rows: those that were edited here come last."""
         ordered: list[tuple[int, MemoryItem]] = []
         for place, item in enumerate(items):
             if item.id not in self.known:
                 ordered.append((place - len(items), item))
                 continue
-            for row in self.known[item.id]:
-                if row.lives(at) and row.provenance.experience_id == experience_id:
+            for row in self.given.get(experience, ()):
+                if row.new.id == item.id and row.lives(at):
                     now = self._own_item(item.id, at)
                     ordered.append((place - len(items) if row.seq <= self.under.at else row.seq, now or item))
         return tuple(item for _, item in sorted(ordered, key=lambda pair: pair[0]))
@@ -295,12 +349,13 @@ class Timeline:
         if unit == "experience":
             if self.unindexed.get(seq, at + 1) <= at:
                 return None
-            items = self._patched(match.items, match.experience_id, at)
+            items = self._patched(match.items, seq, at)
         else:
             rows = self.known.get(match.items[0].id)
             if rows is None:
                 return match
-            if not any(row.seq == seq and row.lives(at) for row in rows):
+            row = numbered(rows, seq)
+            if row is None or not row.lives(at):
                 return None
             items = tuple(filter(None, [self._own_item(match.items[0].id, at)]))
         return Match(match.experience_id, match.task_id, match.instruction, items)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from rb_dspy.bank.admission import text_digest
-from rb_dspy.bank.interface import BankStore, Match, NewItem, Unit
-from rb_dspy.bank.memory.rows import FOREVER, ItemRow
-from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.bank.interface import BankStore, Giving, Match, Unit
+from rb_dspy.bank.memory.rows import FOREVER
+from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryItem, Snapshot
 
 _PAGE = 500
-_PROBE = 16
-"""Numbers that are looked at in one go for an item's row; few experiences give more items."""
-_FAR = 10_000
-"""How far from an experience or an edit its rows can be."""
 
 
 class Underlay:
@@ -73,6 +68,9 @@ class Underlay:
     def item(self, id: str, at: int = FOREVER) -> MemoryItem | None:
         return self.base.item(self._scope, id, self.upto(at)) if self.base else None
 
+    def items_with(self, digests: Sequence[str], at: int = FOREVER) -> dict[str, str]:
+        return self.base.items_with(self._scope, digests, self.upto(at)) if self.base else {}
+
     def items(self, at: int = FOREVER) -> list[MemoryItem]:
         return self.base.items(self._scope, self.upto(at)) if self.base else []
 
@@ -85,45 +83,8 @@ class Underlay:
             self._count = self.base.count(self._scope, self.at)
         return self._count
 
-    def item_rows(self, id: str) -> list[ItemRow]:
-        """The live rows of an item, in order; none where there is no such item."""
-        item = self.item(id)
-        if item is None:
-            return []
-        # An edit gives an item new rows, right after its own number; what gained it since has its row after its own.
-        edited = max((change.seq for change in self.history(id) if change.kind == "edit"), default=0)
-        texts = item.title, item.description, item.content
-        rows = []
-        for provenance in item.provenances:
-            experience = self.experience(provenance.experience_id)
-            if experience is None:
-                raise CorruptBank(f"item {id}: its experience {provenance.experience_id} cannot be found; run doctor")
-            seq, match = self._row(id, provenance.experience_id, after=max(edited, experience.seq))
-            rows.append(
-                ItemRow(
-                    seq=seq,
-                    new=NewItem(id, text_digest(*texts), *texts),
-                    polarity=item.polarity,
-                    provenance=provenance,
-                    experience=experience.seq,
-                    instruction=match.instruction,
-                )
-            )
-        if self.base and len(rows) > 1:
-            for row in rows:
-                added = self.base.changes(self._scope, "item", after=row.seq - 1, limit=1).added
-                if len(added) and added.seqs[0] == row.seq:
-                    row.polarity = "success" if added.successes[0] else "failure"
-        return sorted(rows, key=lambda row: row.seq)
-
-    def _row(self, id: str, experience_id: str, after: int) -> tuple[int, Match]:
-        end = min(self.at, after + _FAR) + 1
-        for start in range(after + 1, end, _PROBE):
-            numbers = range(start, min(start + _PROBE, end))
-            for seq, match in self.matches("item", numbers).items():
-                if match.experience_id == experience_id and match.items[0].id == id:
-                    return seq, match
-        raise CorruptBank(f"item {id}: its row of experience {experience_id} cannot be found; run doctor")
+    def item_rows(self, unit: Unit, id: str, at: int = FOREVER) -> list[Giving]:
+        return self.base.item_rows(self._scope, unit, id, self.upto(at)) if self.base else []
 
     def snapshots(self) -> list[Snapshot]:
         found = self.base.snapshots(self._scope) if self.base else []
@@ -139,6 +100,9 @@ class Underlay:
 
     def matches(self, unit: Unit, seqs: Sequence[int], at: int = FOREVER) -> dict[int, Match]:
         return self.base.matches(self._scope, unit, seqs, self.upto(at)) if self.base and seqs else {}
+
+    def settled(self, at: int) -> int:
+        return min(self.at, self.base.settled(self._scope, at)) if self.base else at
 
     def digest(self, at: int = FOREVER) -> str:
         return self.base.digest(self._scope, self.upto(at)) if self.base else ""

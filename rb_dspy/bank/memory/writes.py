@@ -10,7 +10,7 @@ from typing import Literal
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.admission import now
-from rb_dspy.bank.interface import NewExperience, NewItem, Source, item_text
+from rb_dspy.bank.interface import NewExperience, NewItem, Source
 from rb_dspy.bank.journal import (
     content_of_append,
     content_of_edit,
@@ -32,9 +32,6 @@ from rb_dspy.schema import (
     Provenance,
     Removal,
 )
-
-_PAGE = 10_000
-"""Texts of the store below that are looked through at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +67,7 @@ def append(to: Timeline, batch: Sequence[Packed]) -> list[Experience]:
     for given in batch:
         for item in given.new.items if given.new.id not in known else ():
             to.adopted(item.id)
+    to.items_with(list(dict.fromkeys(item.digest for given in batch for item in given.new.items)))
     to.head()  # the last look at the store below: from here on nothing can fail
     for given in batch:
         to.ingestions.pop(given.new.id, None)
@@ -86,10 +84,12 @@ def _append(to: Timeline, given: Packed) -> None:
     to.ids[new.id] = row
     to.mark += 1
     for item, vector in zip(new.items, given.item_vectors, strict=True):
-        alive = [row for row in to.known.get(item.id, ()) if row.lives(to.mark)]
-        if any(row.new.digest != item.digest for row in alive):
-            item, alive = replace(item, id=_own_id(new.id, item.digest)), []
-        to.gain += not alive
+        same = to.says(item.digest, to.mark)
+        if same is not None:
+            item = replace(item, id=same.new.id)
+        elif any(row.lives(to.mark) for row in to.known.get(item.id, ())):  # that one was edited
+            item = replace(item, id=_own_id(new.id, item.digest))
+        to.gain += same is None
         _add(
             to,
             ItemRow(
@@ -120,8 +120,8 @@ def edit(to: Timeline, id: str, new: NewItem, vector: Vectors, note: str) -> Mem
     rows = to.live_rows(id)
     if not rows:
         raise InputError(f"scope {to.scope!r} has no item {id[:40]!r} to edit; give the id of one that items() lists")
-    twin = _says(to, new, id)
-    if twin is not None:
+    twin = to.items_with([new.digest]).get(new.digest, id)
+    if twin != id:
         raise InputError(f"item {id}: item {twin} says exactly this; delete one of the two instead")
     data, created_at = vectors.packed(vector), now()
     to.head()  # the last look at the store below
@@ -138,23 +138,6 @@ def edit(to: Timeline, id: str, new: NewItem, vector: Vectors, note: str) -> Mem
     _record(to, seq, "edit", id, note, created_at, content_of_edit(id, new.digest, [row.seq for row in rows]))
     _tell(to, id, change)
     return together(to.scope, to.live_rows(id))
-
-
-def _says(to: Timeline, new: NewItem, but: str) -> str | None:
-    """The id of another live item that has the text of ``new``."""
-    for id, rows in to.known.items():
-        if id != but and any(row.new.digest == new.digest and row.lives(to.mark) for row in rows):
-            return id
-    after = 0
-    while page := to.under.texts("item", after=after, limit=_PAGE):
-        alike = [seq for seq, text in page if text == item_text(new)]
-        for match in to.matches("item", alike).values():
-            (item,) = match.items
-            same = (item.title, item.description, item.content) == (new.title, new.description, new.content)
-            if same and item.id != but:
-                return item.id
-        after = page[-1][0]
-    return None
 
 
 def remove(
@@ -219,9 +202,9 @@ class _Family:
         born = numbered(self._to.born, seq)
         if born is not None:
             return self._seen(row for row in born.rows if row.lives(self._to.mark))
-        found = self._to.experience(self.ids[seq])
-        rows = (row for item in (found.items if found else ()) for row in self._to.live_rows(item.id))
-        return self._seen(row for row in rows if row.experience == seq)
+        for id in {given.item.id for given in self._to.item_rows("experience", self.ids[seq])}:
+            self._to.adopted(id)
+        return self._seen(row for row in self._to.given.get(seq, ()) if row.lives(self._to.mark))
 
     def rows_of_item(self, id: str) -> list[LiveRow]:
         """The live rows of an item."""
@@ -289,9 +272,12 @@ def _add(to: Timeline, row: ItemRow) -> None:
     to.mark = row.seq
     to.rows.append(row)
     to.known.setdefault(row.new.id, []).append(row)
+    to.said.setdefault(row.new.digest, []).append(row)
     born = numbered(to.born, row.experience)
     if born is not None:
         born.rows.append(row)
+    else:
+        to.given.setdefault(row.experience, []).append(row)
 
 
 def _record(to: Timeline, seq: int, kind: ChangeKind, subject: str, note: str, created_at: str, content: bytes) -> None:

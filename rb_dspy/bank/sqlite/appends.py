@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.sqlite import failpoints, queries, rows
+from rb_dspy.bank.sqlite import failpoints, keys, queries, rows
+from rb_dspy.bank.sqlite.item_queries import items_with
 from rb_dspy.bank.sqlite.rows import Prepared
-from rb_dspy.bank.sqlite.scoped import Scope
+from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import Embedder, embedder, refuse_another, scope_row
 from rb_dspy.errors import RBError
 from rb_dspy.schema import Experience
@@ -51,6 +52,8 @@ class _Writing:
     """Ids of those that come now."""
     live: dict[str, str] = field(default_factory=dict)
     """Id and digest of items that live."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Digest and id of items that live; of several with one text, the earliest."""
     shared: set[str] = field(default_factory=set)
     """Ids of items that get another provenance now."""
 
@@ -98,7 +101,8 @@ def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence
         (json.dumps([item.id for new in batch for item in new.items]), id),
     )
     scope = Scope(id, append.scope, append.location)
-    return _Writing(scope, seq, head, known={row[0] for row in known}, live=dict(live.fetchall()))
+    texts = items_with(connection, State(scope, keys.LAST), [item.digest for new in batch for item in new.items])
+    return _Writing(scope, seq, head, {row[0] for row in known}, live=dict(live.fetchall()), texts=texts)
 
 
 def _placed(writing: _Writing, each: Prepared, into: _Rows) -> Placed | None:
@@ -121,14 +125,13 @@ def _placed(writing: _Writing, each: Prepared, into: _Rows) -> Placed | None:
     ids: list[str] = []
     for item, vector in zip(new.items, each.item_vectors, strict=True):
         writing.seq += 1
-        id, digest = item.id, writing.live.get(item.id)
-        if digest is None:
-            writing.live[id] = item.digest
-        elif digest == item.digest:
+        id = writing.texts.get(item.digest)
+        if id is not None:
             writing.shared.add(id)
-        else:  # that one was edited
-            id = own_id(new.id, item.digest)
+        else:  # the id of its text may be that of an item that was edited
+            id = own_id(new.id, item.digest) if item.id in writing.live else item.id
             writing.live[id] = item.digest
+            writing.texts[item.digest] = id
         ids.append(id)
         row = base + writing.seq
         into.items.append((row, writing.scope.id, id, key, item.digest, item.title, item.description, item.content))

@@ -9,6 +9,7 @@ from rb_dspy.bank.interface import Finding
 from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
+from rb_dspy.bank.sqlite.files import DAMAGE, one_line
 from rb_dspy.bank.sqlite.scoped import Scope
 
 _RESTORE = "restore the file from a copy, or export what can be read and import it into a new bank"
@@ -20,10 +21,13 @@ def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
     try:
         for id, name in connection.execute("SELECT id, name FROM scopes ORDER BY name").fetchall():
             scope = Scope(id, name, location)
-            damaged = list(damaged_rows(connection, scope))
+            if not isinstance(name, str):
+                found.append(_broken(f"scope number {id}", "its name is no text"))
+            damaged = _read(scope, damaged_rows(connection, scope))
             found += damaged
-            found += chain(connection, scope, unreadable={finding.where for finding in damaged})
-            found += links(connection, scope)
+            told = {finding.where for finding in damaged}
+            found += _read(scope, chain(connection, scope, unreadable=told))
+            found += _read(scope, links(connection, scope))
         if connection.execute("SELECT 1 FROM meta WHERE key = 'reindexing'").fetchone():
             found.append(
                 Finding(
@@ -35,15 +39,26 @@ def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
                 )
             )
     except sqlite3.DatabaseError as exc:
-        found.append(_broken(location, f"reading it stopped: {exc}"))
+        found.append(_broken(location, f"reading it stopped: {one_line(exc)}"))
     return sorted(found, key=lambda finding: finding.severity)
+
+
+def _read(scope: Scope, findings: Iterator[Finding]) -> list[Finding]:
+    """What can be found, and a finding where a cell holds what nobody expected: the other checks go on."""
+    found = []
+    try:
+        for finding in findings:
+            found.append(finding)
+    except DAMAGE as exc:
+        found.append(_broken(f"scope {scope.name!r}", f"a check stopped at a damaged row: {one_line(exc)}"))
+    return found
 
 
 def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
     try:
         for (said,) in connection.execute("PRAGMA integrity_check").fetchall():
             if said != "ok":
-                yield _broken(location, f"SQLite says: {said}")
+                yield _broken(location, f"SQLite says: {' '.join(str(said).split())}")
         for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check").fetchall():
             yield Finding(
                 severity="error",
@@ -53,7 +68,7 @@ def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
                 remedy=_RESTORE,
             )
     except sqlite3.DatabaseError as exc:
-        yield _broken(location, f"SQLite cannot read it: {exc}")
+        yield _broken(location, f"SQLite cannot read it: {one_line(exc)}")
 
 
 def _broken(location: str, what: str) -> Finding:

@@ -30,12 +30,17 @@ class _Chain:
         self._scope = scope
         self._ended: dict[str, dict[int, list[int]]] = {"experiences": {}, "items": {}}
         """Numbers of rows by the number that ended them."""
+        self._endless: list[str] = []
+        """Rows that ended at what is no number."""
         for table, of in self._ended.items():
             for key, ended in self._ask(
                 f"SELECT key, ended FROM {table} WHERE key > ? AND key <= ? AND ended IS NOT NULL ORDER BY key",
                 *self._all(),
             ):
-                of.setdefault(ended, []).append(keys.number(key))
+                if isinstance(ended, int):
+                    of.setdefault(ended, []).append(keys.number(key))
+                else:
+                    self._endless.append(f"{table} {keys.number(key)}")
 
     def findings(self, unreadable: Collection[str]) -> Iterator[Finding]:
         listed = self._ask(
@@ -46,13 +51,19 @@ class _Chain:
         head = b""
         for place, (key, kind, subject, note, created_at, hash) in enumerate(listed):
             until = listed[place + 1][0] if place + 1 < len(listed) else last
-            where, expected = self._entry(head, key, until, kind, subject, note, created_at)
+            try:
+                where, expected = self._entry(head, key, until, kind, subject, note, created_at)
+            except (TypeError, ValueError, AttributeError) as exc:  # a cell of another type
+                what = f"it, or what is stored of it, cannot be read: {type(exc).__name__}"
+                yield self._finding(self._where(f"entry {keys.number(key)} of the journal"), what)
+                head = hash if isinstance(hash, bytes) else b""
+                continue
             if expected is None and where not in unreadable:
                 yield self._finding(where, f"entry {keys.number(key)} of the journal tells of what is not there")
             elif expected is not None and expected != hash:
                 what = f"entry {keys.number(key)} of the journal does not bear out what is stored of it, or before it"
                 yield self._finding(where, what)
-            head = hash
+            head = hash if isinstance(hash, bytes) else b""
         kept = self._ask("SELECT head FROM scopes WHERE id = ?", self._scope.id)[0][0]
         if kept != head:
             yield self._finding(self._where("its journal"), "the last entry is not the one that was written last")
@@ -117,6 +128,8 @@ class _Chain:
             *self._all(),
         ):
             yield self._finding(self._where(f"experience {id}"), "the journal has no entry of it")
+        for what in self._endless:
+            yield self._finding(self._where(what), "ended at what is no number")
         for table, of in self._ended.items():
             for seq in sorted(set(of) - {seq for seq, kind in entries.items() if kind != "append"}):
                 numbers = ", ".join(map(str, of[seq][:5]))

@@ -59,17 +59,25 @@ def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit) -> Iterat
     table = rows.vectors_table(unit)
     owner = "o.key" if unit == "experience" else "o.experience"
     dimension = connection.execute("SELECT value FROM meta WHERE key = 'dimension'").fetchone()
-    size = int(dimension[0]) if dimension else 0
+    try:
+        size = int(dimension[0]) if dimension else 0
+    except (ValueError, TypeError):
+        yield _row("the bank's embedder", "its dimension cannot be read, so that no vector can")
+        return
     for key, id, task_id, polarity, task, success, crc, data in connection.execute(
         f"SELECT v.key, o.id, e.task_id, e.polarity, v.task, v.success, v.crc, v.data FROM {table} AS v"
         f" JOIN {unit}s AS o ON o.key = v.key JOIN experiences AS e ON e.key = {owner}"
         " WHERE v.key > ? AND v.key <= ? ORDER BY v.key",
         (scope.base, scope.base + keys.LAST),
     ):
-        if len(data) != 2 * size:
+        if not isinstance(data, bytes):
+            what = f"is {type(data).__name__}, expected bytes"
+        elif len(data) != 2 * size:
             what = f"has {len(data)} bytes, expected {2 * size}"
         elif zlib.crc32(data) != crc or not unpacked(data, size)[1].all():
             what = "is not the one that was stored"
+        elif not isinstance(task_id, str):
+            what = "stands for an experience whose task is damaged"
         elif (task, success) != (task_key(task_id), polarity == "success"):
             what = "is filed under another task or verdict"
         else:

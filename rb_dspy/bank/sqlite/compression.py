@@ -30,6 +30,9 @@ def compressed(data: bytes, task_id: str = "", instruction: str = "") -> bytes:
 
 def decompressed(data: bytes, task_id: str = "", instruction: str = "") -> bytes:
     """What was compressed, with a dictionary or without. Raises ``zlib.error`` for a damaged row."""
+    for value, kind in ((data, bytes), (task_id, str), (instruction, str)):
+        if not isinstance(value, kind):  # a cell of SQLite's can hold a value of any type
+            raise zlib.error(f"{type(value).__name__} where {kind.__name__} was stored")
     decompressor = zlib.decompressobj(zdict=_dictionary(task_id, instruction))
     found = decompressor.decompress(data)
     if not decompressor.eof or decompressor.unused_data:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rb_dspy.bank.sqlite import files as sqlite
+from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.errors import StorageError
 
 T = TypeVar("T")
@@ -22,8 +23,9 @@ _CACHE_KILOBYTES = 16_000
 class Readers:
     """Raw connections that ``connect`` makes. Safe to use from threads; nothing is ever written through them."""
 
-    def __init__(self, location: str, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, location: str, connect: Callable[[], sqlite3.Connection], original: Original) -> None:
         self._location = location
+        self._original = original
         self._connect = connect
         self._idle: collections.deque[sqlite3.Connection] = collections.deque()
         self._closed = False
@@ -34,7 +36,7 @@ class Readers:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What ``query`` gives; all that it reads is one consistent view of the file. It may be called twice."""
         self.check()
-        with sqlite.translated(self._location):
+        with sqlite.readable(self._location):
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -58,18 +60,29 @@ class Readers:
     def read_leniently(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """The same, but a text that is no UTF-8 is read with wrong letters in it, so that its digest gives it away."""
         self.check()
-        with sqlite.translated(self._location), contextlib.closing(self._connect()) as connection:
-            connection.text_factory = lambda data: data.decode("utf-8", "replace")
+        with sqlite.readable(self._location), contextlib.closing(self._connect()) as connection:
+            connection.text_factory = sqlite.leniently
             connection.execute("BEGIN")
             return query(connection)
 
     def version(self) -> int:
-        """``PRAGMA data_version``, always of the same connection: another one whenever any other has committed."""
+        """``PRAGMA data_version``, always of the same connection: another one whenever any other has committed.
+
+        Raises ``StorageError`` where the file was replaced or removed: what is committed there is not seen here.
+        """
         self.check()
+        self._original.check()
         with self._watching, sqlite.translated(self._location):
             if self._watcher is None:
                 self._watcher = self._connect()
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
+
+    def empty_log(self) -> None:
+        """See ``files.emptied_log``; for a file that is no longer at its path."""
+        if self._watcher is not None:
+            sqlite.emptied_log(self._watcher)
+        elif self._idle:
+            sqlite.emptied_log(self._idle[0])
 
     def close(self) -> None:
         """Close those that are idle; the others when their readers are done."""
@@ -81,11 +94,13 @@ class Readers:
         self._close_idle()
 
     def check(self) -> None:
-        """Raises ``StorageError`` after ``close`` and in a forked process."""
+        """Raises ``StorageError`` after ``close``, in a forked process, and where a file without locks has changed."""
         if self._closed:
             raise StorageError(f"{self._location}: this bank is closed; open it again")
         if self._process != os.getpid():
             raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+        if self._original.still:
+            self._original.check()
 
     def _close_idle(self) -> None:
         with contextlib.suppress(IndexError):

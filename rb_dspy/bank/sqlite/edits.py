@@ -47,8 +47,8 @@ class Edit:
                 " items() lists"
             )
         same = connection.execute(
-            "SELECT id FROM items WHERE key > ? AND key <= ? AND digest = ? AND ended IS NULL AND id <> ? LIMIT 1",
-            (base, base + seq, new.digest, id),
+            "SELECT id FROM items WHERE scope_id = ? AND digest = ? AND ended IS NULL AND id <> ? LIMIT 1",
+            (scope_id, new.digest, id),
         ).fetchone()
         if same is not None:
             raise InputError(f"{self.location}: item {same[0]} has this very text; delete one of the two instead")
@@ -181,21 +181,22 @@ def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) 
 def kept(connection: sqlite3.Connection, scope: str, ingestion: Ingestion, payload: bytes, location: str) -> Ingestion:
     """Keep an ingestion, which ``payload`` holds; what is kept is what ``further`` says."""
     scope_id, _, _ = scope_row(connection, scope, location)
-    found = connection.execute(
-        "SELECT stage, payload FROM ingestions WHERE scope_id = ? AND id = ?", (scope_id, ingestion.id)
-    ).fetchone()
-    stage = STAGES.index(ingestion.stage)
-    if found is not None and found[0] >= stage:
-        before = rows.ingestion(found[1], ingestion.id, location)
-        ingestion = further(before, ingestion)
-        if ingestion == before:
-            return before
+    at = scope_id, ingestion.id
+    found = connection.execute("SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", at).fetchone()
+    before = None if found is None else rows.ingestion(found[0], ingestion.id, location)
+    given, ingestion = ingestion, further(before, ingestion)
+    if before is None:
+        if connection.execute("SELECT 1 FROM experiences WHERE scope_id = ? AND id = ?", at).fetchone():
+            raise InputError(f"{location}: experience {ingestion.id} was stored already, and is kept for good")
+    elif ingestion == before:
+        return before
+    if ingestion is not given:
         payload = rows.ingestion_payload(ingestion)
     connection.execute(
         "INSERT INTO ingestions (scope_id, id, run_id, origin, stage, payload) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (scope_id, id) DO UPDATE SET run_id = excluded.run_id, origin = excluded.origin,"
         " stage = excluded.stage, payload = excluded.payload",
-        (scope_id, ingestion.id, ingestion.run_id, ingestion.origin, stage, payload),
+        (*at, ingestion.run_id, ingestion.origin, STAGES.index(ingestion.stage), payload),
     )
     return ingestion
 

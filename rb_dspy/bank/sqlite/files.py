@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from rb_dspy.bank.sqlite import backup
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate, pending
+from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.errors import CorruptBank, StorageError
 
 WAIT_SECONDS = 60.0
@@ -44,6 +47,38 @@ _REASONS = {
 }
 
 
+DAMAGE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, zlib.error)
+"""What a cell raises that holds a value of another type than was stored, where nothing else is made of it.
+
+pydantic's errors are ValueErrors.
+"""
+
+
+@contextlib.contextmanager
+def readable(location: str) -> Iterator[None]:
+    """``translated``, and ``CorruptBank`` for what damaged rows raise: only rows may raise ``DAMAGE`` in here."""
+    with translated(location):
+        try:
+            yield
+        except UnicodeEncodeError:
+            raise  # of what a caller asked for: no row gives such a text
+        except DAMAGE as exc:
+            raise CorruptBank(
+                f"{location}: a damaged row is in the way ({one_line(exc)}); rb-dspy bank doctor says more"
+            ) from exc
+
+
+def leniently(data: bytes) -> str:
+    """A text of a file, with wrong letters where it is no UTF-8; its digest gives it away."""
+    return data.decode("utf-8", "replace")
+
+
+def one_line(exc: Exception) -> str:
+    """What an error says, short, on one line, and what it is."""
+    said = " ".join(str(exc).split())
+    return f"{type(exc).__name__}: {said if len(said) <= 200 else f'{said[:200]}…'}"
+
+
 @contextlib.contextmanager
 def translated(location: str) -> Iterator[None]:
     """Turn what SQLite or the file system raises into one line of ``StorageError`` or ``CorruptBank``."""
@@ -51,6 +86,8 @@ def translated(location: str) -> Iterator[None]:
         yield
     except OSError as exc:
         raise StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions") from exc
+    except UnicodeDecodeError as exc:  # of SQLite's own words about damaged tables
+        raise CorruptBank(f"{location}: a text is damaged ({one_line(exc)}); restore the file from a copy") from exc
     except (sa.exc.DBAPIError, sqlite3.Error) as exc:
         cause = exc.orig if isinstance(exc, sa.exc.DBAPIError) else exc
         code = getattr(cause, "sqlite_errorcode", None)
@@ -59,13 +96,15 @@ def translated(location: str) -> Iterator[None]:
         if code is None:
             raise  # a misuse of sqlite3: ours to fix, not the user's
         kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
-        raise kind(f"{location}: {reason} ({cause})") from exc
+        raise kind(f"{location}: {reason} ({' '.join(str(cause).split())})") from exc
 
 
-def on_file(path: Path, lock: FileLock, *, create: bool) -> sa.Engine:
+def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> sa.Engine:
     """The bank in ``path``, brought up to date; made when ``create``, folders included.
 
-    A file of an older schema is copied beside itself first (``backup.made``), then changed in one transaction.
+    A file of an older schema is copied beside itself first (``backup.made``), then changed in one transaction. Where
+    nothing may be created and nothing can be written, the file is read as it lies there, and nothing is left beside it.
+    ``original`` is told of the file, and asked after each connection that is made: no connection is to another one.
 
     Raises ``StorageError`` where there is none or it cannot be read or written, ``CorruptBank`` where the file is
     something else, ``SchemaTooNew`` where this version is too old for it. A file that is refused is left as it was, to
@@ -85,22 +124,48 @@ def on_file(path: Path, lock: FileLock, *, create: bool) -> sa.Engine:
             raise StorageError(f"{location}: cannot be used: {exc.strerror}") from None
         # Looked at through a read-only connection first: an ordinary one may write when it closes.
         outdated = fresh or _look(path, create=create)
-        uri = path.absolute().as_uri()
-        engine = _engine(f"{uri}?mode={'rwc' if create else 'rw'}", QueuePool)
+        still = not create and not _writable(path)
+        if outdated and still:
+            raise StorageError(
+                f"{location}: of an older schema, and it cannot be brought up to date where nothing can be written;"
+                " copy it to another folder and open that"
+            )
+        how = "rwc" if create else "ro&immutable=1" if still else "rw"
+        engine = _engine(f"{path.absolute().as_uri()}?mode={how}", QueuePool, opened=original.check)
         try:
             if outdated:
                 with lock:
                     _prepare(engine, path)
+            original.remember(still=still)
         except BaseException:
             engine.dispose()
             raise
         return engine
 
 
+def emptied_log(connection: sqlite3.Connection) -> None:
+    """Copy the log into the file that ``connection`` was opened on, and empty it, where nobody else reads that.
+
+    For a file that is no longer at its path: what was acknowledged is in it then, wherever it was moved to, and whoever
+    opens the file that took its place does not find a log beside it that is another one's.
+    """
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
 def size_on_disk(path: Path) -> int:
     """Bytes of the file and of its write-ahead log."""
     # By name: opening and closing the file here would drop the locks that SQLite holds on it for this process.
     return sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
+
+
+def _writable(path: Path) -> bool:
+    """Whether SQLite can write the file and make its side files, or a log that counts is there already."""
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size:
+        return True
+    return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
 
 
 def _look(path: Path, *, create: bool) -> bool:
@@ -153,13 +218,32 @@ def raw(engine: sa.Engine) -> sqlite3.Connection:
     return connection
 
 
-def _engine(database: str, pool: type[sa.Pool], *, durable: bool = True) -> sa.Engine:
-    """An engine whose transactions begin when SQLAlchemy says so; ``immediate`` ones take the write lock at once."""
+def driver(connection: sa.Connection) -> sqlite3.Connection:
+    """The connection below one of SQLAlchemy's."""
+    found = connection.connection.driver_connection
+    if not isinstance(found, sqlite3.Connection):
+        raise TypeError(f"{found!r}: expected a connection of sqlite3")
+    return found
+
+
+def _engine(
+    database: str, pool: type[sa.Pool], *, durable: bool = True, opened: Callable[[], None] | None = None
+) -> sa.Engine:
+    """An engine whose transactions begin when SQLAlchemy says so; ``immediate`` ones take the write lock at once.
+
+    ``opened`` is called after each connection is made, before it reads; where it raises there is none.
+    """
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
             database, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )
+        if opened is not None:
+            try:
+                opened()
+            except BaseException:
+                connection.close()
+                raise
         if durable:
             # FULL: a commit that was acknowledged survives a power cut. NORMAL lost 7 % of them when measured.
             connection.execute("PRAGMA synchronous = FULL")

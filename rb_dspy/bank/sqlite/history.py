@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Sequence
 
-from rb_dspy.bank.sqlite import keys
+from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.scoped import Row, Scope
 from rb_dspy.schema import Change, MemoryDraft
+
+_log = logging.getLogger("rb_dspy.bank")
 
 _ENTRIES = (
     "SELECT j.key, j.kind, coalesce(j.note, e.note), coalesce(j.created_at, e.created_at)"
@@ -18,15 +21,25 @@ _ENTRIES = (
 
 
 def history(connection: sqlite3.Connection, scope: Scope, id: str) -> list[Change]:
-    """The entries that brought, changed or ended it, in order."""
+    """The entries that brought, changed or ended it, in order; damaged ones are left out, with a warning."""
     found = connection.execute(
         "SELECT key, ended FROM experiences WHERE scope_id = ? AND id = ?"
         " UNION ALL SELECT experience, ended FROM items WHERE scope_id = ? AND id = ?",
         (scope.id, id, scope.id, id),
     ).fetchall()
-    entries = {key for key, _ in found} | {scope.base + ended for _, ended in found if ended is not None}
-    listed = connection.execute(_ENTRIES, (json.dumps(sorted(entries)),)).fetchall()
-    return [_change(connection, scope, id, row) for row in listed]
+    begun = {key for key, _ in found if isinstance(key, int)}
+    ends = {ended for _, ended in found if ended is not None}
+    ended = {scope.base + number for number in ends if isinstance(number, int)}
+    if len(begun) < len({key for key, _ in found}) or len(ended) < len(ends):
+        _log.warning("%s", rows.damaged(scope.location, f"scope {scope.name!r}: a row of {id}"))
+    made = []
+    for row in connection.execute(_ENTRIES, (json.dumps(sorted(begun | ended)),)).fetchall():
+        try:
+            made.append(_change(connection, scope, id, row))
+        except ValueError as exc:  # pydantic's errors are ValueErrors
+            what = f"scope {scope.name!r}: entry {keys.number(row[0])} of the journal"
+            _log.warning("%s", rows.damaged(scope.location, what, exc))
+    return made
 
 
 def _change(connection: sqlite3.Connection, scope: Scope, id: str, row: Row) -> Change:

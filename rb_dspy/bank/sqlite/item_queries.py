@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
+from typing import get_args
 
-from rb_dspy.bank.interface import Match, Unit
+from rb_dspy.bank.interface import Giving, Match, NewItem, Unit
 from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.scoped import Row, Scope, State, live
-from rb_dspy.schema import MemoryItem, Provenance
+from rb_dspy.schema import MemoryItem, Polarity, Provenance
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -19,25 +20,26 @@ _ITEM = (
 )
 """A row of an item and the experience that gave it, which has what there is to know about its provenance."""
 
-_SAME = (
-    f"items AS o ON o.scope_id = :scope AND o.id = i.id AND {live('o')}"
-    " {join} experiences AS p ON p.key = o.experience"
-)
-"""All live rows of the item of a row ``i``."""
-
 _MATCHES = {
     "item": (
-        f"SELECT i.key, e.id, e.task_id, e.instruction, i.key, {_ITEM} FROM json_each(:given) AS given"
+        "SELECT i.key, e.id, e.task_id, e.instruction, i.key, i.id FROM json_each(:given) AS given"
         f" CROSS JOIN items AS i ON i.key = given.value AND {live('i')} CROSS JOIN experiences AS e"
-        f" ON e.key = i.experience CROSS JOIN {_SAME.format(join='CROSS JOIN')}"
+        " ON e.key = i.experience"
     ),
     "experience": (
-        f"SELECT e.key, e.id, e.task_id, e.instruction, i.key, {_ITEM} FROM json_each(:given) AS given"
+        "SELECT e.key, e.id, e.task_id, e.instruction, i.key, i.id FROM json_each(:given) AS given"
         f" CROSS JOIN experience_vectors AS v ON v.key = given.value AND {live('v')} CROSS JOIN experiences AS e"
         f" ON e.key = v.key LEFT JOIN items AS i ON i.experience = e.key AND {live('i')}"
-        f" LEFT JOIN {_SAME.format(join='LEFT JOIN')}"
     ),
 }
+
+_GIVINGS = {
+    "item": "items AS o CROSS JOIN experiences AS p ON p.key = o.experience WHERE o.scope_id = :scope AND o.id = :id",
+    "experience": (
+        "experiences AS p CROSS JOIN items AS o ON o.experience = p.key WHERE p.scope_id = :scope AND p.id = :id"
+    ),
+}
+"""Where the rows of an item are, and those of an experience."""
 
 
 def matches(connection: sqlite3.Connection, state: State, unit: Unit, seqs: Sequence[int]) -> dict[int, Match]:
@@ -45,9 +47,10 @@ def matches(connection: sqlite3.Connection, state: State, unit: Unit, seqs: Sequ
     base = state.scope.base
     found = connection.execute(_MATCHES[unit], state.having([base + seq for seq in seqs])).fetchall()
     found.sort(key=lambda row: (row[0], row[4] or 0))
-    made = _made({row[6]: row[5:] for row in found if row[6] is not None}, state.scope)
+    # Each item once, however many of its rows are asked for: every row of a shared one would read all the others again.
+    made = _made(_rows(connection, state, {row[5] for row in found if row[5] is not None}), state.scope)
     shown: dict[int, dict[str, MemoryItem]] = {}
-    for key, _, _, _, _, id, *_ in found:
+    for key, _, _, _, _, id in found:
         of = shown.setdefault(key, {})
         if id in made:
             of[id] = made[id]
@@ -67,6 +70,27 @@ def item(connection: sqlite3.Connection, state: State, id: str) -> MemoryItem | 
     if id not in made:
         raise rows.damaged(state.scope.location, f"item {id}")
     return made[id]
+
+
+def item_rows(connection: sqlite3.Connection, state: State, unit: Unit, id: str) -> list[Giving]:
+    """See ``BankStore``. Raises ``CorruptBank`` where it is an item and all of its rows are damaged."""
+    found = connection.execute(
+        f"SELECT o.experience, p.instruction, {_ITEM} FROM {_GIVINGS[unit]} AND {live('o')}", state.having(id=id)
+    ).fetchall()
+    made = [giving for row in sorted(found, key=lambda row: row[3]) if (giving := _giving(row, state.scope))]
+    if found and not made and unit == "item":
+        raise rows.damaged(state.scope.location, f"item {id}")
+    return made
+
+
+def items_with(connection: sqlite3.Connection, state: State, digests: Iterable[str]) -> dict[str, str]:
+    """Ids of items by the digests of their texts; of several with one, the earliest."""
+    found = connection.execute(
+        "SELECT i.digest, i.id FROM json_each(:given) AS given CROSS JOIN items AS i ON i.scope_id = :scope"
+        f" AND i.digest = given.value AND {live('i')} ORDER BY i.key DESC",
+        state.having(digests),
+    )
+    return dict(found.fetchall())
 
 
 def items(connection: sqlite3.Connection, state: State) -> list[MemoryItem]:
@@ -94,6 +118,23 @@ def items_of(
         if id in made:
             of[experience] = (*of.get(experience, ()), made[id])
     return of
+
+
+def _giving(row: Row, scope: Scope) -> Giving | None:
+    """None for a row that is damaged, with a warning."""
+    experience, instruction, id, key, digest, *texts = row[:8]
+    *source, polarity = row[8:]
+    try:
+        if not (isinstance(id, str) and isinstance(instruction, str) and polarity in get_args(Polarity)):
+            raise ValueError("its id, its task's instruction or its polarity is not what was stored")
+        if not rows.text_is_sound(digest, *texts):
+            raise ValueError("its text is not the one that was stored")
+        provenance = rows.provenance(*source)
+    except (ValueError, TypeError) as exc:  # as in ``_together``
+        _warn(id, key, scope, exc)
+        return None
+    given = NewItem(id, digest, *texts)
+    return Giving(keys.number(key), given, polarity, provenance, keys.number(experience), instruction)
 
 
 def _rows(connection: sqlite3.Connection, state: State, ids: Collection[str]) -> dict[int, Row]:
@@ -126,8 +167,12 @@ def _together(found: Iterable[Row], scope: Scope) -> dict[str, MemoryItem]:
                 texts = (title, description, content)
                 made[id] = rows.item(id, scope.name, keys.number(key), texts, polarity, (provenance,))
         except (ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors; a text that became a number, bytes
-            what = f"scope {scope.name!r}: item {id}, number {keys.number(key)},"
-            _log.warning("%s", rows.damaged(scope.location, what, exc))
+            _warn(id, key, scope, exc)
     for id, provenances in again.items():
         made[id] = made[id].model_copy(update={"provenances": tuple(provenances)})
     return made
+
+
+def _warn(id: str, key: int, scope: Scope, exc: Exception) -> None:
+    what = f"scope {scope.name!r}: item {id}, number {keys.number(key)},"
+    _log.warning("%s", rows.damaged(scope.location, what, exc))

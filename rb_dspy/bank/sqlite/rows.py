@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from pydantic_core import PydanticSerializationError
 
 from rb_dspy.bank import journal, vectors
 from rb_dspy.bank.admission import text_digest
-from rb_dspy.bank.interface import NewExperience, Unit, task_key
+from rb_dspy.bank.interface import Match, NewExperience, Unit, task_key
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import Experience, Ingestion, MemoryItem, Polarity, Provenance, visible
+
+_log = logging.getLogger("rb_dspy.bank")
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -92,6 +95,17 @@ def provenance(experience_id: str, task_id: str, run_id: str, distiller: str, or
     return Provenance(experience_id=experience_id, task_id=task_id, run_id=run_id, distiller=distiller, origin=origin)
 
 
+def sound(matches: dict[int, Match], location: str) -> dict[int, Match]:
+    """Those whose texts are texts; for each other one a warning."""
+    whole = {}
+    for seq, match in matches.items():
+        if all(isinstance(text, str) for text in (match.experience_id, match.task_id, match.instruction)):
+            whole[seq] = match
+        else:
+            _log.warning("%s", damaged(location, f"experience {match.experience_id}"))
+    return whole
+
+
 def template(new: NewExperience) -> str | None:
     """The task's template as it can be stored in a column."""
     return None if new.task.template is None else visible(new.task.template)
@@ -132,7 +146,7 @@ def ingestion_payload(ingestion: Ingestion) -> bytes:
 def ingestion(payload: bytes, id: str, location: str) -> Ingestion:
     """Raises ``CorruptBank`` for a damaged row."""
     try:
-        return Ingestion.model_validate(json.loads(decompressed(payload)))
+        return Ingestion.model_validate(journal.mended(json.loads(decompressed(payload))))
     except (zlib.error, ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
         raise damaged(location, f"ingestion {id}", exc) from exc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from rb_dspy.bank.sqlite import keys
 
 Row = tuple[Any, ...]
+
+_log = logging.getLogger("rb_dspy.bank")
 
 
 def live(table: str) -> str:
@@ -42,4 +45,9 @@ class State:
         """Parameters of a query: ``scope``, ``base``, ``upto``, ``at``, and ``given``, for ``json_each(:given)``."""
         base = self.scope.base
         known = {"scope": self.scope.id, "base": base, "upto": base + self.at, "at": self.at}
-        return {**known, "given": json.dumps(list(given)), **more}
+        listed = list(given)
+        asked = [value for value in listed if isinstance(value, (str, int))]
+        if len(asked) < len(listed):  # by another type nothing is found, and bytes are no JSON
+            where = f"{self.scope.location}: scope {self.scope.name!r}"
+            _log.warning("%s: an id that was read of a row is damaged; what has it is left out", where)
+        return {**known, "given": json.dumps(asked), **more}

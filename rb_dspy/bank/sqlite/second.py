@@ -33,6 +33,7 @@ _TABLES = (
         experience INTEGER NOT NULL REFERENCES experiences (key), digest TEXT NOT NULL, title TEXT NOT NULL,
         description TEXT NOT NULL, content TEXT NOT NULL)""",
     "CREATE INDEX items_of_id ON items (scope_id, id, ended)",
+    "CREATE INDEX items_of_text ON items (scope_id, digest, ended)",
     "CREATE INDEX items_of_experience ON items (experience, ended)",
     # A table for each unit: the index reads all vectors of one unit and nothing else.
     *(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,8 +33,8 @@ def embedder(connection: sa.Connection, location: str) -> tuple[str, int] | None
     if "embedder" not in found:
         return None
     try:
-        return found["embedder"], int(found["dimension"])
-    except (KeyError, ValueError):
+        return str(found["embedder"]), int(found["dimension"])
+    except (KeyError, ValueError, TypeError):
         raise CorruptBank(f"{location}: the embedder's dimension is damaged; restore the file from a copy") from None
 
 
@@ -47,8 +48,14 @@ def bind(connection: sqlite3.Connection, embedder: tuple[str, int]) -> tuple[str
 
 
 def scopes(connection: sa.Connection) -> list[str]:
-    """Their names, sorted."""
-    return sorted(connection.scalars(sa.select(tables.scopes.c.name)))
+    """Their names, sorted; damaged ones are left out."""
+    named = []
+    for id, name in connection.execute(sa.select(tables.scopes.c.id, tables.scopes.c.name)):
+        if isinstance(name, str):
+            named.append(name)
+        else:
+            _log.warning("the name of scope number %s is damaged; it is left out. rb-dspy bank doctor says more", id)
+    return sorted(named)
 
 
 def add_scope(connection: sqlite3.Connection, scope: str) -> None:
@@ -58,9 +65,12 @@ def add_scope(connection: sqlite3.Connection, scope: str) -> None:
 
 def ingestions(connection: sa.Connection, scope: str, location: str) -> list[Ingestion]:
     """Those that are kept, in the order they came; damaged ones are left out."""
-    query = sa.select(tables.ingestions).where(tables.ingestions.c.scope_id == _scope_id(connection, scope, location))
+    waiting = tables.ingestions.c
+    # SQLAlchemy's own bytes would fail, for all rows, where one holds another type.
+    payload = sa.type_coerce(waiting.payload, sa.types.NullType()).label("payload")
+    query = sa.select(waiting.id, payload).where(waiting.scope_id == _scope_id(connection, scope, location))
     found = []
-    for row in connection.execute(query.order_by(tables.ingestions.c.position)):
+    for row in connection.execute(query.order_by(waiting.position)):
         try:
             found.append(rows.ingestion(row.payload, row.id, location))
         except CorruptBank as exc:
@@ -69,13 +79,16 @@ def ingestions(connection: sa.Connection, scope: str, location: str) -> list[Ing
 
 
 def snapshots(connection: sa.Connection, scope: str, location: str) -> list[Snapshot]:
-    """In the order of their numbers."""
+    """In the order of their numbers; damaged ones are left out."""
     named = tables.snapshots.c
     query = sa.select(tables.snapshots).where(named.scope_id == _scope_id(connection, scope, location))
-    return [
-        Snapshot(name=row.name, scope=scope, seq=row.seq, digest=row.digest, created_at=row.created_at)
-        for row in connection.execute(query.order_by(named.seq, named.name))
-    ]
+    found = []
+    for row in connection.execute(query.order_by(named.seq, named.name)):
+        try:
+            found.append(_named(row.name, scope, (row.seq, row.digest, row.created_at), location))
+        except CorruptBank as exc:
+            _log.warning("%s", exc)
+    return found
 
 
 def snapshot(connection: sqlite3.Connection, scope: str, name: str, created_at: str, location: str) -> Snapshot:
@@ -84,7 +97,7 @@ def snapshot(connection: sqlite3.Connection, scope: str, name: str, created_at: 
     found = connection.execute(
         "SELECT seq, digest, created_at FROM snapshots WHERE scope_id = ? AND name = ?", (scope_id, name)
     ).fetchone()
-    if found is not None and found[0] != seq:
+    if found is not None and _named(name, scope, found, location).seq != seq:
         raise InputError(
             f"{location}: scope {scope!r}: the name {name!r} is that of the state at {found[0]}, now it is {seq};"
             " choose another name"
@@ -92,7 +105,18 @@ def snapshot(connection: sqlite3.Connection, scope: str, name: str, created_at: 
     if found is None:
         found = seq, head.hex(), created_at
         connection.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?)", (scope_id, name, *found))
-    return Snapshot(name=name, scope=scope, seq=found[0], digest=found[1], created_at=found[2])
+    return _named(name, scope, found, location)
+
+
+def _named(name: str, scope: str, row: Sequence[Any], location: str) -> Snapshot:
+    """Raises ``CorruptBank`` for a damaged row."""
+    seq, digest, created_at = row
+    try:
+        return Snapshot.model_validate(
+            {"name": name, "scope": scope, "seq": seq, "digest": digest, "created_at": created_at}, strict=True
+        )
+    except ValueError as exc:  # pydantic's errors are ValueErrors
+        raise rows.damaged(location, f"scope {scope!r}: snapshot {name!r}", exc) from exc
 
 
 def stats(connection: sa.Connection, scope: str, size: int, location: str) -> BankStats:
@@ -105,7 +129,7 @@ def stats(connection: sa.Connection, scope: str, size: int, location: str) -> Ba
         connection, sa.select(_e.polarity, sa.func.count()).join(tables.items, given), _e.polarity, experience
     )
     for polarity, number in connection.execute(_LATER, {"scope": scope_id}):
-        polarities[polarity] -= number
+        polarities[str(polarity)] = polarities.get(str(polarity), 0) - number
     shown = sa.select(sa.func.count()).select_from(tables.exposures).join(tables.experiences, _x.experience == _e.key)
     waiting = sa.select(sa.func.count()).where(tables.ingestions.c.scope_id == scope_id)
     ever = sa.select(sa.func.count(_i.id.distinct())).where(_i.scope_id == scope_id)

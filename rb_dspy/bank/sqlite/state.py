@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from rb_dspy.bank.sqlite import keys
+from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import EmbedderMismatch, UnknownScope
 
 Embedder = tuple[str, int] | None
@@ -18,6 +20,15 @@ def scope_row(connection: sqlite3.Connection, scope: str, location: str) -> tupl
     if found is None:
         raise UnknownScope(f"{location}: no scope {scope!r}")
     return found
+
+
+def settled(connection: sqlite3.Connection, scope: Scope, at: int) -> int:
+    """The last number of the write that ``at`` belongs to: the next one's entry in the journal comes after it."""
+    query = "SELECT min(key) FROM journal WHERE key > ? AND key <= ?"
+    (following,) = connection.execute(query, (scope.base + at, scope.base + keys.LAST)).fetchone()
+    if following is not None:
+        return keys.number(following) - 1
+    return int(connection.execute("SELECT seq FROM scopes WHERE id = ?", (scope.id,)).fetchone()[0])
 
 
 def embedder(connection: sqlite3.Connection) -> Embedder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import weakref
@@ -17,21 +18,24 @@ from rb_dspy.bank.interface import (
     BankStats,
     Changes,
     Finding,
+    Giving,
     Match,
     NewExperience,
     NewItem,
     Source,
     Unit,
 )
-from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, writes
+from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, state, writes
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.appends import Append, Placed
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.reindexing import Missing, Reindexing
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.sqlite.writer import Writer
+from rb_dspy.errors import StorageError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
 
@@ -53,11 +57,14 @@ class SqliteStore:
         self._embedder: tuple[str, int] | None = None
         self._scopes: dict[str, Scope] = {}
         lock = FileLock(Path(f"{self._path}.lock"))
-        self._engine = sqlite.on_file(path, lock, create=create)
+        original = Original(self._path, self._location)
+        self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
-        self._readers = Readers(self._location, connect)
-        self._writer: Writer[Append | writes.Body] = Writer(self._path, self._location, connect, lock, writes.perform)
-        self._closing = weakref.finalize(self, _close, self._writer, self._readers, self._engine, lock)
+        self._readers = Readers(self._location, connect, original)
+        self._writer: Writer[Append | writes.Body] = Writer(
+            self._path, self._location, connect, original, lock, writes.perform
+        )
+        self._closing = weakref.finalize(self, _close, self._writer, self._readers, self._engine, lock, original)
 
     @property
     def location(self) -> str:
@@ -71,8 +78,9 @@ class SqliteStore:
     def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
         found = self._ask(partial(seldom.embedder, location=self.location))
         if found is None:
-            found = self._write(partial(seldom.bind, embedder=(embedder_id, dimension)))
-        self._embedder = found
+            found = self._change(partial(seldom.bind, embedder=(embedder_id, dimension)))
+        if self._embedder is None:
+            self._embedder = found
         return found
 
     def scopes(self) -> list[str]:
@@ -80,16 +88,19 @@ class SqliteStore:
 
     def add_scope(self, scope: str) -> None:
         if scope not in self.scopes():
-            self._write(partial(seldom.add_scope, scope=scope))
+            self._change(partial(seldom.add_scope, scope=scope))
 
     # What is written
 
-    def append(self, scope: str, batch: Sequence[NewExperience]) -> list[Experience]:
+    def append(
+        self, scope: str, batch: Sequence[NewExperience], *, embedder: tuple[str, int] | None = None
+    ) -> list[Experience]:
         made = [rows.prepared(new) for new in batch]  # before the turn to write: a long trajectory takes a while
         if not made:
             return []
-        request = Append(self.location, scope, made, self._embedder)
-        placed: list[Placed | Experience] = self._writer.do(request)  # type: ignore[assignment]
+        request = Append(self.location, scope, made, embedder or self._embedder)
+        with sqlite.readable(self.location):
+            placed: list[Placed | Experience] = self._writer.do(request)  # type: ignore[assignment]
         return [
             rows.stored(new, scope, where.seq, where.item_ids) if isinstance(where, Placed) else where
             for new, where in zip(batch, placed, strict=True)
@@ -97,16 +108,25 @@ class SqliteStore:
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
         payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile
-        return self._write(
+        return self._change(
             partial(edits.kept, scope=ingestion.scope, ingestion=ingestion, payload=payload, location=self.location)
         )
 
     def drop(self, scope: str, id: str) -> None:
-        self._write(partial(edits.dropped, scope=scope, id=id, location=self.location))
+        self._change(partial(edits.dropped, scope=scope, id=id, location=self.location))
 
-    def edit(self, scope: str, id: str, new: NewItem, vector: Vectors, *, note: str) -> MemoryItem:
-        edit = edits.Edit(self.location, scope, id, new, vectors.packed(vector), note, self._embedder)
-        return self._write(edit)
+    def edit(
+        self,
+        scope: str,
+        id: str,
+        new: NewItem,
+        vector: Vectors,
+        *,
+        note: str,
+        embedder: tuple[str, int] | None = None,
+    ) -> MemoryItem:
+        edit = edits.Edit(self.location, scope, id, new, vectors.packed(vector), note, embedder or self._embedder)
+        return self._change(edit)
 
     def remove(
         self,
@@ -119,10 +139,10 @@ class SqliteStore:
         dry_run: bool = False,
     ) -> Removal:
         remove = edits.Remove(self.location, scope, kind, source, descendants, note, dry_run)
-        return self._read(remove) if dry_run else self._write(remove)
+        return self._read(remove) if dry_run else self._change(remove)
 
     def snapshot(self, scope: str, name: str, created_at: str) -> Snapshot:
-        return self._write(
+        return self._change(
             partial(seldom.snapshot, scope=scope, name=name, created_at=created_at, location=self.location)
         )
 
@@ -140,8 +160,17 @@ class SqliteStore:
     def mark(self, scope: str) -> int:
         return self._in(scope, feed.mark)
 
+    def settled(self, scope: str, at: int) -> int:
+        return self._in(scope, partial(state.settled, at=at))
+
     def have(self, scope: str, ids: Sequence[str]) -> set[str]:
         return self._in(scope, partial(queries.have, ids=ids))
+
+    def item_rows(self, scope: str, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
+        return self._at(scope, at, partial(item_queries.item_rows, unit=unit, id=id))
+
+    def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
+        return self._at(scope, at, partial(item_queries.items_with, digests=digests))
 
     def experience(self, scope: str, id: str, at: int | None = None) -> Experience | None:
         return self._at(scope, at, partial(queries.experience, id=id))
@@ -183,7 +212,7 @@ class SqliteStore:
         return self._in(scope, partial(feed.texts, unit=unit, after=after, limit=limit))
 
     def matches(self, scope: str, unit: Unit, seqs: Sequence[int], at: int | None = None) -> dict[int, Match]:
-        return self._at(scope, at, partial(item_queries.matches, unit=unit, seqs=seqs))
+        return rows.sound(self._at(scope, at, partial(item_queries.matches, unit=unit, seqs=seqs)), self.location)
 
     def digest(self, scope: str, at: int) -> str:
         return self._at(scope, at, queries.digest)
@@ -198,8 +227,19 @@ class SqliteStore:
     def _ask(self, query: Callable[[sa.Connection], T]) -> T:
         """What a query of SQLAlchemy's gives."""
         self._readers.check()
-        with sqlite.translated(self.location), self._engine.connect() as connection:
-            return query(connection)
+        with sqlite.readable(self.location):
+            try:
+                with self._engine.connect() as connection:
+                    return query(connection)
+            except sa.exc.OperationalError as exc:
+                if "Could not decode" not in str(exc.orig):
+                    raise
+            with self._engine.connect() as connection:  # see ``Readers.read_leniently``
+                sqlite.driver(connection).text_factory = sqlite.leniently
+                try:
+                    return query(connection)
+                finally:
+                    connection.invalidate()
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return self._readers.read(query)
@@ -221,6 +261,11 @@ class SqliteStore:
         number = keys.LAST if at is None else min(at, keys.LAST)
         return self._in(scope, lambda connection, found: query(connection, State(found, number)))
 
+    def _change(self, body: Callable[[sqlite3.Connection], T]) -> T:
+        """What a write of ours gives, which may meet damaged rows."""
+        with sqlite.readable(self.location):
+            return self._write(body)
+
     def _write(self, body: Callable[[sqlite3.Connection], T]) -> T:
         outcome: T = self._writer.do(body)  # type: ignore[assignment]
         return outcome
@@ -231,12 +276,21 @@ def _close(
     readers: Readers,
     engine: sa.Engine,
     lock: FileLock,
+    original: Original,
 ) -> None:
-    """End the writer and let go of the file, under the file lock: the last connection to close writes."""
+    """End the writer and let go of the file, under the file lock: the last connection to close writes.
+
+    Where the file was replaced, nothing is written to what is there now.
+    """
     if writer.process != os.getpid():
         return  # a forked child: all of this is its parent's
     writer.close()
     taken = lock.take(_CLOSING_SECONDS)
+    if taken and not original.there():
+        writer.empty_log()
+        readers.empty_log()
+        with contextlib.suppress(StorageError), engine.connect() as pooled:  # one that is there: none is made any more
+            sqlite.emptied_log(sqlite.driver(pooled))
     writer.disconnect()
     readers.close()
     engine.dispose()

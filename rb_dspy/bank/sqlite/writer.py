@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from rb_dspy.bank.sqlite import failpoints
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.errors import BankError, StorageError
 
 Request = TypeVar("Request")
@@ -52,6 +53,7 @@ class Writer(Generic[Request]):
         path: Path,
         location: str,
         connect: Callable[[], sqlite3.Connection],
+        original: Original,
         lock: FileLock,
         perform: Callable[[sqlite3.Connection, Sequence[Request]], Sequence[Outcome]],
     ) -> None:
@@ -59,6 +61,7 @@ class Writer(Generic[Request]):
         self._log = Path(f"{path}-wal")
         self._log_bytes = _LOG_BYTES
         self._connect = connect
+        self._original = original
         self._lock = lock
         self._perform = perform
         self._changed = threading.Condition()
@@ -108,6 +111,11 @@ class Writer(Generic[Request]):
         if thread is not None and thread is not threading.current_thread():
             thread.join(sqlite.WAIT_SECONDS)
 
+    def empty_log(self) -> None:
+        """See ``files.emptied_log``; for a file that is no longer at its path."""
+        if self._connection is not None:
+            sqlite.emptied_log(self._connection)
+
     def disconnect(self) -> None:
         """Close the connection, after ``close``."""
         connection, self._connection = self._connection, None
@@ -136,6 +144,7 @@ class Writer(Generic[Request]):
         outcomes: list[Outcome] = []
         try:
             with sqlite.translated(self._location), self._lock:
+                self._original.check()
                 if self._connection is None:
                     self._connection = self._connect()
                     self._connection.execute(f"PRAGMA busy_timeout = {_RETRY_MILLISECONDS}")

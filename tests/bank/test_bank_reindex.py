@@ -1,0 +1,120 @@
+"""A bank that moves to another embedder, under those who use it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import EmbedderMismatch, StorageError
+from rb_dspy.protocols import Vectors
+from rb_dspy.testing import HashEmbedder
+from tests.bank.helpers import add, open_bank
+
+OLD, NEW = HashEmbedder(salt="x"), HashEmbedder(salt="y")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bank.sqlite"
+
+
+def found(bank: MemoryBank, text: str) -> tuple[str, float]:
+    (best,) = bank.retrieve(text)
+    return best.task_id, best.score
+
+
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_what_was_learned_is_found_by_the_new_embedder(where: str, path: Path) -> None:
+    with open_bank(path if where == "file" else None, embedder=OLD) as bank:
+        for n in range(5):
+            add(bank, f"t{n}", f"sort {n} numbers", lessons=2)
+        assert bank.reindex(NEW) == 15
+        assert found(bank, "sort 3 numbers") == ("t3", pytest.approx(1, abs=1e-4))
+        add(bank, "t9", "walk the dog")
+        assert found(bank, "walk the dog") == ("t9", pytest.approx(1, abs=1e-4))
+        assert bank.stats().embedder == NEW.id
+        assert bank.doctor() == []
+
+
+def test_who_has_it_open_elsewhere_mixes_nothing_into_it(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as stale, open_bank(path, embedder=OLD) as mover:
+        add(stale, "t1")
+        fork = stale.fork()
+        mover.reindex(NEW)
+        for use in (
+            lambda: add(stale, "t2"),
+            lambda: stale.edit(stale.items()[0].id, title="New"),
+            lambda: stale.retrieve("x"),
+            lambda: stale.fork(),
+            lambda: add(fork, "t3"),
+            lambda: add(stale, "t4"),
+        ):
+            with pytest.raises(EmbedderMismatch, match="again"):
+                use()
+        assert mover.seen_tasks() == {"t1"}
+        assert mover.doctor() == []
+
+
+class Slow(HashEmbedder):
+    """Waits in the middle of its first call."""
+
+    def __init__(self) -> None:
+        super().__init__(salt="x")
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        rows = super().embed(texts)
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(30)
+        return rows
+
+
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_an_append_under_way_is_embedded_anew(where: str, path: Path) -> None:
+    slow = Slow()
+    with open_bank(path if where == "file" else None, embedder=slow) as bank:
+        writer = threading.Thread(target=add, args=(bank, "t1", "walk the dog"))
+        writer.start()
+        assert slow.begun.wait(30)
+        bank.reindex(NEW)
+        slow.go_on.set()
+        writer.join()
+        assert found(bank, "walk the dog") == ("t1", pytest.approx(1, abs=1e-4))
+
+
+def test_a_fork_or_a_snapshot_has_no_index_to_make(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        add(bank, "t1")
+        bank.snapshot("one")
+        fork = bank.fork()
+        for embedder in (None, NEW):
+            with pytest.raises(StorageError, match="reindex the bank"):
+                fork.reindex(embedder)
+        assert found(fork, "sort the numbers")[0] == "t1"
+    with open_bank(path, embedder=OLD, at="one") as then:
+        with pytest.raises(StorageError, match="reindex the bank"):
+            then.reindex()
+        assert found(then, "sort the numbers")[0] == "t1"
+
+
+def test_forks_outlive_a_new_index_of_the_same_embedder(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        add(bank, "t1")
+        fork = bank.fork()
+        assert bank.reindex() == 0
+        assert found(fork, "sort the numbers")[0] == "t1"
+        assert len(fork.retrieve("x", k=5, unit="item")) == 1
+
+
+def test_forks_of_before_say_why_they_end(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        add(bank, "t1")
+        fork = bank.fork()
+        bank.reindex(NEW)
+        with pytest.raises(EmbedderMismatch, match="again"):
+            fork.retrieve("x")
