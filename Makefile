@@ -41,7 +41,7 @@ run: setup
 
 test: setup
 	@$(BIN)/rb-dspy models get $(TEST_MODEL)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -101,7 +101,14 @@ def _run(
 
     try:
         with display if not json_ else nullcontext(), listening(display.on_event) if not json_ else nullcontext():
-            run_stream(program, todo, bank, run_id=report.run_id, on_result=on_result)
+            run_stream(
+                program,
+                todo,
+                bank,
+                run_id=report.run_id,
+                on_result=on_result,
+                resume="all",  # each run has a name of its own, and goes on where the one before was stopped
+            )
     except KeyboardInterrupt:
         err.print(
             "interrupted: what was learned is in the bank, and a rollout that had ended waits there;"

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.admission import identity
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience, ExperienceDraft, Removal, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
@@ -87,16 +89,21 @@ class Banks(RuleBasedStateMachine):
         draft = self.shown(draft, model, shown)
         seen = [item for item in bank.items() if item.id in draft.shown]
         order = sorted(seen, key=lambda item: draft.shown.index(item.id))
+        id = identity(model.scope, draft.task, draft.trajectories, run_id=draft.run_id)
+        removed = id in model.ever and id not in model.experiences
         model.append(draft.model_copy(update={"shown": tuple(item.id for item in order)}))
-        stored = bank.append(
-            draft.task,
-            draft.trajectories,
-            draft.verdicts,
-            draft.drafts,
-            run_id=draft.run_id,
-            origin=draft.origin,
-            shown=order,
-        )
+        with pytest.raises(InputError, match="removed") if removed else nullcontext():
+            stored = bank.append(
+                draft.task,
+                draft.trajectories,
+                draft.verdicts,
+                draft.drafts,
+                run_id=draft.run_id,
+                origin=draft.origin,
+                shown=order,
+            )
+        if removed:
+            return
         assert isinstance(stored, Experience)
         if stored.id in model.experiences:
             assert bank.get(stored.id) == stored
@@ -255,14 +262,14 @@ def call(bank: MemoryBank, name: str, *args: Any) -> object:
         draft, shown = args
         shown = tuple(ids[each % len(ids)] for each in shown if ids)
         return bank.append_many([draft.model_copy(update={"shown": shown})])
-    if name == "ingest":
-        (draft,) = args
-        return bank.ingest(draft.task, draft.trajectories, run_id=draft.run_id).state
     if name == "fork":
         fork = bank.fork()
         fork.append_many(list(args))
         return everything(fork)
     try:
+        if name == "ingest":
+            (draft,) = args
+            return bank.ingest(draft.task, draft.trajectories, run_id=draft.run_id).state
         if name == "edit":
             return bank.edit(ids[args[0] % len(ids)], content=f"content {args[1]}") if ids else None
         if name == "delete":

@@ -54,7 +54,7 @@ def spoil(store: BankStore) -> None:
     store.remove(SCOPE, kind="delete", source=Source("item", lesson("b").id), descendants=False, note="spoilt")
     store.remove(SCOPE, kind="rollback", source=Source("experience", "e3"), descendants=True, note="spoilt")
     give(store, "spoilt", "c", "spoilt too", task="t3")
-    store.hold(rollout("spoilt"))
+    store.hold(rollout("spoilt, waiting"))
     store.snapshot(SCOPE, "spoilt", "2026")
 
 
