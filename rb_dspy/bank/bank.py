@@ -17,7 +17,7 @@ from rb_dspy.bank import portability
 from rb_dspy.bank.admission import admit, checked_name, identity, new_item, now
 from rb_dspy.bank.collecting import uncollected
 from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
-from rb_dspy.bank.embedding import embed
+from rb_dspy.bank.embedding import embed, with_vectors
 from rb_dspy.bank.ingest import Ingest, begin
 from rb_dspy.bank.interface import BankStats, BankStore, Finding, NewExperience, Source, Unit, item_text
 from rb_dspy.bank.memory.store import MemoryStore
@@ -474,30 +474,19 @@ class MemoryBank:
         while more:
             with uncollected():
                 page = list(islice(ahead, _PAGE))
-                stored += self._stored(page) if page else []
+                if page:
+                    known = self._store.have(self.scope, [new.id for new in page])
+                    # What is stored already stays as it is, so nothing is embedded for it.
+                    stored += self._stored([replace(new, items=()) if new.id in known else new for new in page])
             more = len(page) == _PAGE
         return stored
 
     def _stored(self, page: list[NewExperience]) -> list[Experience]:
         def done(embedder: Embedder) -> list[Experience]:
             whose = embedder.id, embedder.dimension
-            return self._store.append(self.scope, self._with_vectors(page, embedder), embedder=whose)
+            return self._store.append(self.scope, with_vectors(page, embedder), embedder=whose)
 
         return self._settled(done)
-
-    def _with_vectors(self, page: list[NewExperience], embedder: Embedder) -> list[NewExperience]:
-        """The page with its vectors, all made in one call; an experience without items gets none."""
-        known = self._store.have(self.scope, [new.id for new in page])
-        # What is stored already stays as it is, so nothing is embedded for it.
-        page = [replace(new, items=()) if new.id in known else new for new in page]
-        texts = [text for new in page if new.items for text in (new.task.instruction, *map(item_text, new.items))]
-        if not texts:
-            return page
-        rows = iter(embed(embedder, texts, embedder.dimension))
-        return [
-            replace(new, vector=next(rows), item_vectors=tuple(islice(rows, len(new.items)))) if new.items else new
-            for new in page
-        ]
 
     def _settled(self, work: Callable[[Embedder], T]) -> T:
         """What ``work`` gives with the bank's embedder; once more where ``reindex`` changed that meanwhile."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
+from rb_dspy.bank.interface import NewExperience, item_text
 from rb_dspy.errors import InvalidVector
 from rb_dspy.protocols import Embedder, Vectors
 
@@ -41,3 +44,18 @@ def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
         raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}; nothing was stored")
     unit: Vectors = (rows / lengths[:, None]).astype(np.float32)
     return unit
+
+
+def with_vectors(page: list[NewExperience], embedder: Embedder) -> list[NewExperience]:
+    """The page with its vectors, all made in one call; an experience without items gets none.
+
+    Raises like ``embed``.
+    """
+    texts = [text for new in page if new.items for text in (new.task.instruction, *map(item_text, new.items))]
+    if not texts:
+        return page
+    rows = iter(embed(embedder, texts, embedder.dimension))
+    return [
+        replace(new, vector=next(rows), item_vectors=tuple(islice(rows, len(new.items)))) if new.items else new
+        for new in page
+    ]

@@ -51,6 +51,7 @@ def test_who_has_it_open_elsewhere_mixes_nothing_into_it(path: Path) -> None:
             lambda: stale.retrieve("x"),
             lambda: stale.fork(),
             lambda: add(fork, "t3"),
+            lambda: stale.retrieve("x"),  # asking for a fork has not made this one belong to the new embedder
             lambda: add(stale, "t4"),
         ):
             with pytest.raises(EmbedderMismatch, match="again"):
