@@ -9,15 +9,17 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args
 
 import pydantic
 
 from rb_dspy.errors import ConfigError
 
-Role = Literal["agent", "judge", "distiller"]
+Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 Split = Literal["all", "compile", "dev", "stream", "held-out"]
-ROLES: tuple[Role, ...] = ("agent", "judge", "distiller")
+ROLES: tuple[Role, ...] = ("agent", "judge", "distiller", "contraster", "selector")
+MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
 
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
 
@@ -80,6 +82,70 @@ class ProgramConfig(_Config):
     distill: DistillConfig = DistillConfig()
 
 
+class ContrastConfig(_Config):
+    """How lessons are drawn from several rollouts at once. The paper: one call, no labels, at most five items."""
+
+    labels: bool = False
+    """Whether the contraster is told each rollout's verdict; then judging has to come first."""
+    temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
+    max_tokens: int = pydantic.Field(default=1500, ge=1)
+    max_items: int = pydantic.Field(default=5, ge=1, le=5)
+    view_tokens: int = pydantic.Field(default=8000, ge=200)
+    """How much of all trajectories together is shown, in estimated tokens."""
+
+
+class SelectConfig(_Config):
+    """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
+
+    verdicts: bool = False
+    """Whether the selector is told each rollout's verdict; then judging has to come first."""
+    agreement: bool = False
+    """Whether the selector is told how many rollouts gave the same answer."""
+    seed: int = 0
+    """With the task's id, decides the order in which the rollouts are listed."""
+    orders: int = pydantic.Field(default=1, ge=1, le=16)
+    """Ask in so many orders, each the one before turned by a place, and count the votes."""
+    temperature: float = pydantic.Field(default=0.0, ge=0, le=2)
+    max_tokens: int = pydantic.Field(default=512, ge=1)
+    view_tokens: int = pydantic.Field(default=8000, ge=200)
+    """How much of all trajectories together is shown, in estimated tokens."""
+
+
+class RefineConfig(_Config):
+    """How an agent checks its own work. The paper: again and again, whatever the check before said."""
+
+    until_confirmed: bool = False
+    """Stop at the first check that confirms the work, instead of after all passes."""
+    temperature: float = pydantic.Field(default=0.7, ge=0, le=2)
+    max_tokens: int = pydantic.Field(default=512, ge=1)
+    view_tokens: int = pydantic.Field(default=4000, ge=100)
+    """How much of the trajectory is shown, in estimated tokens."""
+
+
+class AdaptiveConfig(_Config):
+    """Whether rollouts are launched in waves, until their verdicts and answers agree."""
+
+    enabled: bool = False
+    first: int = pydantic.Field(default=2, ge=2)
+    """Rollouts of the first wave: fewer than two cannot agree."""
+    wave: int = pydantic.Field(default=1, ge=1)
+    """Rollouts of each further wave."""
+
+
+class MattsConfig(_Config):
+    """Memory-aware test-time scaling (paper, section 3.3)."""
+
+    mode: MattsMode = "parallel"
+    k: int = pydantic.Field(default=3, ge=1, le=64)
+    """Rollouts, or passes over one; 1 is unscaled. The paper: up to 5."""
+    contrast: ContrastConfig = ContrastConfig()
+    select: SelectConfig = SelectConfig()
+    refine: RefineConfig = RefineConfig()
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    at_once: int | None = pydantic.Field(default=None, ge=1)
+    """Rollouts at the same time, for providers that limit it; None: all of them."""
+
+
 class BackboneConfig(_Config):
     """One language model. ``model`` is ``local/NAME`` for the embedded engine, else any name that dspy.LM takes."""
 
@@ -127,6 +193,8 @@ class Settings(_Config):
     run: RunConfig = RunConfig()
     bank: BankConfig = BankConfig()
     program: ProgramConfig = ProgramConfig()
+    matts: MattsConfig | None = None
+    """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
 
 
@@ -178,6 +246,7 @@ def _known_keys(location: list[str]) -> list[str]:
             model = BackboneConfig
         elif part in model.model_fields:
             annotation = model.model_fields[part].annotation
+            annotation = next((kind for kind in get_args(annotation) if kind is not NoneType), annotation)
             if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
                 model = annotation
     return list(model.model_fields)

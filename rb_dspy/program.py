@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
-from functools import partial
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import dspy
 
-from rb_dspy.backbones import Backbones, Ledger, metered
+from rb_dspy.backbones import Backbones, Ledger, session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import InfrastructureError, InputError, RBError
+from rb_dspy.errors import InputError, RBError
 from rb_dspy.protocols import EnvironmentFactory, Reranker
 from rb_dspy.protocols import Judge as JudgeProtocol
-from rb_dspy.schema import Experience, Task, Trajectory, Verdict
+from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_task, as_trajectory
-from rb_dspy.steps.ask import Do
 from rb_dspy.steps.events import Appended, emit
+from rb_dspy.steps.judge import Judging
 
 
 class ReasoningBank(dspy.Module):
@@ -59,7 +58,7 @@ class ReasoningBank(dspy.Module):
         self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """Do ``task`` with what the bank has learned, and learn from it."""
-        with self._session() as ledger:
+        with session(self.backbones) as ledger:
             memory = self.retrieve(task, bank)
             trajectory = self.act(task, memory, environments or self.environments)
             ingest = bank.ingest(task, trajectory, run_id=run_id, shown=memory.items)
@@ -70,7 +69,7 @@ class ReasoningBank(dspy.Module):
         self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
-        with self._session() as ledger:
+        with session(self.backbones) as ledger:
             memory = await self.retrieve.acall(task, bank)
             trajectory = await self.act.acall(task, memory, environments or self.environments)
             ingest = await asyncio.to_thread(bank.ingest, task, trajectory, run_id=run_id, shown=memory.items)
@@ -79,7 +78,7 @@ class ReasoningBank(dspy.Module):
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays."""
-        with self._session() as ledger:
+        with session(self.backbones) as ledger:
             self._learned(ingest)
             return _prediction(Memory(), ingest, ledger)
 
@@ -111,7 +110,7 @@ class ReasoningBank(dspy.Module):
         task = as_task(task)
         shown = memory.items if memory else ()
         ingest = bank.ingest(task, as_trajectory(task, trajectory), run_id=run_id, shown=shown)
-        with self._session():
+        with session(self.backbones):
             return ingest.experience or self._learned(ingest)
 
     async def alearn(
@@ -128,7 +127,7 @@ class ReasoningBank(dspy.Module):
         shown = memory.items if memory else ()
         rollout = as_trajectory(task, trajectory)
         ingest = await asyncio.to_thread(bank.ingest, task, rollout, run_id=run_id, shown=shown)
-        with self._session():
+        with session(self.backbones):
             return ingest.experience or await self._alearned(ingest)
 
     def _learned(self, ingest: Ingest) -> Experience:
@@ -137,41 +136,24 @@ class ReasoningBank(dspy.Module):
         with _noted(ingest):
             while ingest.drafts is None:
                 if ingest.verdicts is None:
-                    ingest.judged([self._judge(task, trajectory)])
+                    ingest.judged([Judging(self.judge, task, trajectory).run()])
                 else:
                     said = self.distill(task.without_ground_truth(), trajectory, ingest.verdicts[0])
                     ingest.distilled(said.drafts, distiller=said.distiller, note=said.note)
                 task, trajectory = _single(ingest)  # another learner's, where it took the place of this one
-            return _admitted(ingest)
+            return admitted(ingest)
 
     async def _alearned(self, ingest: Ingest) -> Experience:
         task, trajectory = _single(ingest)
         async with _anoted(ingest):
             while ingest.drafts is None:
                 if ingest.verdicts is None:
-                    await asyncio.to_thread(ingest.judged, [await self._ajudge(task, trajectory)])
+                    await asyncio.to_thread(ingest.judged, [await Judging(self.judge, task, trajectory).arun()])
                 else:
                     said = await self.distill.acall(task.without_ground_truth(), trajectory, ingest.verdicts[0])
                     await asyncio.to_thread(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
                 task, trajectory = _single(ingest)
-            return await asyncio.to_thread(_admitted, ingest)
-
-    def _judge(self, task: Task, trajectory: Trajectory) -> Verdict:
-        """The judge's word; it may be anybody's judge, so it is checked, and gets no ground truth."""
-        verdict = Do("the judge", partial(self.judge, task.without_ground_truth(), trajectory)).run()
-        return _checked(verdict)
-
-    async def _ajudge(self, task: Task, trajectory: Trajectory) -> Verdict:
-        seen = task.without_ground_truth()
-        if isinstance(self.judge, dspy.Module):
-            return _checked(await self.judge.acall(seen, trajectory))
-        return _checked(await Do("the judge", partial(self.judge, seen, trajectory)).arun())
-
-    @contextmanager
-    def _session(self) -> Iterator[Ledger]:
-        """This program's language models, where it has any of its own, and a ledger for one call."""
-        with self.backbones.use() if self.backbones else nullcontext(), metered() as ledger:
-            yield ledger
+            return await asyncio.to_thread(admitted, ingest)
 
 
 @contextmanager
@@ -180,7 +162,7 @@ def _noted(ingest: Ingest) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        _note(ingest, exc)
+        note(ingest, exc)
         raise
 
 
@@ -189,11 +171,12 @@ async def _anoted(ingest: Ingest) -> AsyncIterator[None]:
     try:
         yield
     except Exception as exc:
-        await asyncio.to_thread(_note, ingest, exc)
+        await asyncio.to_thread(note, ingest, exc)
         raise
 
 
-def _note(ingest: Ingest, exc: Exception) -> None:
+def note(ingest: Ingest, exc: Exception) -> None:
+    """Say on rollouts that wait why they could not be learned from."""
     try:
         ingest.failed(f"not learned from: {exc}")
     except RBError as also:
@@ -207,16 +190,11 @@ def _single(ingest: Ingest) -> tuple[Task, Trajectory]:
     return ingest.task, rollouts[0]
 
 
-def _admitted(ingest: Ingest) -> Experience:
+def admitted(ingest: Ingest) -> Experience:
+    """The experience that the bank now holds, durably."""
     experience = ingest.admitted()
     emit(Appended(experience.task, experience))
     return experience
-
-
-def _checked(verdict: object) -> Verdict:
-    if not isinstance(verdict, Verdict):
-        raise InfrastructureError(f"the judge gave {verdict!r}; expected a Verdict")
-    return verdict
 
 
 def _prediction(memory: Memory, ingest: Ingest, ledger: Ledger) -> dspy.Prediction:

@@ -65,6 +65,18 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Reopens(Protocol):
+    """An environment whose episode can go on after its end, which not every one can: sequential scaling asks."""
+
+    def reopen(self) -> str | None:
+        """Let the episode go on from where it is: what the agent sees now, or None where it cannot go on.
+
+        Must not tell whether what was reached is right.
+        """
+        ...
+
+
 class EnvironmentFactory(Protocol):
     """Makes a fresh environment for one rollout of a task; every rollout gets its own."""
 

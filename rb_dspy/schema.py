@@ -138,8 +138,19 @@ StopReason = Literal["done", "max_steps", "context", "unreadable", "external"]
 agent loop that is not ours."""
 
 
+class Check(_Frozen):
+    """The agent's look back at its own work, after step number ``after``: what it found, and whether to change it."""
+
+    after: int = pydantic.Field(ge=0)
+    findings: Text = ""
+    decision: Literal["confirm", "correct"]
+
+
 class Trajectory(_Frozen):
-    """One rollout, always whole. ``first_observation`` is what ``Environment.reset`` returned."""
+    """One rollout, always whole. ``first_observation`` is what the agent was shown first.
+
+    ``checks`` are those of sequential scaling, in order; a rollout that was not checked is stored without them.
+    """
 
     task_id: str
     steps: tuple[Step, ...] = ()
@@ -147,6 +158,7 @@ class Trajectory(_Frozen):
     first_observation: Text = ""
     rollout_id: str = "0"
     stop_reason: StopReason = "done"
+    checks: tuple[Check, ...] = pydantic.Field(default=(), exclude_if=lambda checks: not checks)
     usage: Usage = pydantic.Field(default_factory=dict)
 
 
@@ -342,6 +354,7 @@ class Retrieved(_Frozen):
 __all__ = [
     "Change",
     "ChangeKind",
+    "Check",
     "Experience",
     "ExperienceDraft",
     "Ingestion",

@@ -9,7 +9,7 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.backbones.roles import Backbones, adapter_for
+from rb_dspy.backbones.roles import Backbones, adapter_for, fallbacks
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import RBError
 
@@ -26,9 +26,10 @@ class Check:
 
 
 def check(configs: dict[Role, BackboneConfig]) -> Iterator[Check]:
-    """Call each role once, without cache and without retries. Roles that are not configured are the agent's."""
+    """Call each role once, without cache and without retries. Roles that are not configured fall back."""
+    named: dict[str, BackboneConfig] = dict(configs.items())
     for role in ROLES:
-        config = configs.get(role) or configs.get("agent")
+        config = next((named[name] for name in fallbacks(role) if name in named), None)
         if config is None:
             yield Check(role, "", problem="no model configured; set backbones.agent.model in rb.toml")
             continue

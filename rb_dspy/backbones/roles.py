@@ -15,6 +15,15 @@ import dspy
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import BackboneError, ConfigError
 
+_LIKE = {"contraster": "distiller", "selector": "judge"}
+"""Whose LM a role takes before the agent's: they do the same kind of work."""
+
+
+def fallbacks(role: str) -> tuple[str, ...]:
+    """``role``, and the roles whose LM plays it where it has none of its own, in order."""
+    return tuple(dict.fromkeys((role, _LIKE.get(role, "agent"), "agent")))
+
+
 LMLike = "dspy.BaseLM | BackboneConfig | str"
 
 
@@ -22,12 +31,21 @@ class Backbones:
     """Role -> LM.
 
     Each role takes a ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
-    ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back to the agent's LM; without an agent, to the one
-    of ``dspy.configure``. Copies of a program share their backbones, and no program saves them.
+    ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back: the contraster to the distiller, the selector
+    to the judge, all to the agent, and the agent to the LM of ``dspy.configure``. Copies of a program share their
+    backbones, and no program saves them.
     """
 
-    def __init__(self, agent: Any = None, judge: Any = None, distiller: Any = None) -> None:
-        given = {"agent": agent, "judge": judge, "distiller": distiller}
+    def __init__(
+        self, agent: Any = None, judge: Any = None, distiller: Any = None, contraster: Any = None, selector: Any = None
+    ) -> None:
+        given = {
+            "agent": agent,
+            "judge": judge,
+            "distiller": distiller,
+            "contraster": contraster,
+            "selector": selector,
+        }
         self._lms: dict[str, Any] = {role: _as_lm(lm) for role, lm in given.items() if lm is not None}
 
     @classmethod
@@ -45,7 +63,7 @@ class Backbones:
 
     def lm(self, role: str) -> Any:
         """The LM of ``role``, or of the role it falls back to. Raises ``BackboneError`` where there is none."""
-        lm = self._lms.get(role) or self._lms.get("agent") or dspy.settings.lm
+        lm = next((self._lms[name] for name in fallbacks(role) if name in self._lms), None) or dspy.settings.lm
         if lm is None:
             raise BackboneError(
                 f"no language model for role {role!r}; give Backbones(agent=...), or call dspy.configure(lm=...)"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 from rb_dspy.environments.factory import make_environment
 from rb_dspy.errors import RBError
-from rb_dspy.protocols import Environment, EnvironmentFactory
+from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens
 from rb_dspy.schema import Outcome, Task
 
 
@@ -22,25 +22,38 @@ class ScoredEnvironments:
     def __init__(self, factory: EnvironmentFactory = make_environment) -> None:
         self._factory = factory
         self._lock = threading.Lock()
-        self._outcomes: dict[tuple[str, str], Outcome | None] = {}
+        self._outcomes: dict[tuple[str, str], list[Outcome | None]] = {}
 
     def __call__(self, task: Task, rollout_id: str) -> Environment:
-        def keep(outcome: Outcome | None) -> None:
-            with self._lock:
-                self._outcomes[task.id, rollout_id] = outcome
+        reached: list[Outcome | None] = []
+
+        def keep(outcome: Outcome | None, *, closed: bool) -> None:
+            reached.append(outcome)
+            if closed:
+                with self._lock:
+                    self._outcomes[task.id, rollout_id] = reached
 
         return _Sealed(self._factory(task, rollout_id), keep)
 
     def outcome(self, task_id: str, rollout_id: str) -> Outcome | None:
         """What the rollout reached; None where it is not closed yet, never began, or its environment broke."""
+        reached = self.passes(task_id, rollout_id)
+        return reached[-1] if reached else None
+
+    def passes(self, task_id: str, rollout_id: str) -> tuple[Outcome | None, ...]:
+        """What it had reached each time it ended: more than once where it was reopened. Empty before it is closed."""
         with self._lock:
-            return self._outcomes.get((task_id, rollout_id))
+            return tuple(self._outcomes.get((task_id, rollout_id), ()))
+
+
+class _Keep(Protocol):
+    def __call__(self, outcome: Outcome | None, *, closed: bool) -> None: ...
 
 
 class _Sealed:
     """An environment as a program may see it: everything but its outcome."""
 
-    def __init__(self, inner: Environment, keep: Callable[[Outcome | None], None]) -> None:
+    def __init__(self, inner: Environment, keep: _Keep) -> None:
         self.action_rules = inner.action_rules
         self._inner = inner
         self._keep = keep
@@ -69,12 +82,24 @@ class _Sealed:
     def outcome(self) -> NoReturn:
         raise RBError("ground truth is for the scorer: ask ScoredEnvironments.outcome after the environment is closed")
 
+    def reopen(self) -> str | None:
+        """Report what was reached up to here, and go on where the environment can."""
+        if not isinstance(self._inner, Reopens):
+            return None
+        whole, self._whole = self._whole, False
+        reached = self._inner.outcome() if whole else None
+        observation = self._inner.reopen()
+        self._whole = whole
+        if observation is not None:
+            self._keep(reached, closed=False)
+        return observation
+
     def close(self) -> None:
         """Report the outcome and close; a second call does nothing. A broken episode reports None."""
         if self._closed:
             return
         self._closed = True
         try:
-            self._keep(self._inner.outcome() if self._whole else None)
+            self._keep(self._inner.outcome() if self._whole else None, closed=True)
         finally:
             self._inner.close()

@@ -35,7 +35,7 @@ class SingleTurn:
     """An episode of one step. ``prepare`` is called by ``reset`` and gives the scorer of that task, or None.
 
     The question stands in the task's instruction, so no observation repeats it, and none says whether the answer was
-    right. Only the first action counts.
+    right. Only the first action counts; after ``reopen`` the next one takes its place.
     """
 
     action_rules = (
@@ -47,21 +47,29 @@ class SingleTurn:
         self._prepare = prepare
         self._score: Score | None = None
         self._begun = False
+        self._open = False
         self._answer: str | None = None
 
     def reset(self, task: Task) -> str:
         self._score = self._prepare(task)
-        self._begun = True
+        self._begun = self._open = True
         self._answer = None
         return "The question is given in the task. Your next action is taken as your answer."
 
     def step(self, action: str) -> tuple[str, bool]:
         if not self._begun:
             raise RBError("step() before reset(); call reset(task) first")
-        if self._answer is not None:
+        if not self._open:
             return "The question is closed: an answer was given before.", True
-        self._answer = action
+        self._answer, self._open = action, False
         return "Your answer was taken.", True
+
+    def reopen(self) -> str | None:
+        """Take another answer; the one before counts until then. None before there is one."""
+        if self._answer is None:
+            return None
+        self._open = True
+        return "The question is open again: your next action replaces your answer."
 
     def valid_actions(self) -> None:
         return None

@@ -70,6 +70,11 @@ class Episode:
         self._steps += 1
         return self._frame.observation, self._over(self._frame)
 
+    def reopen(self) -> str | None:
+        """A game goes on that is neither won nor lost nor out of steps."""
+        frame = self._current()
+        return None if self._over(frame) else "The game goes on."
+
     def valid_actions(self) -> Sequence[str]:
         return self._current().valid_actions
 

@@ -1,7 +1,7 @@
 """One LM call as every step makes it: bound to a role, sampled as configured, metered, repaired once, errors sorted.
 
-Steps are written as generators that yield what they want done (an ``Ask`` or a ``Do``) and get the result back;
-``drive`` and ``adrive`` run them, so the logic of a step stands once for sync and async.
+Steps are written as generators that yield what they want done (an ``Ask``, a ``Do``, or what ``wanted`` has) and get
+the result back; ``drive`` and ``adrive`` run them, so the logic of a step stands once for sync and async.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from threading import Event
+from typing import Any, Protocol, TypeVar
 
 import dspy
 from dspy.utils.exceptions import (
@@ -36,6 +38,22 @@ _FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LMNotConfiguredErro
 
 class ContextOverflow(InfrastructureError):
     """The prompt does not fit the LM's context window; the step that asked may shorten it."""
+
+
+class Stopped(InfrastructureError):
+    """Whoever wanted this work has given up on it."""
+
+
+class Wanted(Protocol):
+    """Something that a routine wants done."""
+
+    def run(self) -> Any:
+        """The result."""
+        ...
+
+    async def arun(self) -> Any:
+        """``run`` for asyncio."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -100,12 +118,8 @@ class Do:
 
     def run(self) -> Any:
         """The function's result; anything it raises that is not ours becomes an ``InfrastructureError``."""
-        try:
+        with translated(self.what):
             return self.function()
-        except RBError:
-            raise
-        except Exception as exc:
-            raise InfrastructureError(f"{self.what} broke: {type(exc).__name__}: {exc}") from exc
 
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
@@ -117,15 +131,42 @@ class Do:
             raise
 
 
-Routine = Generator[Ask | Do, Any, T]
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Anything raised inside the block that is not ours becomes an ``InfrastructureError``: ``what`` broke."""
+    try:
+        yield
+    except RBError:
+        raise
+    except Exception as exc:
+        raise InfrastructureError(f"{what} broke: {type(exc).__name__}: {exc}") from exc
+
+
+Routine = Generator[Wanted, Any, T]
 """The logic of a step: yields what it wants done, returns the step's result."""
+
+
+_stop: ContextVar[Event | None] = ContextVar("rb_dspy_stop", default=None)
+
+
+@contextmanager
+def stopping(stop: Event) -> Iterator[None]:
+    """What is driven inside the block, in this thread, ends before its next step once ``stop`` is set."""
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
 
 
 def drive(routine: Routine[T]) -> T:
     """Run a step to its end."""
+    stop = _stop.get()
     try:
         wanted = next(routine)
         while True:
+            if stop is not None and stop.is_set():
+                raise Stopped("stopped: the work that this belonged to was given up")
             try:
                 result = wanted.run()
             except RBError as exc:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from rb_dspy.schema import Experience, Step, Task, Trajectory, Verdict
+from rb_dspy.schema import Check, Experience, Step, Task, Trajectory, Verdict
 from rb_dspy.steps.memory import Memory
 
 
@@ -21,10 +21,11 @@ class MemoryRetrieved:
 
 @dataclass(frozen=True)
 class EpisodeStarted:
-    """The environment showed its first observation."""
+    """The environment showed its first observation. ``rollout``: of which rollout."""
 
     task: Task
     observation: str
+    rollout: str = "0"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,25 @@ class StepTaken:
     task: Task
     number: int
     step: Step
+    rollout: str = "0"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The agent looked back at its own work."""
+
+    task: Task
+    check: Check
+    rollout: str = "0"
+
+
+@dataclass(frozen=True)
+class RolloutLost:
+    """One of several rollouts broke; the others go on."""
+
+    task: Task
+    rollout: str
+    error: str
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,15 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class Selected:
+    """One of several rollouts was chosen to be handed in."""
+
+    task: Task
+    rollout: str
+    analysis: str
+
+
+@dataclass(frozen=True)
 class Appended:
     """The bank holds the experience, durably."""
 
@@ -53,7 +82,7 @@ class Appended:
     experience: Experience
 
 
-Event = MemoryRetrieved | EpisodeStarted | StepTaken | Judged | Appended
+Event = MemoryRetrieved | EpisodeStarted | StepTaken | Checked | RolloutLost | Judged | Selected | Appended
 Listener = Callable[[Event], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("rb_dspy_listener", default=None)

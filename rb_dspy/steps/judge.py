@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
 import dspy
 
 from rb_dspy import signatures
 from rb_dspy.config import JudgeConfig
-from rb_dspy.errors import UnparseableOutput
+from rb_dspy.errors import InfrastructureError, UnparseableOutput
+from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive
+from rb_dspy.steps.ask import Ask, Do, Routine, adrive, drive, translated
 from rb_dspy.steps.events import Judged, emit
 from rb_dspy.steps.view import final_state, view
+
+_WHAT = "the judge"
 
 
 class Judge(dspy.Module):
@@ -51,3 +57,33 @@ class Judge(dspy.Module):
             verdict = Verdict(label=said.label, reasons=said.reasons)
         emit(Judged(task, trajectory, verdict))
         return verdict
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Wanted: a judge's word on a rollout. It may be anybody's judge, so it is checked, and gets no ground truth.
+
+    What it raises that is not ours becomes an ``InfrastructureError``.
+    """
+
+    judge: JudgeProtocol
+    task: Task
+    trajectory: Trajectory
+
+    def run(self) -> Verdict:
+        return _checked(self._do().run())
+
+    async def arun(self) -> Verdict:
+        if not isinstance(self.judge, dspy.Module):
+            return _checked(await self._do().arun())
+        with translated(_WHAT):
+            return _checked(await self.judge.acall(self.task.without_ground_truth(), self.trajectory))
+
+    def _do(self) -> Do:
+        return Do(_WHAT, partial(self.judge, self.task.without_ground_truth(), self.trajectory))
+
+
+def _checked(verdict: object) -> Verdict:
+    if not isinstance(verdict, Verdict):
+        raise InfrastructureError(f"the judge gave {verdict!r}; expected a Verdict")
+    return verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rb_dspy.protocols import TokenCounter
-from rb_dspy.schema import Step, Trajectory
+from rb_dspy.schema import Check, Step, Trajectory
 
 
 def estimate_tokens(text: str) -> int:
@@ -62,9 +62,12 @@ def final_state(trajectory: Trajectory, max_tokens: int = 400) -> str:
 
 
 def _lines(trajectory: Trajectory) -> list[str]:
-    """One block for the start and one for each step."""
+    """One block for the start, one for each step, and one for each look back."""
     blocks = [f"[start] observation: {trajectory.first_observation}"]
-    blocks += [_block(i, step) for i, step in enumerate(trajectory.steps, 1)]
+    for i in range(len(trajectory.steps) + 1):
+        if i:
+            blocks.append(_block(i, trajectory.steps[i - 1]))
+        blocks += [_looked_back(check) for check in trajectory.checks if check.after == i]
     return blocks
 
 
@@ -74,6 +77,10 @@ def _block(number: int, step: Step) -> str:
     if step.observation:
         parts.append(f"observation: {step.observation}")
     return f"[step {number}] " + "\n".join(parts)
+
+
+def _looked_back(check: Check) -> str:
+    return f"[check of the work so far: {check.decision}] {check.findings}"
 
 
 def _cut(text: str, limit: int) -> str:

@@ -41,6 +41,10 @@ class Corridor:
         done = self.position >= self.length
         return ("You are through." if done else f"You are in room {self.position}."), done
 
+    def reopen(self) -> str | None:
+        """It goes on for who is not through."""
+        return None if self.position >= self.length else "The corridor goes on."
+
     def valid_actions(self) -> Sequence[str] | None:
         """Always the same three."""
         return ("forward", "back", "wait")

@@ -1,0 +1,152 @@
+"""MaTTS: memory-aware test-time scaling (Ouyang et al., ICLR 2026, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import dspy
+import pydantic
+
+from rb_dspy.backbones import Ledger, lm_of, session
+from rb_dspy.bank import Ingest, MemoryBank
+from rb_dspy.config import MattsConfig, MattsMode
+from rb_dspy.errors import ConfigError, RBError
+from rb_dspy.matts.lessons import Lessons
+from rb_dspy.matts.rollouts import OneRefined, Rollouts, SideBySide
+from rb_dspy.program import ReasoningBank, admitted, note
+from rb_dspy.protocols import EnvironmentFactory
+from rb_dspy.schema import Experience, Task, Verdict
+from rb_dspy.steps import Contrast, Memory, Refine, Select
+from rb_dspy.steps.ask import Do, Routine, adrive, drive
+from rb_dspy.steps.wanted import Call
+
+
+class MaTTS(dspy.Module):
+    """Several rollouts of every task, which teach more together than each alone, and of which the best is handed in.
+
+    ``MaTTS(program, k=4, mode="parallel")`` shares the steps of ``program``, is called as it is, and returns what it
+    returns: ``answer``, ``trajectory`` and ``verdict`` are those of the rollout that is handed in. In addition
+    ``trajectories`` and ``verdicts`` of all that came to their end, ``selection``, ``lost`` (those that broke),
+    ``launched`` and ``saved`` (rollouts that agreement made needless; of sequential scaling, passes).
+
+    Modes: ``parallel`` (contrast), ``sequential`` (check and correct), and the ablations ``vanilla`` (each rollout
+    distilled alone) and ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts is
+    appended in every mode. A rollout that breaks costs only itself: of two or more that are left the lessons are drawn
+    together, of one as ``ReasoningBank`` does; with none it raises. Its predictors have the program's names, so a state
+    of ``ReasoningBank`` lacks nothing but ``contrast``, ``select`` and ``refine``.
+
+    Raises like ``ReasoningBank``; ``ConfigError`` where the agent's temperature is 0, so that all rollouts would be
+    one.
+    """
+
+    def __init__(
+        self,
+        program: ReasoningBank,
+        k: int | None = None,
+        mode: MattsMode | None = None,
+        *,
+        config: MattsConfig | None = None,
+    ) -> None:
+        """``k`` and ``mode`` are those of ``config`` where they are not given."""
+        super().__init__()
+        self.config = _config(config or MattsConfig(), k=k, mode=mode)
+        self.backbones = program.backbones
+        self.environments = program.environments
+        self.retrieve = program.retrieve
+        self.act = program.act
+        self.judge: Any = program.judge
+        self.distill = program.distill
+        self.contrast = Contrast(self.config.contrast)
+        self.select = Select(self.config.select)
+        self.refine = Refine(self.config.refine)
+
+    def forward(
+        self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+    ) -> dspy.Prediction:
+        """Do ``task`` several times with what the bank has learned, and learn from all of it."""
+        with session(self.backbones) as ledger:
+            return drive(self._scaled(task, bank, environments or self.environments, run_id, ledger))
+
+    async def aforward(
+        self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+    ) -> dspy.Prediction:
+        """``forward`` for asyncio; nothing in it blocks the event loop."""
+        with session(self.backbones) as ledger:
+            return await adrive(self._scaled(task, bank, environments or self.environments, run_id, ledger))
+
+    def resume(self, ingest: Ingest) -> dspy.Prediction:
+        """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""
+        with session(self.backbones) as ledger:
+            rollouts = Rollouts(launched=len(ingest.state.trajectories))
+            return drive(self._learned(Memory(), ingest, rollouts, ledger))
+
+    def _scaled(
+        self, task: Task, bank: MemoryBank, environments: EnvironmentFactory, run_id: str, ledger: Ledger
+    ) -> Routine[dspy.Prediction]:
+        self._check_temperature()
+        memory = yield Call(self.retrieve, (task, bank))
+        rollouts = yield from self._rollouts().routine(task, memory, environments)
+        keep = partial(bank.ingest, task, rollouts.trajectories, run_id=run_id, shown=memory.items)
+        ingest = yield Do("keeping the rollouts", keep)
+        return (yield from self._learned(memory, ingest, rollouts, ledger))
+
+    def _learned(self, memory: Memory, ingest: Ingest, rollouts: Rollouts, ledger: Ledger) -> Routine[dspy.Prediction]:
+        lessons = self._lessons()
+        task = ingest.task.without_ground_truth()
+        known: Sequence[Verdict | None] = rollouts.verdicts or [None] * len(ingest.state.trajectories)
+        try:
+            chosen_from, selection = yield from lessons.learned(ingest, known)
+            experience: Experience = yield Do("appending", partial(admitted, ingest))
+            if selection is None or ingest.state.trajectories != chosen_from:
+                selection = yield from lessons.chosen(task, experience.trajectories, experience.verdicts)
+        except RBError as exc:
+            yield Do("noting what broke", partial(note, ingest, exc))
+            raise
+        return dspy.Prediction(
+            answer=experience.trajectories[selection.index].answer,
+            trajectory=experience.trajectories[selection.index],
+            verdict=experience.verdicts[selection.index],
+            memory=memory,
+            memory_items=experience.items,
+            experience=experience,
+            trajectories=experience.trajectories,
+            verdicts=experience.verdicts,
+            selection=selection,
+            lost=tuple(rollouts.lost),
+            launched=rollouts.launched,
+            saved=max(0, self.config.k - rollouts.launched),
+            usage=ledger.usage(),
+        )
+
+    def _rollouts(self) -> SideBySide | OneRefined:
+        config = self.config
+        if config.mode == "sequential":
+            return OneRefined(self.act, self.refine, config.k)
+        early = config.adaptive.enabled or self._lessons().needs_verdicts
+        return SideBySide(self.act, self.judge if early else None, config.k, config.adaptive, config.at_once)
+
+    def _lessons(self) -> Lessons:
+        return Lessons(self.config.mode, self.judge, self.distill, self.contrast, self.select)
+
+    def _check_temperature(self) -> None:
+        """Refuse to take one sample k times."""
+        if self.config.k == 1 or self.config.mode == "sequential":
+            return
+        fixed = lm_of("agent").kwargs.get("temperature")
+        if fixed == 0 or (fixed is None and self.act.config.temperature == 0):
+            where = "the agent's language model" if fixed == 0 else "ActConfig"
+            raise ConfigError(
+                f"{where} has temperature 0, so {self.config.k} rollouts would all be one; set it above 0, or use"
+                " mode='sequential'"
+            )
+
+
+def _config(config: MattsConfig, **given: Any) -> MattsConfig:
+    update = {name: value for name, value in given.items() if value is not None}
+    try:
+        return MattsConfig.model_validate({**dict(config), **update})
+    except pydantic.ValidationError as exc:
+        first = exc.errors()[0]
+        raise ConfigError(f"MaTTS: {first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from None

@@ -1,0 +1,140 @@
+"""How the rollouts of a task come about: side by side, in waves until they agree, or one refined again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from rb_dspy.config import AdaptiveConfig
+from rb_dspy.errors import InfrastructureError, RBError
+from rb_dspy.protocols import EnvironmentFactory
+from rb_dspy.protocols import Judge as JudgeProtocol
+from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.steps import Act, Memory, Refine, Refined
+from rb_dspy.steps.ask import Routine
+from rb_dspy.steps.attempts import answer_key
+from rb_dspy.steps.events import RolloutLost, emit
+from rb_dspy.steps.judge import Judging
+from rb_dspy.steps.wanted import Call, Sub, Together
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A rollout that broke, and why."""
+
+    rollout_id: str
+    error: str
+
+
+@dataclass
+class Rollouts:
+    """Those that came to their end, in the order of their numbers, and those that broke."""
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    verdicts: list[Verdict | None] = field(default_factory=list)
+    """One for each trajectory; None for one that is still to be judged."""
+    lost: list[Lost] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+    launched: int = 0
+    """Rollouts that were begun; of sequential scaling, passes that were made."""
+
+    def survivors(self, task: Task) -> Rollouts:
+        """Itself. With nothing to learn from it raises what broke them, preferably what others would meet as well."""
+        if self.trajectories:
+            return self
+        first = next((exc for exc in self.errors if _for_all(exc)), None)
+        if first is not None:
+            raise first
+        raise InfrastructureError(
+            f"task {task.id}: all {len(self.errors)} rollouts broke; the first: {self.errors[0]}"
+        ) from self.errors[0]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """k rollouts that share what was retrieved, each in an environment of its own (paper, section 3.3: parallel).
+
+    With ``judge`` each is judged as soon as it has ended. ``adaptive`` launches them in waves, and no further wave once
+    all verdicts and answers so far are the same.
+    """
+
+    act: Act
+    judge: JudgeProtocol | None
+    k: int
+    adaptive: AdaptiveConfig
+    at_once: int | None = None
+
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory) -> Routine[Rollouts]:
+        done = Rollouts()
+        while done.launched < self.k and not (done.launched and self._agreed(done)):
+            wave = range(done.launched, min(self.k, done.launched + self._wave(done.launched)))
+            jobs = [Sub(partial(self._one, task, memory, environments, number)) for number in wave]
+            outcomes = yield Together(jobs, self.at_once)
+            for number, outcome in zip(wave, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    _lose(done, task, number, outcome)
+                else:
+                    trajectory, verdict = outcome
+                    done.trajectories.append(trajectory)
+                    done.verdicts.append(verdict)
+            done.launched = wave.stop
+        return done.survivors(task)
+
+    def _one(
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, number: int
+    ) -> Routine[tuple[Trajectory, Verdict | None]]:
+        trajectory = yield Call(self.act, (task, memory, environments, number))
+        if self.judge is None:
+            return trajectory, None
+        try:
+            return trajectory, (yield Judging(self.judge, task, trajectory))
+        except RBError:
+            return trajectory, None  # judged again when it is in the bank, where it waits if that breaks as well
+
+    def _wave(self, launched: int) -> int:
+        if not self.adaptive.enabled:
+            return self.k
+        return self.adaptive.wave if launched else self.adaptive.first
+
+    def _agreed(self, done: Rollouts) -> bool:
+        return self.adaptive.enabled and agreed(done.trajectories, done.verdicts)
+
+
+@dataclass(frozen=True)
+class OneRefined:
+    """k passes over one trajectory (paper, section 3.3: sequential)."""
+
+    act: Act
+    refine: Refine
+    k: int
+
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory) -> Routine[Rollouts]:
+        done = Rollouts()
+        refined: Refined = yield Call(self.refine, (self.act, task, memory, environments, self.k))
+        done.trajectories += refined.trajectories
+        done.verdicts += [None] * len(refined.trajectories)
+        done.launched = refined.passes
+        if refined.lost:
+            done.lost.append(Lost(str(len(refined.trajectories)), refined.lost))
+        return done
+
+
+def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict | None]) -> bool:
+    """Whether two or more rollouts have one verdict, which is not unknown, and one answer."""
+    labels = {"unknown" if verdict is None else verdict.label for verdict in verdicts}
+    answers = {answer_key(trajectory) for trajectory in trajectories}
+    return len(trajectories) > 1 and len(labels) == len(answers) == 1 and labels != {"unknown"}
+
+
+def _lose(done: Rollouts, task: Task, number: int, error: Exception) -> None:
+    """Take down what broke. It may be anything: a bug in somebody's environment must not cost the other rollouts."""
+    said = str(error) if isinstance(error, RBError) else f"{type(error).__name__}: {error}"
+    done.errors.append(error)
+    done.lost.append(Lost(str(number), said))
+    emit(RolloutLost(task, str(number), said))
+
+
+def _for_all(exc: Exception) -> bool:
+    """Whether it is of our kinds and says more than that one rollout broke: bad input, no model, nothing installed."""
+    return isinstance(exc, RBError) and not isinstance(exc, InfrastructureError)

@@ -1,0 +1,91 @@
+"""Contrast: what do several rollouts of one task teach together that none of them teaches alone?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import dspy
+
+from rb_dspy import signatures
+from rb_dspy.config import ContrastConfig
+from rb_dspy.errors import InputError, UnparseableOutput
+from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.signatures import ContrastDraft
+from rb_dspy.steps.ask import Ask, Routine, adrive, drive
+from rb_dspy.steps.attempts import judged, listed
+from rb_dspy.steps.drafts import Distilled, admissible
+
+
+class Contrast(dspy.Module):
+    """Lessons from all rollouts of a task in one call (paper, section 3.3: self-contrast).
+
+    Without labels, as in the paper, it needs no verdicts; ``ContrastConfig.labels`` shows them. Which rollouts are the
+    evidence for a lesson is told in the note. A lesson whose evidence is no rollout at all is left out. An answer that
+    cannot be read after one repair gives no drafts but a note.
+    """
+
+    def __init__(self, config: ContrastConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or ContrastConfig()
+        self.predict = dspy.Predict(signatures.Contrast)
+
+    def forward(
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
+    ) -> Distilled:
+        """At most ``max_items`` drafts that do not overlap. ``verdicts``, aligned, are needed with labels."""
+        return drive(self._routine(task, trajectories, verdicts))
+
+    async def aforward(
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
+    ) -> Distilled:
+        """``forward`` for asyncio."""
+        return await adrive(self._routine(task, trajectories, verdicts))
+
+    def _routine(
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None
+    ) -> Routine[Distilled]:
+        if self.config.labels and (verdicts is None or len(verdicts) != len(trajectories)):
+            raise InputError(
+                f"task {task.id}: {len(trajectories)} rollouts and {len(verdicts or ())} verdicts; contrast with labels"
+                " needs one for each: judge them first"
+            )
+        labels = verdicts if self.config.labels and verdicts else ()
+        remarks = [judged(verdict) for verdict in labels] or [""] * len(trajectories)
+        ask = Ask(
+            role="contraster",
+            predict=self.predict,
+            inputs={
+                "task": task.instruction,
+                "attempts": listed(trajectories, self.config.view_tokens, remarks),
+            },
+            temperature=self.config.temperature,
+            max_tokens=self.config.max_tokens,
+        )
+        try:
+            said = yield ask
+        except UnparseableOutput as exc:
+            return Distilled(note=f"not contrasted: {exc}")
+        sound, groundless = _grounded(said.memory_items, len(trajectories))
+        found = admissible(list(sound), task, self.config.max_items)
+        kept = [f"{draft.title!r} from rollouts {_named(sound[draft], trajectories)}" for draft in found.drafts]
+        notes = [f"evidence: {'; '.join(kept)}" if kept else "", groundless, found.note]
+        return replace(found, note="; ".join(filter(None, notes)), distiller=str(ask.lm().model))
+
+
+def _grounded(drafts: Sequence[ContrastDraft], rollouts: int) -> tuple[dict[MemoryDraft, list[int]], str]:
+    """Drafts with the numbers of the rollouts that show them, and a note on those that no rollout shows."""
+    sound: dict[MemoryDraft, list[int]] = {}
+    groundless: list[str] = []
+    for draft in drafts:
+        numbers = sorted({number for number in draft.evidence if 1 <= number <= rollouts})
+        if numbers:
+            plain = MemoryDraft(title=draft.title, description=draft.description, content=draft.content)
+            sound.setdefault(plain, numbers)
+        else:
+            groundless.append(repr(draft.title))
+    return sound, f"dropped: no rollout is named that shows {', '.join(groundless)}" if groundless else ""
+
+
+def _named(numbers: Sequence[int], trajectories: Sequence[Trajectory]) -> str:
+    return ", ".join(trajectories[number - 1].rollout_id for number in numbers)

@@ -1,0 +1,148 @@
+"""Refine: the agent checks its own work, and corrects it, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import dspy
+
+from rb_dspy import signatures
+from rb_dspy.backbones import metered
+from rb_dspy.config import RefineConfig
+from rb_dspy.errors import RBError, UnparseableOutput
+from rb_dspy.protocols import EnvironmentFactory
+from rb_dspy.schema import Check, Task, Trajectory
+from rb_dspy.steps.act import Act
+from rb_dspy.steps.ask import Ask, Routine, adrive, drive
+from rb_dspy.steps.episode import closed, opened
+from rb_dspy.steps.events import Checked, RolloutLost, emit
+from rb_dspy.steps.memory import Memory
+from rb_dspy.steps.view import final_state, view
+
+
+@dataclass(frozen=True)
+class Refined:
+    """The attempts, oldest first; more than one where an environment could not go on. ``lost``: what broke the last."""
+
+    trajectories: tuple[Trajectory, ...]
+    passes: int
+    """Passes that were made: the first attempt, and checks."""
+    lost: str = ""
+
+
+class Refine(dspy.Module):
+    """Sequential scaling (paper, section 3.3): ``passes`` over one trajectory; the first is the attempt itself.
+
+    Each further pass is a check, which confirms or corrects; a thorough one at first, shorter ones later. A correction
+    goes on in the same environment where that can be reopened (``Reopens``), with what the check found; else it is a
+    new attempt in a fresh environment, which gets the findings with its first observation. The checks stand in the
+    trajectories, so that judge, contraster and distiller read them. A check that cannot be read confirms.
+    """
+
+    def __init__(self, config: RefineConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or RefineConfig()
+        self.first = dspy.Predict(signatures.CheckFirst)
+        self.again = dspy.Predict(signatures.CheckAgain)
+
+    def forward(self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int) -> Refined:
+        """Raises what broke the first attempt; what breaks later leaves what was reached before."""
+        return drive(self._routine(act, task, memory, environments, passes))
+
+    async def aforward(
+        self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int
+    ) -> Refined:
+        """``forward`` for asyncio."""
+        return await adrive(self._routine(act, task, memory, environments, passes))
+
+    def _routine(
+        self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int
+    ) -> Routine[Refined]:
+        work = _Work(checks_left=passes - 1)
+        again = True
+        while again:
+            try:
+                again = yield from self._attempt(act, task, memory, environments, work)
+            except RBError as exc:
+                if not work.attempts:
+                    raise
+                emit(RolloutLost(task, str(work.number), str(exc)))
+                return Refined(tuple(work.attempts), work.passes, str(exc))
+        return Refined(tuple(work.attempts), work.passes)
+
+    def _attempt(
+        self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, work: _Work
+    ) -> Routine[bool]:
+        """One environment, and as many passes over what is done in it as it allows; whether a fresh one is wanted."""
+        number = work.number = len(work.attempts)
+        environment = yield opened(task, environments, number)
+        with closed(environment, task), metered() as ledger:
+            episode = act.episode(task, memory, environment, number)
+            yield from episode.begin(_told(work.findings))
+            yield from episode.play()
+            checks: tuple[Check, ...] = ()
+            work.keep(number, episode.trajectory(ledger.usage()))
+            while work.checks_left:
+                check = yield from self._check(task, work.attempts[number], work.findings)
+                checks = (*checks, check)
+                work.findings.append(check.findings)
+                work.checks_left -= 1
+                work.passes += 1
+                work.keep(number, episode.trajectory(ledger.usage(), checks))
+                emit(Checked(task, check, str(number)))
+                if check.decision == "correct":
+                    if not (yield from episode.reopened(_told([check.findings]))):
+                        return True
+                    try:
+                        yield from episode.play()
+                    finally:  # what was done is kept whole, also when it breaks
+                        work.keep(number, episode.trajectory(ledger.usage(), checks))
+                elif self.config.until_confirmed:
+                    work.checks_left = 0
+        return False
+
+    def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Routine[Check]:
+        """A look back; ``findings`` are those of earlier ones, of earlier attempts too."""
+        inputs = {
+            "task": task.instruction,
+            "trajectory": view(trajectory, self.config.view_tokens),
+            "final_state": final_state(trajectory),
+        }
+        if findings:
+            inputs["earlier_checks"] = "\n".join(f"{number}. {found}" for number, found in enumerate(findings, 1))
+        ask = Ask(
+            role="agent",
+            predict=self.again if findings else self.first,
+            inputs=inputs,
+            temperature=self.config.temperature,
+            max_tokens=self.config.max_tokens,
+            rollout=len(findings),
+        )
+        after = len(trajectory.steps)
+        try:
+            said = yield ask
+        except UnparseableOutput as exc:
+            return Check(after=after, findings=f"not checked: {exc}", decision="confirm")
+        return Check(after=after, findings=said.findings, decision=said.decision)
+
+
+@dataclass
+class _Work:
+    """What was reached so far."""
+
+    checks_left: int
+    attempts: list[Trajectory] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    number: int = 0
+    passes: int = 1
+
+    def keep(self, number: int, trajectory: Trajectory) -> None:
+        self.attempts[number:] = [trajectory]
+
+
+def _told(findings: Sequence[str]) -> str:
+    """What checks found, as the agent reads it when it goes on or begins anew; empty for no checks."""
+    if not findings:
+        return ""
+    return "You checked your work on this task before, and found:\n" + "\n".join(f"- {found}" for found in findings)

@@ -1,0 +1,120 @@
+"""Select: which of several rollouts is handed in?"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import dspy
+
+from rb_dspy import signatures
+from rb_dspy.config import SelectConfig
+from rb_dspy.errors import InputError, UnparseableOutput
+from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.steps.ask import Ask, Routine, adrive, drive
+from rb_dspy.steps.attempts import judged, listed, same_answers
+from rb_dspy.steps.events import Selected, emit
+from rb_dspy.steps.wanted import Together
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rollout that was chosen. ``votes``: for each, in how many orders it was chosen; ``note``: what went wrong."""
+
+    index: int
+    analysis: str = ""
+    votes: tuple[int, ...] = ()
+    note: str = ""
+
+
+class Select(dspy.Module):
+    """Best of n by one selector call (paper, section 3.3), with the order of the rollouts shuffled.
+
+    Language models favour places in a list, so the order is drawn anew for each task, from its id and the seed;
+    ``orders`` above one asks again with the list turned by a place and counts votes, which cancels a fixed preference
+    where there are as many orders as rollouts. Among equal votes, and where no answer can be read or names a rollout,
+    the rollout counts whose answer most rollouts gave, then the one that stood first in the shuffled order.
+    """
+
+    def __init__(self, config: SelectConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or SelectConfig()
+        self.predict = dspy.Predict(signatures.Select)
+
+    def forward(
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
+    ) -> Selection:
+        """The choice among one or more rollouts. ``verdicts``, aligned, are needed where the selector is told them."""
+        return drive(self._routine(task, trajectories, verdicts))
+
+    async def aforward(
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
+    ) -> Selection:
+        """``forward`` for asyncio."""
+        return await adrive(self._routine(task, trajectories, verdicts))
+
+    def _routine(
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None
+    ) -> Routine[Selection]:
+        config, count = self.config, len(trajectories)
+        if not count:
+            raise InputError(f"task {task.id}: no rollouts to choose from; give at least one")
+        if config.verdicts and (verdicts is None or len(verdicts) != count):
+            raise InputError(
+                f"task {task.id}: {count} rollouts and {len(verdicts or ())} verdicts; a selector that is told verdicts"
+                " needs one for each: judge them first"
+            )
+        if count == 1:
+            return Selection(0, votes=(0,))
+        agreeing = same_answers(trajectories)
+        remarks = [self._remark(place, agreeing, verdicts) for place in range(count)]
+        orders = _orders(task, count, config)
+        asks = [self._ask(task, [trajectories[i] for i in order], [remarks[i] for i in order]) for order in orders]
+        outcomes = yield Together(asks)
+        votes: Counter[int] = Counter()
+        analyses: dict[int, str] = {}
+        unread: list[str] = []
+        for order, outcome in zip(orders, outcomes, strict=True):
+            if isinstance(outcome, UnparseableOutput):
+                unread.append(str(outcome))
+            elif isinstance(outcome, Exception):
+                raise outcome
+            elif not 1 <= outcome.choice <= count:
+                unread.append(f"the selector chose attempt {outcome.choice} of {count}")
+            else:
+                chosen = order[outcome.choice - 1]
+                votes[chosen] += 1
+                analyses.setdefault(chosen, str(outcome.analysis))
+        best = max(orders[0], key=lambda i: (votes[i], agreeing[i]))  # of equal ones the first
+        selection = Selection(
+            best, analyses.get(best, ""), tuple(votes[i] for i in range(count)), "; ".join(dict.fromkeys(unread))
+        )
+        emit(Selected(task, trajectories[best].rollout_id, selection.analysis or selection.note))
+        return selection
+
+    def _ask(self, task: Task, trajectories: Sequence[Trajectory], remarks: Sequence[str]) -> Ask:
+        return Ask(
+            role="selector",
+            predict=self.predict,
+            inputs={
+                "task": task.instruction,
+                "candidates": listed(trajectories, self.config.view_tokens, remarks),
+            },
+            temperature=self.config.temperature,
+            max_tokens=self.config.max_tokens,
+        )
+
+    def _remark(self, place: int, agreeing: Sequence[int], verdicts: Sequence[Verdict] | None) -> str:
+        said = [judged(verdicts[place])] if self.config.verdicts and verdicts else []
+        if self.config.agreement and agreeing[place]:
+            said.append(f"{agreeing[place]} of {len(agreeing)} attempts gave this answer")
+        return "; ".join(said)
+
+
+def _orders(task: Task, count: int, config: SelectConfig) -> list[list[int]]:
+    """The shuffled order, and it turned by one place, by two ...; no more than there are places."""
+    first = list(range(count))
+    random.Random(f"{config.seed}/{task.id}").shuffle(first)
+    return [[*first[turn:], *first[:turn]] for turn in range(min(config.orders, count))]
