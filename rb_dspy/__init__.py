@@ -9,9 +9,10 @@
 from rb_dspy import errors, testing
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import BankStore, MemoryBank
-from rb_dspy.config import BackboneConfig, ProgramConfig, Settings, load_settings
+from rb_dspy.config import BackboneConfig, MattsConfig, ProgramConfig, Settings, load_settings
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import RBError
+from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder, Environment, EnvironmentFactory, EnvironmentFamily, Judge, Reranker
 from rb_dspy.schema import (
@@ -41,6 +42,8 @@ __all__ = [
     "Experience",
     "ExperienceDraft",
     "Judge",
+    "MaTTS",
+    "MattsConfig",
     "Memory",
     "MemoryBank",
     "MemoryDraft",

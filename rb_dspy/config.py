@@ -187,6 +187,17 @@ class RunConfig(_Config):
     split: Split = "all"
 
 
+class TrackingConfig(_Config):
+    """Where MLflow keeps what runs did. Relative paths are those of the working directory."""
+
+    enabled: bool = True
+    uri: str = pydantic.Field(default="sqlite:///rb-mlflow.db", min_length=1)
+    """A SQLite file, whose artifacts lie in a folder beside it, or the address of any MLflow tracking server."""
+    experiment: str = pydantic.Field(default="rb_dspy", min_length=1)
+    traces: bool = True
+    """Whether every task is kept as a trace, with all prompts and answers."""
+
+
 class Settings(_Config):
     """The whole of ``rb.toml``."""
 
@@ -196,6 +207,7 @@ class Settings(_Config):
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
+    tracking: TrackingConfig = TrackingConfig()
 
 
 def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:

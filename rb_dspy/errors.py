@@ -6,6 +6,8 @@
     ├── InputError                 what the caller passed cannot be used
     │   ├── InvalidTask            an instruction that is empty, too long, or hides characters
     │   ├── InvalidTrajectory      a foreign trajectory that cannot be read
+    │   ├── SignatureChanged       saved prompts were compiled for other signatures than this program has
+    │   ├── DspyTooOld             saved by a newer dspy than is installed
     │   └── ConfigError            an unknown key or a bad value in rb.toml or --set
     ├── MissingDependency          an extra, Java, or a model file is not there; says how to get it
     ├── ModelFileError             a model file is damaged or is not the one that was asked for
@@ -45,6 +47,14 @@ class InvalidTask(InputError):
 
 class InvalidTrajectory(InputError):
     """A foreign trajectory that cannot be read as task, thoughts, actions and observations."""
+
+
+class SignatureChanged(InputError):
+    """Saved prompts were compiled for other signatures than the program has; names the predictors and fields."""
+
+
+class DspyTooOld(InputError):
+    """A program that was saved by a newer dspy than the one that is installed."""
 
 
 class ConfigError(InputError):

@@ -67,7 +67,7 @@ class Task(_Frozen):
     id: str
     instruction: str
     env: str = "question"
-    env_args: dict[str, JsonValue] = pydantic.Field(default_factory=dict)
+    env_args: dict[str, JsonValue] = pydantic.Field(default_factory=dict, repr=False)
     domain: str = ""
     template: str | None = None
 

@@ -15,6 +15,23 @@ def test_defaults_are_the_papers() -> None:
     assert (program.retrieve.k, program.retrieve.unit, program.retrieve.min_score) == (1, "experience", None)
     assert (program.act.temperature, program.judge.temperature, program.distill.temperature) == (0.7, 0.0, 1.0)
     assert (program.act.max_steps, program.distill.max_items) == (30, 3)
+    matts = parse_settings({"matts": {}}).matts
+    assert matts is not None
+    assert (matts.mode, matts.contrast.labels, matts.contrast.max_items) == ("parallel", False, 5)
+    assert (matts.select.verdicts, matts.select.orders, matts.refine.until_confirmed) == (False, 1, False)
+    assert not matts.adaptive.enabled
+
+
+def test_scaling_is_off_until_it_is_asked_for(tmp_path: Path) -> None:
+    assert load_settings().matts is None
+    asked = load_settings(None, ["matts.k=4"]).matts
+    assert asked is not None
+    assert (asked.mode, asked.k) == ("parallel", 4)
+    file = tmp_path / "rb.toml"
+    file.write_text('[matts]\nmode = "sequential"\n[matts.refine]\nuntil_confirmed = true\n')
+    found = load_settings(file, ["matts.k=5"]).matts
+    assert found is not None
+    assert (found.mode, found.k, found.refine.until_confirmed) == ("sequential", 5, True)
 
 
 def test_a_file_and_overrides(tmp_path: Path) -> None:
@@ -37,6 +54,16 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
         ({"program": {"act": {"zzz": 3}}}, "known here: temperature, max_steps, max_tokens"),
         ({"run": {"tasks": "many"}}, "run.tasks = 'many'"),
         ({"run": {"tasks": 0}}, "run.tasks = 0"),
+        ({"mats": {}}, "unknown key 'mats'; did you mean 'matts'"),
+        ({"matts": {"kk": 3}}, "unknown key 'matts.kk'; did you mean 'k'"),
+        ({"matts": {"contrast": {"label": True}}}, "unknown key 'matts.contrast.label'; did you mean 'labels'"),
+        (
+            {"matts": {"mode": "chess"}},
+            "matts.mode = 'chess': input should be 'parallel', 'sequential', 'best_of_n' or",
+        ),
+        ({"matts": {"k": 0}}, "matts.k = 0"),
+        ({"matts": {"adaptive": {"first": 1}}}, "matts.adaptive.first = 1"),
+        ({"backbones": {"selektor": {"model": "x"}}}, "unknown key 'backbones.selektor'; did you mean 'selector'"),
     ],
 )
 def test_mistakes_are_named_in_one_line(data: dict[str, object], message: str) -> None:

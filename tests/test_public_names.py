@@ -20,6 +20,8 @@ def test_public_names_are_the_pinned_ones() -> None:
         "Experience",
         "ExperienceDraft",
         "Judge",
+        "MaTTS",
+        "MattsConfig",
         "Memory",
         "MemoryBank",
         "MemoryDraft",

@@ -10,14 +10,14 @@ from contextvars import copy_context
 import dspy
 import pytest
 
-from rb_dspy import BackboneConfig, Backbones, MemoryBank, ReasoningBank
+from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank
 from rb_dspy.backbones import metered, report
 from rb_dspy.backbones.check import check
 from rb_dspy.errors import BackboneError, ConfigError
 from rb_dspy.schema import RoleUsage
 from rb_dspy.steps import Memory
-from rb_dspy.testing import Corridor, HashEmbedder, Prompt, Reply, scripted_lm
-from tests.worlds import answers, corridor
+from rb_dspy.testing import Corridor, Doors, HashEmbedder, Prompt, Reply, scripted_lm
+from tests.worlds import answers, corridor, hall, openers
 
 
 def test_each_role_is_played_by_its_own_model_and_unset_ones_by_the_agents(bank: MemoryBank) -> None:
@@ -27,6 +27,31 @@ def test_each_role_is_played_by_its_own_model_and_unset_ones_by_the_agents(bank:
     assert [p.wants[-1] for p in judge.engine.prompts] == ["label"]
     assert [p.wants[-1] for p in agent.engine.prompts] == ["action"] * 3 + ["memory_items"]
     assert next(iter(bank.items())).provenance.distiller == "scripted/a"
+
+
+@pytest.mark.parametrize(
+    ("given", "contraster", "selector"),
+    [
+        (["agent"], "agent", "agent"),
+        (["agent", "distiller"], "distiller", "agent"),
+        (["agent", "judge"], "agent", "judge"),
+        (["agent", "judge", "distiller", "contraster", "selector"], "contraster", "selector"),
+    ],
+)
+def test_the_contraster_is_played_by_the_distillers_model_and_the_selector_by_the_judges(
+    bank: MemoryBank, given: list[str], contraster: str, selector: str
+) -> None:
+    lms = {role: scripted_lm(openers, model=f"scripted/{role}") for role in given}
+    bones = Backbones(**lms)
+    assert {role: lm.model for role, lm in bones.roles().items() if role in ("contraster", "selector")} == {
+        "contraster": f"scripted/{contraster}",
+        "selector": f"scripted/{selector}",
+    }
+    MaTTS(ReasoningBank(backbones=bones, environments=Doors.make), 2)(task=hall("Ann", 1), bank=bank)
+    asked = {prompt.wants[-1]: role for role, lm in lms.items() for prompt in lm.engine.prompts}
+    assert asked["choice"] == selector
+    assert asked["memory_items"] == contraster
+    assert next(iter(bank.items())).provenance.distiller == f"scripted/{contraster}"
 
 
 def test_without_backbones_the_configured_lm_plays_every_role(bank: MemoryBank) -> None:
@@ -114,6 +139,8 @@ def test_check_names_a_missing_key_and_an_unreachable_server(monkeypatch: pytest
     assert "no key" in found["agent"]
     assert "cannot be reached" in found["judge"]
     assert "no key" in found["distiller"]
+    assert "no key" in found["contraster"]
+    assert "cannot be reached" in found["selector"]
     assert not any("\n" in problem or "not-a-key" in problem for problem in found.values())
 
 
@@ -133,6 +160,23 @@ def test_rollouts_are_distinct_samples_even_with_a_cache() -> None:
         for rollout in (0, 1, 1, 2):
             act(corridor(), Memory(), Corridor.make, rollout)
     assert len(lm.engine.prompts) == 3 * 3  # the repeated rollout came from the cache
+
+
+def test_a_script_learns_which_rollout_it_is_asked_for() -> None:
+    lm = scripted_lm(answers)
+    act = ReasoningBank(environments=Corridor.make).act
+    with dspy.context(lm=lm):
+        for rollout in (0, 1, 2):
+            act(corridor(length=1), Memory(), Corridor.make, rollout)
+    assert [prompt.seed for prompt in lm.engine.prompts] == [None, 1, 2]
+
+
+async def test_a_script_learns_which_rollout_it_is_asked_for_in_asyncio_too() -> None:
+    lm = scripted_lm(answers)
+    act = ReasoningBank(environments=Corridor.make).act
+    with dspy.context(lm=lm):
+        await act.acall(corridor(length=1), Memory(), Corridor.make, 3)
+    assert [prompt.seed for prompt in lm.engine.prompts] == [3]
 
 
 def test_a_model_that_others_pinned_on_a_predictor_is_respected(bank: MemoryBank) -> None:

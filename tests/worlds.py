@@ -1,8 +1,9 @@
-"""A scripted agent that works in the toy environments, for tests of everything above the steps."""
+"""Scripted agents that work in the toy environments, for tests of everything above the steps."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from rb_dspy.backbones import Backbones
@@ -31,11 +32,23 @@ def lock(maker: str, number: int, code: str = "4711") -> Task:
     )
 
 
+def hall(maker: str, number: int, right: str = "blue") -> Task:
+    """Halls of one maker have one right door (``Doors``); the task's text names the maker but never the door."""
+    return Task(
+        id=f"hall/{maker}/{number}",
+        instruction=f"Open the chest in the hall that {maker} built, number {number}.",
+        env="doors",
+        env_args={"right": right},
+        template=maker,
+    )
+
+
 def answers(prompt: Prompt) -> Reply:
     """Plays every role. As agent: walks forward; on a lock, uses the code that a lesson names, else guesses.
 
-    As judge: success where the transcript shows that it worked. As distiller: names the code after a success, and after
-    a failure the hint that failed locks give.
+    As judge: success where the transcript shows that it worked. As selector: the first attempt that worked, else the
+    first. On looking back: confirms what worked. As distiller: names the code after a success, and after a failure the
+    hint that failed locks give. As contraster: names the code that opened a lock in some attempt.
     """
     if "action" in prompt.wants:
         if "valid_actions" in prompt:
@@ -43,8 +56,24 @@ def answers(prompt: Prompt) -> Reply:
         known = re.search(r"the code is (\w+)", prompt["memory"])
         return {"thought": "A lesson tells the code." if known else "I guess.", "action": known[1] if known else "0000"}
     if "label" in prompt.wants:
-        worked = "You are through" in prompt["trajectory"] or "It opens" in prompt["trajectory"]
-        return {"reasons": "The last observation shows it.", "label": "success" if worked else "failure"}
+        return {
+            "reasons": "The last observation shows it.",
+            "label": "success" if worked(prompt["trajectory"]) else "failure",
+        }
+    if "choice" in prompt.wants:
+        found = [number for number, text in enumerate(attempts(prompt["candidates"]), 1) if worked(text)]
+        return {"analysis": "The last observations show it.", "choice": found[0] if found else 1}
+    if "decision" in prompt.wants:
+        good = worked(prompt["trajectory"])
+        return {
+            "findings": "It worked." if good else "It did not work; try another.",
+            "decision": "confirm" if good else "correct",
+        }
+    if "attempts" in prompt:
+        good = [text for text in attempts(prompt["attempts"]) if worked(text)]
+        code = re.search(r"action: (\d+)", "\n".join(good))
+        content = f"For locks of this maker the code is {code[1]}." if code else "Try something else each time."
+        return {"analysis": "Compared.", "memory_items": [item("Do what some did", content, evidence=[1])]}
     code = re.search(r"action: (\d+)", prompt["trajectory"])
     if "why it was judged a success" in prompt.system:
         content = f"For locks of this maker the code is {code[1]}." if code else "Keep going until you are through."
@@ -52,8 +81,56 @@ def answers(prompt: Prompt) -> Reply:
     return {"analysis": "It failed.", "memory_items": [item("Do not guess", "A guess stays shut; look for a lesson.")]}
 
 
-def item(title: str, content: str) -> dict[str, str]:
-    return {"title": title, "description": "When a task is of this kind; not elsewhere.", "content": content}
+def openers(prompt: Prompt) -> Reply:
+    """Plays every role in ``Doors``; a world where no rollout alone teaches what decides, and several do.
+
+    As agent: opens the first door by habit, then one that depends on the rollout; with a lesson that names a door, that
+    one. As distiller and as contraster by one and the same rule: names the door that all attempts opened which worked,
+    and none which failed, where there is exactly one such door; else says something useless.
+    """
+    if "action" in prompt.wants:
+        known = re.search(r"the (\w+) door decides", prompt["memory"])
+        shut = re.findall(r"open the \w+ door", prompt["valid_actions"])
+        action = shut[(prompt.seed or 0) % len(shut)] if prompt.turns else shut[0]
+        if known and f"open the {known[1]} door" in shut:
+            action = f"open the {known[1]} door"
+        return {"thought": "A lesson tells the door." if known else "One of them it must be.", "action": action}
+    if "memory_items" not in prompt.wants:
+        return answers(prompt)
+    several = "attempts" in prompt
+    texts = attempts(prompt["attempts"]) if several else [prompt["trajectory"]]
+    evidence = [n for n, text in enumerate(texts, 1) if worked(text)] or [1] if several else []
+    doors = deciding(texts)
+    if len(doors) == 1:
+        content = f"In halls of this maker the {doors[0]} door decides."
+        found = item("Open the door that decides", content, evidence)
+    else:
+        found = item("Open doors", "Open two doors, then look at the chest.", evidence)
+    return {"analysis": f"It may be: {', '.join(doors) or 'anything'}.", "memory_items": [found]}
+
+
+def worked(transcript: str) -> bool:
+    """Whether a transcript of any of the toy environments ends well."""
+    return any(text in transcript for text in ("You are through", "It opens", "The chest springs open"))
+
+
+def attempts(listed: str) -> list[str]:
+    """The transcripts in what a contraster or a selector reads."""
+    return re.split(r"^=== attempt \d+.* ===\n", listed, flags=re.MULTILINE)[1:]
+
+
+def deciding(transcripts: Sequence[str]) -> list[str]:
+    """The doors that every transcript has which ends well, and none which does not."""
+    doors = [(worked(text), set(re.findall(r"action: open the (\w+) door", text))) for text in transcripts]
+    good = [opened for ended_well, opened in doors if ended_well]
+    bad = [opened for ended_well, opened in doors if not ended_well]
+    return sorted(set.intersection(*good).difference(*bad)) if good else []
+
+
+def item(title: str, content: str, evidence: Sequence[int] = ()) -> dict[str, Any]:
+    made: dict[str, Any] = {"title": title, "content": content}
+    made["description"] = "When a task is of this kind; not elsewhere."
+    return {**made, "evidence": list(evidence)} if evidence else made
 
 
 def backbones(script: Any = answers, **kwargs: Any) -> Backbones:

@@ -18,6 +18,7 @@ import dspy
 import pydantic
 from dspy.adapters.chat_adapter import field_header_pattern as header
 
+from rb_dspy.backbones.chat import ChatAdapter
 from rb_dspy.backbones.gbnf import MAX_LIST, Grammar, alternatives, literal
 
 TEXT_TOKENS = 800
@@ -34,7 +35,7 @@ _ITEM_TOKENS = 24
 _MAX_DEPTH = 6  # how deep a type that holds itself is reckoned with
 
 
-class GrammarAdapter(dspy.ChatAdapter):
+class GrammarAdapter(ChatAdapter):
     """``dspy.ChatAdapter`` that sends a grammar along with every request, to an LM whose engine takes one.
 
     An output field ``action`` is restricted to the strings in the input field ``valid_actions`` (any output, by that
@@ -48,7 +49,7 @@ class GrammarAdapter(dspy.ChatAdapter):
     """
 
     def __init__(self, *, text_tokens: int = TEXT_TOKENS, callbacks: list[Any] | None = None) -> None:
-        super().__init__(callbacks=callbacks, use_json_adapter_fallback=False)
+        super().__init__(callbacks=callbacks)
         self.text_tokens = text_tokens
 
     def _call_preprocess(

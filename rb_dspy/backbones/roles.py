@@ -12,6 +12,7 @@ from typing import Any
 
 import dspy
 
+from rb_dspy.backbones.chat import ChatAdapter
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import BackboneError, ConfigError
 
@@ -139,4 +140,4 @@ def _as_lm(given: Any) -> Any:
 
 
 _NONE = Backbones()
-_CHAT = dspy.ChatAdapter(use_json_adapter_fallback=False)
+_CHAT = ChatAdapter()

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import threading
+
 from rich.console import Console
 from rich.rule import Rule
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.steps.events import Appended, EpisodeStarted, Event, Judged, MemoryRetrieved, StepTaken
-from rb_dspy.stream import RunReport, TaskResult
+from rb_dspy.schema import Outcome, Task
+from rb_dspy.steps.events import (
+    Appended,
+    Checked,
+    EpisodeStarted,
+    Event,
+    Judged,
+    MemoryRetrieved,
+    RolloutLost,
+    Selected,
+    StepTaken,
+)
+from rb_dspy.stream import RunReport, Scaling, TaskResult
 
 LABEL_COLOURS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
 
 
 class Display:
-    """Prints events and results to ``console``; on a terminal also shows what is being waited for."""
+    """Prints events and results to ``console``; on a terminal also shows what is being waited for.
 
-    def __init__(self, console: Console, total: int) -> None:
+    With ``several`` rollouts a task each line says which one it is of, since they come as they happen. Safe to be told
+    from several threads.
+    """
+
+    def __init__(self, console: Console, total: int, *, several: bool = False) -> None:
         self.console = console
         self.total = total
+        self.several = several
         self.number = 0
         self.status: Status | None = None
+        self._lock = threading.RLock()
+        self._task = ""
+        self._first: str | None = None
+        """What this task's environments show first, to every rollout; None before one has."""
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -35,64 +57,120 @@ class Display:
 
     def on_event(self, event: Event) -> None:
         """One thing that happened inside the loop."""
-        if isinstance(event, MemoryRetrieved):
-            self.number += 1
-            title = Text(f"{self.number}/{self.total}  {event.task.id}")
-            self.console.print(Rule(title, align="left", style="dim", characters="─"))
-            self._row("task", Text(short(event.task.instruction, 400)))
-            if event.memory:
-                for match in event.memory.retrieved:
-                    self._row("recalled", Text(f"{match.score:.2f}  from {match.task_id}", "dim"))
-                for item in event.memory.items:
-                    self._row("", Text(f"• {item.title}", "blue"))
-            else:
-                self._row("recalled", Text("nothing", "dim"))
-            self._wait("the agent thinks")
-        elif isinstance(event, EpisodeStarted):
-            if event.observation.strip() not in event.task.instruction:
-                self._row("sees", Text(short(event.observation, 300), "dim"))
-        elif isinstance(event, StepTaken):
-            number = f"step {event.number}"
-            if event.step.thought:
-                self._row(number, Text(short(event.step.thought, 300), "dim"))
-            self._row("" if event.step.thought else number, Text(f"→ {short(event.step.action)}", "cyan"))
-            if event.step.observation:
-                self._row("", Text(short(event.step.observation, 200), "dim"))
-            self._wait("the environment or the judge is next")
-        elif isinstance(event, Judged):
-            colour = LABEL_COLOURS[event.verdict.label]
-            reasons = short(event.verdict.reasons, 300)
-            self._row("verdict", Text.assemble((event.verdict.label, colour), "  ", (reasons, "dim")))
-            self._wait("the distiller thinks")
-        elif isinstance(event, Appended):
-            for n, item in enumerate(event.experience.items):
-                self._row("learned" if n == 0 else "", Text(f"• {item.title}", "blue"))
-                self._row("", Text(f"  {short(item.content, 240)}", "dim"))
-            note = event.experience.note
-            if not event.experience.items:
-                self._row("learned", Text(f"nothing: {note}" if note else "nothing", "dim"))
-            elif note:
-                self._row("", Text(short(note, 240), "dim"))
+        with self._lock:
+            self._heading(event.task)
+            if isinstance(event, MemoryRetrieved):
+                self._recalled(event)
+            elif isinstance(event, EpisodeStarted):
+                self._begun(event)
+            elif isinstance(event, StepTaken):
+                self._step(event)
+            elif isinstance(event, Checked):
+                colour = "green" if event.check.decision == "confirm" else "yellow"
+                told = Text.assemble((event.check.decision, colour), "  ", (short(event.check.findings, 300), "dim"))
+                self._row(self._of(event.rollout, "check"), told)
+                self._wait("the agent goes on")
+            elif isinstance(event, RolloutLost):
+                told = Text.assemble((event.error, "red"), " ", ("(what there is without it counts)", "dim"))
+                self._row(self._of(event.rollout, "lost"), told)
+            elif isinstance(event, Judged):
+                colour = LABEL_COLOURS[event.verdict.label]
+                reasons = short(event.verdict.reasons, 300)
+                told = Text.assemble((event.verdict.label, colour), "  ", (reasons, "dim"))
+                self._row(self._of(event.trajectory.rollout_id, "verdict"), told)
+                self._wait("the others are judged and learned from" if self.several else "the distiller thinks")
+            elif isinstance(event, Selected):
+                told = Text.assemble(f"rollout {event.rollout}", "  ", (short(event.analysis, 300), "dim"))
+                self._row("handed in", told)
+            elif isinstance(event, Appended):
+                self._learned(event)
 
     def on_result(self, result: TaskResult) -> None:
         """One task is over."""
-        if result.error:
-            why = "(neither success nor failure; not learned from)"
-            self._row("broke", Text.assemble((result.error, "red"), " ", (why, "dim")))
-        elif result.prediction is not None:
-            if result.outcome is not None:
-                solved = "[green]solved[/]" if result.outcome.success else "[yellow]not solved[/]"
-                judge = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
-                told = f"{solved}  reward {result.outcome.reward:.2f}  [dim]{judge[result.agreed]}[/]"
-                self._row("truth", Text.from_markup(told))
-            usage = result.usage.values()
-            tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
-            self._row("", Text(f"{sum(used.seconds for used in usage):.1f} s · {tokens:,} tokens", "dim"))
-        self._wait("the next task")
+        with self._lock:
+            self._heading(result.task)
+            if result.error:
+                why = "(neither success nor failure; not learned from)"
+                self._row("broke", Text.assemble((result.error, "red"), " ", (why, "dim")))
+            elif result.prediction is not None:
+                self._truth(result)
+                usage = result.usage.values()
+                tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
+                seconds = f"{sum(used.seconds for used in usage):.1f} s"
+                beside = " of calls, some side by side" if self.several else ""
+                self._row("", Text(f"{seconds}{beside} · {tokens:,} tokens", "dim"))
+            self._wait("the next task")
+
+    def _heading(self, task: Task) -> None:
+        """Begin the block of a task, where this is the first that is heard of it."""
+        if task.id == self._task:
+            return
+        self._task = task.id
+        self._first = None
+        self.number += 1
+        title = Text(f"{self.number}/{self.total}  {task.id}")
+        self.console.print(Rule(title, align="left", style="dim", characters="─"))
+        self._row("task", Text(short(task.instruction, 400)))
+
+    def _recalled(self, event: MemoryRetrieved) -> None:
+        if event.memory:
+            for match in event.memory.retrieved:
+                self._row("recalled", Text(f"{match.score:.2f}  from {match.task_id}", "dim"))
+            for item in event.memory.items:
+                self._row("", Text(f"• {item.title}", "blue"))
+        else:
+            self._row("recalled", Text("nothing", "dim"))
+        self._wait("the agent thinks")
+
+    def _begun(self, event: EpisodeStarted) -> None:
+        shown = event.observation.strip()
+        if self._first is None:
+            self._first, name = shown, "sees"
+            new = "" if shown in event.task.instruction else shown
+        else:
+            name, new = self._of(event.rollout, "sees"), shown.removeprefix(self._first).strip()
+        if new:
+            self._row(name, Text(short(new, 300), "dim"))
+
+    def _step(self, event: StepTaken) -> None:
+        number = self._of(event.rollout, f"step {event.number}")
+        if event.step.thought:
+            self._row(number, Text(short(event.step.thought, 300), "dim"))
+        self._row("" if event.step.thought else number, Text(f"→ {short(event.step.action)}", "cyan"))
+        if event.step.observation:
+            self._row("", Text(short(event.step.observation, 200), "dim"))
+        self._wait("the rollouts go on" if self.several else "the environment or the judge is next")
+
+    def _learned(self, event: Appended) -> None:
+        for n, item in enumerate(event.experience.items):
+            self._row("learned" if n == 0 else "", Text(f"• {item.title}", "blue"))
+            self._row("", Text(f"  {short(item.content, 240)}", "dim"))
+        note = event.experience.note
+        if not event.experience.items:
+            self._row("learned", Text(f"nothing: {note}" if note else "nothing", "dim"))
+        elif note:
+            self._row("", Text(short(note, 240), "dim"))
+
+    def _truth(self, result: TaskResult) -> None:
+        if result.outcome is not None:
+            judge = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
+            told = f"reward {result.outcome.reward:.2f}  [dim]{judge[result.agreed]}[/]"
+            self._row("truth", Text.from_markup(f"{_solved(result.outcome)}  {told}"))
+        if self.several and result.passes:
+            told = " → ".join(map(_solved, result.passes))
+            self._row("", Text.from_markup(f"[dim]pass by pass:[/] {told}"))
+        elif self.several and result.outcomes:
+            by_id = zip((rollout.rollout_id for rollout in result.rollouts), result.outcomes, strict=True)
+            told = ", ".join(f"{id} {_solved(outcome)}" for id, outcome in by_id)
+            self._row("", Text.from_markup(f"[dim]rollouts:[/] {told}"))
+
+    def _of(self, rollout: str, name: str) -> str:
+        """``name``, marked by the rollout where there are several."""
+        return f"{rollout}·{name}" if self.several else name
 
     def _row(self, name: str, text: Text) -> None:
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(width=9, justify="right", style="bold")
+        grid.add_column(width=10 if self.several else 9, justify="right", style="bold")
         grid.add_column(overflow="fold")
         grid.add_row(name, text)
         self.console.print(grid)
@@ -127,6 +205,46 @@ def print_summary(console: Console, report: RunReport) -> None:
             Text(role), calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}"
         )
     console.print(roles)
+    if summary.scaling is not None:
+        _print_scaling(console, summary.scaling)
+
+
+def _print_scaling(console: Console, scaling: Scaling) -> None:
+    """What several rollouts, or passes, gained."""
+    console.print(Rule("scaling", align="left", style="dim"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    last = len(scaling.pass_at)
+    for each in scaling.pass_at:
+        if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
+            continue
+        table.add_row(f"pass@{each.j}", f"{each.rate:.0%} over {each.tasks} {'task' if each.tasks == 1 else 'tasks'}")
+    if scaling.passes is None:
+        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, "tasks, by what was handed in"))
+        table.add_row("oracle", _share(scaling.solvable, scaling.compared, "tasks, by the best rollout"))
+        if scaling.selector_gap is not None:
+            table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
+    else:
+        for name, number in (
+            ("after the first pass", scaling.passes.after_first),
+            ("after the last", scaling.passes.after_last),
+            ("after any", scaling.passes.after_any),
+        ):
+            table.add_row(name, _share(number, scaling.passes.tasks, "tasks, by ground truth"))
+    begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
+    if scaling.passes is not None:
+        table.add_row("passes", begun)
+    else:
+        table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")
+    console.print(table)
+
+
+def _solved(outcome: Outcome | None) -> str:
+    """Markup."""
+    return (
+        "[dim]not known[/]" if outcome is None else "[green]solved[/]" if outcome.success else "[yellow]not solved[/]"
+    )
 
 
 def short(text: str, limit: int = 160) -> str:

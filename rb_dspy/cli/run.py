@@ -1,12 +1,13 @@
-"""``rb-dspy run``: the ReasoningBank program over a stream of tasks."""
+"""``rb-dspy run``: the ReasoningBank program, or MaTTS, over a stream of tasks."""
 
 from __future__ import annotations
 
 import secrets
 import shlex
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.text import Text
@@ -26,8 +27,9 @@ from rb_dspy.cli.common import (
     settings,
 )
 from rb_dspy.cli.display import Display, print_summary
-from rb_dspy.config import RunConfig, Settings
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.config import MattsMode, RunConfig, Settings
+from rb_dspy.errors import ConfigError, InfrastructureError
+from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
@@ -44,11 +46,18 @@ def run(
         int | None, typer.Option("--tasks", "-n", help="How many tasks that the bank has not seen.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Which tasks the stream is made of.")] = None,
+    matts: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="Several rollouts of each task: parallel, sequential, best-of-n, vanilla."),
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="How many rollouts, or passes; with --matts.")] = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Run the program over a stream of tasks, learning from each; a second run goes on where the first ended."""
+    if k is not None and matts is None and settings(config, set_).matts is None:
+        raise ConfigError(f"--k {k} is for test-time scaling; say how with --matts MODE: {_MODES}")
     chosen = settings(
         config,
         set_,
@@ -57,9 +66,11 @@ def run(
         run__seed=seed,
         bank__url=bank,
         bank__scope=scope,
+        matts__mode=_mode(matts),
+        matts__k=k,
     )
     own = as_task(task) if task is not None else None
-    program = ReasoningBank(chosen.program, backbones=Backbones.from_settings(chosen.backbones))
+    program = _program(chosen)
     with MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder) as opened:
         todo = [own] if own is not None else _tasks(chosen.run, opened)
         if not todo:
@@ -68,6 +79,22 @@ def run(
             return
         name = "your task" if own is not None else chosen.run.stream
         _run(program, name, todo, opened, chosen, json_=json_)
+
+
+_MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
+
+
+def _mode(given: str | None) -> str | None:
+    """A mode as the settings call it."""
+    mode = given and given.strip().lower().replace("-", "_")
+    if mode is not None and mode not in get_args(MattsMode):
+        raise ConfigError(f"--matts {given!r}: no such mode; expected one of {_MODES}")
+    return mode
+
+
+def _program(chosen: Settings) -> ReasoningBank | MaTTS:
+    program = ReasoningBank(chosen.program, backbones=Backbones.from_settings(chosen.backbones))
+    return program if chosen.matts is None else MaTTS(program, config=chosen.matts)
 
 
 def _tasks(config: RunConfig, bank: MemoryBank) -> list[Task]:
@@ -82,14 +109,20 @@ def _tasks(config: RunConfig, bank: MemoryBank) -> list[Task]:
 
 
 def _run(
-    program: ReasoningBank, name: str, todo: list[Task], bank: MemoryBank, chosen: Settings, *, json_: bool
+    program: ReasoningBank | MaTTS,
+    name: str,
+    todo: list[Task],
+    bank: MemoryBank,
+    chosen: Settings,
+    *,
+    json_: bool,
 ) -> None:
     """Run, and say what came of it, also when it is interrupted or a language model gives up."""
     report = RunReport(secrets.token_hex(6))
-    display = Display(out, len(todo))
+    display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
     if not json_:
         number = f"  {_counted(len(todo), 'task')}  "
-        out.print(Text.assemble((name, "bold"), number, (_models(program), "dim")))
+        out.print(Text.assemble((name, "bold"), number, _scaled(chosen), (_models(program), "dim")))
         out.print(Text(f"{_place(chosen)} · {_counted(len(bank), 'lesson')} so far", "dim"))
 
     def on_result(result: TaskResult) -> None:
@@ -141,7 +174,18 @@ def _place(chosen: Settings) -> str:
     return f"bank {chosen.bank.url}, scope {chosen.bank.scope}"
 
 
-def _models(program: ReasoningBank) -> str:
+def _scaled(chosen: Settings) -> str:
+    """How every task is scaled; empty where it is not."""
+    matts = chosen.matts
+    if matts is None:
+        return ""
+    refined = matts.mode == "sequential"
+    some = "up to " if (matts.refine.until_confirmed if refined else matts.adaptive.enabled) else ""
+    one, more = ("pass", "passes") if refined else ("rollout", "rollouts")
+    return f"{matts.mode.replace('_', '-')} MaTTS, {some}{matts.k} {one if matts.k == 1 else more} a task  "
+
+
+def _models(program: ReasoningBank | MaTTS) -> str:
     """Who plays what; one name where one model plays every role."""
     played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
     names = set(played.values())
@@ -161,4 +205,32 @@ def _as_json(result: TaskResult) -> dict[str, object]:
         "recalled": [item.id for item in found.memory.items] if found else [],
         "learned": list(found.memory_items) if found else [],
         "usage": result.usage,
+        "scaling": _scaling_as_json(result),
+    }
+
+
+def _scaling_as_json(result: TaskResult) -> dict[str, Any] | None:
+    """The rollouts of a task that was done several times, with ground truth where it is known."""
+    found = result.prediction
+    if found is None or "trajectories" not in found:
+        return None
+    outcomes = result.outcomes or (None,) * len(result.rollouts)
+    return {
+        "handed_in": found.trajectory.rollout_id,
+        "analysis": found.selection.analysis,
+        "votes": found.selection.votes,
+        "launched": found.launched,
+        "saved": found.saved,
+        "lost": [asdict(lost) for lost in found.lost],
+        "rollouts": [
+            {
+                "id": rollout.rollout_id,
+                "answer": rollout.answer,
+                "steps": len(rollout.steps),
+                "verdict": verdict,
+                "outcome": outcome,
+            }
+            for rollout, verdict, outcome in zip(result.rollouts, found.verdicts, outcomes, strict=True)
+        ],
+        "passes": result.passes,
     }

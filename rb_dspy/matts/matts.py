@@ -12,7 +12,7 @@ import pydantic
 from rb_dspy.backbones import Ledger, lm_of, session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
-from rb_dspy.errors import ConfigError, RBError
+from rb_dspy.errors import ConfigError
 from rb_dspy.matts.lessons import Lessons
 from rb_dspy.matts.rollouts import OneRefined, Rollouts, SideBySide
 from rb_dspy.program import ReasoningBank, admitted, note
@@ -99,24 +99,26 @@ class MaTTS(dspy.Module):
         try:
             chosen_from, selection = yield from lessons.learned(ingest, known)
             experience: Experience = yield Do("appending", partial(admitted, ingest))
-            if selection is None or ingest.state.trajectories != chosen_from:
-                selection = yield from lessons.chosen(task, experience.trajectories, experience.verdicts)
-        except RBError as exc:
+            # Those of this call, as ReasoningBank gives them, where the bank had learned from others of their names.
+            trajectories, verdicts = ingest.state.trajectories, ingest.verdicts or experience.verdicts
+            if selection is None or trajectories != chosen_from:
+                selection = yield from lessons.chosen(task, trajectories, verdicts)
+        except Exception as exc:
             yield Do("noting what broke", partial(note, ingest, exc))
             raise
         return dspy.Prediction(
-            answer=experience.trajectories[selection.index].answer,
-            trajectory=experience.trajectories[selection.index],
-            verdict=experience.verdicts[selection.index],
+            answer=trajectories[selection.index].answer,
+            trajectory=trajectories[selection.index],
+            verdict=verdicts[selection.index],
             memory=memory,
             memory_items=experience.items,
             experience=experience,
-            trajectories=experience.trajectories,
-            verdicts=experience.verdicts,
+            trajectories=trajectories,
+            verdicts=verdicts,
             selection=selection,
             lost=tuple(rollouts.lost),
             launched=rollouts.launched,
-            saved=max(0, self.config.k - rollouts.launched),
+            saved=rollouts.saved,
             usage=ledger.usage(),
         )
 

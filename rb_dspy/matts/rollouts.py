@@ -38,14 +38,17 @@ class Rollouts:
     errors: list[Exception] = field(default_factory=list)
     launched: int = 0
     """Rollouts that were begun; of sequential scaling, passes that were made."""
+    saved: int = 0
+    """Rollouts, or passes, that agreement made needless."""
 
     def survivors(self, task: Task) -> Rollouts:
-        """Itself. With nothing to learn from it raises what broke them, preferably what others would meet as well."""
+        """Itself. With nothing to learn from it raises: what broke them, where all say what others would meet as well;
+        else that this task's infrastructure broke.
+        """
         if self.trajectories:
             return self
-        first = next((exc for exc in self.errors if _for_all(exc)), None)
-        if first is not None:
-            raise first
+        if all(_for_all(exc) for exc in self.errors):
+            raise self.errors[0]
         raise InfrastructureError(
             f"task {task.id}: all {len(self.errors)} rollouts broke; the first: {self.errors[0]}"
         ) from self.errors[0]
@@ -79,6 +82,7 @@ class SideBySide:
                     done.trajectories.append(trajectory)
                     done.verdicts.append(verdict)
             done.launched = wave.stop
+        done.saved = self.k - done.launched
         return done.survivors(task)
 
     def _one(
@@ -116,7 +120,9 @@ class OneRefined:
         done.verdicts += [None] * len(refined.trajectories)
         done.launched = refined.passes
         if refined.lost:
-            done.lost.append(Lost(str(len(refined.trajectories)), refined.lost))
+            done.lost.append(Lost(str(refined.broken), refined.lost))
+        else:
+            done.saved = self.k - refined.passes
         return done
 
 

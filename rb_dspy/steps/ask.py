@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Event
@@ -30,6 +30,7 @@ from dspy.utils.exceptions import (
 from rb_dspy.backbones import Meter, adapter_for, lm_of, report
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
 from rb_dspy.schema import RoleUsage
+from rb_dspy.steps.threads import submit
 
 T = TypeVar("T")
 
@@ -123,11 +124,13 @@ class Do:
 
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
-        job = asyncio.ensure_future(asyncio.to_thread(self.run))
+        job = asyncio.wrap_future(submit(self.run))
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
-            await asyncio.wait([job])
+            while not job.done():  # cancelled once more, it waits all the same
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([job])
             raise
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
-from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine
+from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine, Wanted
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 
@@ -59,7 +61,6 @@ class Episode:
 
     def play(self) -> Routine[None]:
         """Turn by turn until the environment ends, or something else does (``StopReason``)."""
-        self._stop = "max_steps"
         for _ in range(self._config.max_steps):
             valid = yield Do("listing the valid actions", self._environment.valid_actions)
             if valid is not None:
@@ -83,6 +84,8 @@ class Episode:
             if done:
                 self._stop = "done"
                 break
+        else:
+            self._stop = "max_steps"
         self._answer = yield Do("reading the answer", self._environment.answer)
 
     def reopened(self, notes: str) -> Routine[bool]:
@@ -121,9 +124,39 @@ class Episode:
         )
 
 
-def opened(task: Task, environments: EnvironmentFactory, rollout: int) -> Do:
-    """Wanted: a fresh environment for a rollout."""
-    return Do("making the environment", lambda: environments(task, str(rollout)))
+def opened(task: Task, environments: EnvironmentFactory, rollout: int) -> Wanted:
+    """Wanted: a fresh environment for a rollout, which whoever asked for it closes."""
+    return _Opening(task, environments, rollout)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    task: Task
+    environments: EnvironmentFactory
+    rollout: int
+
+    def run(self) -> Environment:
+        environment: Environment = self._made([]).run()
+        return environment
+
+    async def arun(self) -> Environment:
+        """``run`` in a thread. When cancelled, what was made meanwhile is closed, since nobody gets it."""
+        made: list[Environment] = []
+        try:
+            environment: Environment = await self._made(made).arun()
+        except asyncio.CancelledError:
+            for orphan in made:
+                with closed(orphan, self.task):
+                    pass
+            raise
+        return environment
+
+    def _made(self, made: list[Environment]) -> Do:
+        def make() -> Environment:
+            made.append(self.environments(self.task, str(self.rollout)))
+            return made[-1]
+
+        return Do("making the environment", make)
 
 
 @contextmanager

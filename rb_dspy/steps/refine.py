@@ -23,12 +23,15 @@ from rb_dspy.steps.view import final_state, view
 
 @dataclass(frozen=True)
 class Refined:
-    """The attempts, oldest first; more than one where an environment could not go on. ``lost``: what broke the last."""
+    """The attempts, oldest first; more than one where an environment could not go on."""
 
     trajectories: tuple[Trajectory, ...]
     passes: int
     """Passes that were made: the first attempt, and checks."""
     lost: str = ""
+    """What broke the last attempt; empty if nothing did."""
+    broken: int = 0
+    """The number of the attempt that broke, of which there may be a trajectory up to that point."""
 
 
 class Refine(dspy.Module):
@@ -68,7 +71,7 @@ class Refine(dspy.Module):
                 if not work.attempts:
                     raise
                 emit(RolloutLost(task, str(work.number), str(exc)))
-                return Refined(tuple(work.attempts), work.passes, str(exc))
+                return Refined(tuple(work.attempts), work.passes, str(exc), work.number)
         return Refined(tuple(work.attempts), work.passes)
 
     def _attempt(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextvars import copy_context
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 
 import dspy
 
-from rb_dspy.steps.ask import Routine, Wanted, adrive, drive, stopping
+from rb_dspy.steps.ask import Routine, Stopped, Wanted, adrive, drive, stopping
+from rb_dspy.steps.threads import submit
 
 Outcome = object
 """What a job gave, or the exception that it raised."""
@@ -67,19 +67,17 @@ class Together:
             return [_outcome(self.jobs[0])]
         stop = Event()
         with _merged(len(self.jobs)) as traces:
-            pool = ThreadPoolExecutor(self.most or len(self.jobs), thread_name_prefix="rb-dspy")
+            turn = Semaphore(self.most or len(self.jobs))
+            futures: list[Future[Outcome]] = []
             try:
-                futures = [
-                    pool.submit(copy_context().run, _job, job, trace, stop)
-                    for job, trace in zip(self.jobs, traces, strict=True)
-                ]
-                wait(futures)
+                futures += [submit(_job, job, trace, stop, turn) for job, trace in zip(self.jobs, traces, strict=True)]
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)  # one that is no Exception: see _outcome
+                for future in done:
+                    future.result()
                 return [future.result() for future in futures]
             except BaseException:
                 stop.set()
                 raise
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)  # all are done, or told to be
 
     async def arun(self) -> list[Outcome]:
         if len(self.jobs) == 1:
@@ -93,7 +91,8 @@ class Together:
                 return list(await asyncio.gather(*tasks))
             except BaseException:
                 for task in tasks:
-                    task.cancel()
+                    if not task.cancelling():  # a second time, and it would not wait for blocking work under way
+                        task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)  # each closes what it holds open
                 raise
 
@@ -106,9 +105,15 @@ def values(outcomes: Sequence[Outcome]) -> list[Any]:
     return list(outcomes)
 
 
-def _job(job: Wanted, trace: list[Any] | None, stop: Event) -> Outcome:
-    with stopping(stop), _tracing(trace):
-        return _outcome(job)
+def _job(job: Wanted, trace: list[Any] | None, stop: Event, turn: Semaphore) -> Outcome:
+    with turn, stopping(stop), _tracing(trace):
+        if stop.is_set():
+            return Stopped("stopped before it began")
+        try:
+            return _outcome(job)
+        except BaseException:
+            stop.set()  # here, since the next job in line may begin before the caller hears of it
+            raise
 
 
 async def _ajob(job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore) -> Outcome:

@@ -1,105 +1,40 @@
-"""Running a program over a stream with one bank, and what came of it."""
+"""Running a program over a stream with one bank."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, Protocol
 
 import dspy
-import pydantic
 
 from rb_dspy.backbones import metered
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.environments import ScoredEnvironments
-from rb_dspy.errors import InfrastructureError, InputError, InvalidVector
-from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Outcome, RoleUsage, Task, Trajectory, Usage
+from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector
+from rb_dspy.matts import MaTTS
+from rb_dspy.protocols import EnvironmentFactory
+from rb_dspy.schema import Task, Trajectory, Usage
+from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.result import TaskResult, rollouts
 from rb_dspy.stream.tasks import TaskStream
 
 
-@dataclass(frozen=True)
-class TaskResult:
-    """One task of a run. ``outcome`` is ground truth, read after the program was done; None where there is none.
+class Program(Protocol):
+    """What can be run over a stream: ``ReasoningBank``, ``MaTTS``, or what behaves like one of them."""
 
-    ``error`` is set instead of ``prediction`` when infrastructure broke: the task is neither success nor failure.
-    """
+    environments: EnvironmentFactory
 
-    task: Task
-    prediction: dspy.Prediction | None = None
-    outcome: Outcome | None = None
-    usage: Usage = field(default_factory=dict)
-    error: str = ""
-    resumed: bool = False
-    """The rollout waited in the bank, since who did it ended before it was learned from; nobody knows its outcome any
-    more."""
+    def __call__(
+        self, *, task: Task, bank: MemoryBank, environments: EnvironmentFactory, run_id: str
+    ) -> dspy.Prediction:
+        """Do the task in these environments, and learn from it."""
+        ...
 
-    @property
-    def agreed(self) -> bool | None:
-        """Whether the judge said what the environment says; None where one of them said nothing."""
-        if self.prediction is None or self.outcome is None or self.prediction.verdict.label == "unknown":
-            return None
-        return bool((self.prediction.verdict.label == "success") == self.outcome.success)
-
-
-class Summary(pydantic.BaseModel):
-    """A run in numbers. Rates are None where there is nothing to count."""
-
-    tasks: int
-    infrastructure_errors: int
-    solved: int
-    """By ground truth."""
-    scored: int
-    """Tasks that have ground truth and no infrastructure error."""
-    judged: int
-    """Of the scored, those with a verdict other than unknown."""
-    agreements: int
-    """Of the judged, those where the judge said what the environment says."""
-    unknown_verdicts: int
-    mean_steps: float | None
-    items: int
-    usage: Usage
-
-    @pydantic.computed_field  # type: ignore[prop-decorator]
-    @property
-    def success_rate(self) -> float | None:
-        """Solved of scored."""
-        return self.solved / self.scored if self.scored else None
-
-    @pydantic.computed_field  # type: ignore[prop-decorator]
-    @property
-    def judge_agreement(self) -> float | None:
-        """Agreements of judged."""
-        return self.agreements / self.judged if self.judged else None
-
-
-@dataclass
-class RunReport:
-    """What came of a run so far."""
-
-    run_id: str
-    results: list[TaskResult] = field(default_factory=list)
-
-    def summary(self) -> Summary:
-        """The run in numbers."""
-        done = [result.prediction for result in self.results if result.prediction is not None]
-        scored = [result for result in self.results if result.prediction is not None and result.outcome is not None]
-        agreed = [result.agreed for result in scored if result.agreed is not None]
-        steps = [len(prediction.trajectory.steps) for prediction in done]
-        return Summary(
-            tasks=len(self.results),
-            infrastructure_errors=sum(bool(result.error) for result in self.results),
-            solved=sum(result.outcome.success for result in scored if result.outcome is not None),
-            scored=len(scored),
-            judged=len(agreed),
-            agreements=sum(agreed),
-            unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
-            mean_steps=sum(steps) / len(steps) if steps else None,
-            items=sum(len(prediction.memory_items) for prediction in done),
-            usage=_total([result.usage for result in self.results]),
-        )
+    def resume(self, ingest: Ingest) -> dspy.Prediction:
+        """Learn from what waits in a bank."""
+        ...
 
 
 MAX_BROKEN_IN_A_ROW = 3
@@ -110,7 +45,7 @@ STALE = timedelta(hours=1)
 
 
 def run_stream(
-    program: ReasoningBank,
+    program: Program,
     stream: TaskStream | Sequence[Task],
     bank: MemoryBank,
     *,
@@ -126,12 +61,14 @@ def run_stream(
     A task whose rollout waits in the bank (``MemoryBank.pending``) is not done again but learned from: with
     ``resume="own"`` a rollout of this run, or one that has waited for ``STALE``, since other runs may be at theirs now;
     with ``"all"`` any, for who names every run anew and knows that no other runs beside it. Where one does, both learn
-    from the rollout, what either has first counts for both, and only the work is done twice.
+    from the rollout, what either has first counts for both, and only the work is done twice. Several rollouts that wait
+    together are for ``MaTTS``, which takes a single one as well; any other program leaves them where they are.
 
     A task that breaks, or that cannot be used, is recorded with its error and the run goes on; so is one whose lessons
     get a vector that cannot be used (``InvalidVector``), whose rollout waits. What would break every task that follows
-    ends the run: ``BackboneError``, any other ``BankError``, and ``InfrastructureError`` when ``MAX_BROKEN_IN_A_ROW``
-    tasks broke. What was done stays in the bank. Raises ``InputError`` for two tasks with one id.
+    ends the run: ``BackboneError``, ``ConfigError``, any other ``BankError``, and ``InfrastructureError`` when
+    ``MAX_BROKEN_IN_A_ROW`` tasks broke. What was done stays in the bank. Raises ``InputError`` for two tasks with one
+    id.
     """
     task_id, times = Counter(task.id for task in stream).most_common(1)[0] if len(stream) else ("", 0)
     if times > 1:
@@ -141,23 +78,26 @@ def run_stream(
     broken = 0
     with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
         for task in stream:
-            if run_id and bank.known(task, Trajectory(task_id=task.id), run_id=run_id) is not None:
+            if _learned_from(bank, task, run_id):
                 continue
-            ingest = _waiting(bank, task, run_id, resume)
-            resumed = ingest is not None
+            ingest = _waiting(program, bank, task, run_id, resume)
             with metered() as ledger:
                 try:
                     if ingest is not None:
                         prediction = program.resume(ingest)
                     else:
                         prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
+                except ConfigError:  # an InputError, but none of this task's
+                    raise
                 except (InfrastructureError, InputError, InvalidVector) as exc:
                     broken += not isinstance(exc, InputError)
-                    result = TaskResult(task, usage=ledger.usage(), error=str(exc), resumed=resumed)
+                    result = TaskResult(task, usage=ledger.usage(), error=str(exc), resumed=ingest is not None)
                 else:
                     broken = 0
-                    outcome = None if resumed else scored.outcome(task.id, prediction.trajectory.rollout_id)
-                    result = TaskResult(task, prediction, outcome, ledger.usage(), resumed=resumed)
+                    if ingest is not None:
+                        result = TaskResult(task, prediction, usage=ledger.usage(), resumed=True)
+                    else:
+                        result = _scored(program, task, prediction, scored, ledger.usage())
             report.results.append(result)
             on_result(result)
             if broken == MAX_BROKEN_IN_A_ROW:
@@ -165,9 +105,28 @@ def run_stream(
     return report
 
 
-def _waiting(bank: MemoryBank, task: Task, run_id: str, resume: Literal["own", "all"]) -> Ingest | None:
-    """The rollout of a task that is to be learned from instead of doing it: this run's before another's."""
-    found = [ingest for ingest in bank.pending() if ingest.task == task and len(ingest.state.trajectories) == 1]
+def _learned_from(bank: MemoryBank, task: Task, run_id: str) -> bool:
+    """Whether this run has learned from the task already, from one rollout or from several.
+
+    The bank knows an attempt by its rollouts, and which of several came to their end nobody knows here. So of several
+    only the newest experience of the task is looked at: what runs at the same time may hide this run's.
+    """
+    if not run_id:
+        return False
+    if bank.known(task, Trajectory(task_id=task.id), run_id=run_id) is not None:
+        return True
+    newest = bank.experience_of(task.id)
+    return newest is not None and newest.run_id == run_id
+
+
+def _waiting(
+    program: Program, bank: MemoryBank, task: Task, run_id: str, resume: Literal["own", "all"]
+) -> Ingest | None:
+    """What is to be learned from instead of doing the task: this run's before another's, of those the newest."""
+    several = isinstance(program, MaTTS)
+    found = [
+        ingest for ingest in bank.pending() if ingest.task == task and (several or len(ingest.state.trajectories) == 1)
+    ]
     own = [ingest for ingest in found if ingest.state.run_id == run_id]
     others = [ingest for ingest in found if resume == "all" or _stale(ingest.state.created_at)]
     return next(iter(own[::-1] + others[::-1]), None)
@@ -178,9 +137,17 @@ def _stale(created_at: str) -> bool:
     return not created_at or datetime.now(UTC) - datetime.fromisoformat(created_at) > STALE
 
 
-def _total(usages: Sequence[Usage]) -> Usage:
-    total: Usage = {}
-    for usage in usages:
-        for role, used in usage.items():
-            total[role] = total.get(role, RoleUsage()) + used
-    return total
+def _scored(
+    program: Program, task: Task, prediction: dspy.Prediction, scored: ScoredEnvironments, usage: Usage
+) -> TaskResult:
+    """A task that was done just now, with the ground truth of every rollout."""
+    ids = [trajectory.rollout_id for trajectory in rollouts(prediction)]
+    refined = isinstance(program, MaTTS) and program.config.mode == "sequential"
+    return TaskResult(
+        task,
+        prediction,
+        scored.outcome(task.id, prediction.trajectory.rollout_id),
+        usage,
+        outcomes=tuple(scored.outcome(task.id, id) for id in ids),
+        passes=tuple(outcome for id in ids for outcome in scored.passes(task.id, id)) if refined else (),
+    )

@@ -1,22 +1,25 @@
-"""Ordered tasks: named streams of the installed environments, and files of tasks."""
+"""Ordered tasks: named streams of the installed environments, files and datasets of tasks, and other orders of them."""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import random
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-
-import pydantic
+from typing import TYPE_CHECKING
 
 from rb_dspy.config import Split
 from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES
-from rb_dspy.errors import InputError, InvalidTask, RBError
+from rb_dspy.errors import InputError
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.schema import Task
+from rb_dspy.stream import data
+
+if TYPE_CHECKING:
+    import datasets
 
 SHARES: dict[str, float] = {"compile": 0.3, "dev": 0.15, "stream": 0.35, "held-out": 0.2}
 """How many of a family's templates each split gets."""
@@ -32,9 +35,13 @@ def stream_names() -> list[str]:
     return sorted([*environment_names(), *PRESETS])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskStream:
-    """Tasks in a fixed order, under a name. Iterable; ``len`` is the number of tasks."""
+    """Tasks in a fixed order, under a name. Iterable; ``len`` is the number of tasks.
+
+    ``to_`` methods write what the ``from_`` method of the same kind reads again as an equal tuple of tasks; they raise
+    ``InputError`` for a stream that could not be read again: one without tasks, or with an id that stands twice.
+    """
 
     name: str
     tasks: tuple[Task, ...]
@@ -44,6 +51,20 @@ class TaskStream:
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+    def __hash__(self) -> int:  # tasks have dicts, and no hash
+        return hash((self.name, tuple(task.id for task in self.tasks)))
+
+    def __repr__(self) -> str:
+        return f"TaskStream({self.name!r}, {len(self)} tasks, {self.digest})"
+
+    @cached_property
+    def digest(self) -> str:
+        """20 hex digits that name the data: order, ids and contents of the tasks, not the stream's name.
+
+        The same in every process and after every format.
+        """
+        return data.digest(self.tasks)
 
     @classmethod
     def named(
@@ -77,28 +98,94 @@ class TaskStream:
         Raises ``InputError`` or ``InvalidTask`` that names the file and the line.
         """
         path = Path(path)
-        tasks: list[Task] = []
-        for number, line in _lines(path):
-            try:
-                fields = json.loads(line)
-                if not isinstance(fields, dict):
-                    raise InputError(f"{path}:{number}: expected a JSON object with 'instruction'")
-                tasks.append(Task.model_validate({"id": f"{path.stem}/{number}", **fields}))
-            except json.JSONDecodeError as exc:
-                raise InputError(f"{path}:{number}: not JSON: {exc.msg}") from None
-            except InvalidTask as exc:
-                raise InvalidTask(f"{path}:{number}: {exc}") from None
-            except pydantic.ValidationError as exc:
-                first = exc.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise InvalidTask(f"{path}:{number}: {where}: {first['msg'].lower()}") from None
-        if not tasks:
-            raise InputError(f"{path}: holds no task; expected one JSON object a line with 'instruction'")
-        task_id, times = Counter(task.id for task in tasks).most_common(1)[0]
-        if times > 1:
-            raise InputError(f"{path}: the task id {task_id!r} stands {times} times; ids must differ")
-        fresh = [task for task in tasks if task.id not in skip]
+        fresh = [task for task in data.read_jsonl(path) if task.id not in skip]
         return cls(path.stem, tuple(fresh[:n]))
+
+    @classmethod
+    def from_parquet(
+        cls, path: str | Path, *, columns: Mapping[str, str] | None = None, name: str | None = None
+    ) -> TaskStream:
+        """Tasks from a Parquet file of ours or of others; see ``from_dataset``.
+
+        The name is that of the stream that was written, or the file's. Raises ``InputError`` or ``InvalidTask`` that
+        names the file and the row.
+        """
+        found, tasks = data.read_parquet(Path(path), columns, name)
+        return cls(found, tuple(tasks))
+
+    @classmethod
+    def from_dataset(
+        cls, dataset: datasets.Dataset, *, columns: Mapping[str, str] | None = None, name: str | None = None
+    ) -> TaskStream:
+        """Tasks from a dataset, one of each row, in order. Nothing is downloaded.
+
+        Without ``columns`` its columns are the fields of ``Task``. A dataset of others says which column holds what,
+        and the rest is not read: ``columns={"instruction": "question", "env_args.answer": "final_answer"}``.
+        ``env_args`` is an object, or one as JSON text. A number in a text field is taken as text, and a cell without a
+        value as the field's default. ``id`` defaults to the name and the row's number from 1; ``name`` to that of the
+        stream or dataset that it comes from. Raises ``InputError`` or ``InvalidTask`` that names the row.
+        """
+        name = name or getattr(getattr(dataset, "info", None), "dataset_name", None) or "dataset"
+        return cls(name, tuple(data.from_dataset(dataset, columns, name)))
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write one JSON object a line; the file is replaced whole or not at all. It holds no stream's name."""
+        data.write_jsonl(self.tasks, Path(path))
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the columns of ``to_dataset``; the file is replaced whole or not at all."""
+        data.write_parquet(self.tasks, self.name, Path(path))
+
+    def to_dataset(self) -> datasets.Dataset:
+        """A ``datasets.Dataset`` with a row for each task: strings all, ``env_args`` as JSON text."""
+        return data.to_dataset(self.tasks, self.name)
+
+    def permuted(self, seed: int) -> TaskStream:
+        """The tasks in an order drawn from ``seed`` and their ids, whatever order they had.
+
+        Two tasks keep their order when others come or go, so that a task left out changes nothing for the rest.
+        """
+        drawn = sorted(self.tasks, key=lambda task: hashlib.sha256(f"{seed}\n{task.id}".encode()).digest())
+        return TaskStream(f"{self.name}/perm{seed}", tuple(drawn))
+
+    def grouped(self) -> TaskStream:
+        """The tasks of each template together, in the order in which the templates come first; others one by one."""
+        first: dict[str, int] = {}
+        places = [
+            position if task.template is None else first.setdefault(task.template, position)
+            for position, task in enumerate(self.tasks)
+        ]
+        order = sorted(range(len(self)), key=places.__getitem__)
+        return TaskStream(f"{self.name}/grouped", tuple(self.tasks[position] for position in order))
+
+    def reversed(self) -> TaskStream:
+        """The last task first."""
+        return TaskStream(f"{self.name}/reversed", self.tasks[::-1])
+
+    def window(self, start: int, size: int) -> TaskStream:
+        """The ``size`` tasks from position ``start`` on, fewer at the end. Raises ``InputError`` where none are."""
+        if not 0 <= start < len(self) or size < 1:
+            raise InputError(
+                f"{self.name}: no window of {size} from {start} on; expected a size of at least 1 and a start below"
+                f" {len(self)}, the number of tasks"
+            )
+        tasks = self.tasks[start : start + size]
+        return TaskStream(f"{self.name}[{start}:{start + len(tasks)}]", tasks)
+
+    def windows(self, size: int, step: int | None = None) -> list[TaskStream]:
+        """Windows at every ``step`` tasks, by default end to end, up to the first that reaches the end of the stream.
+
+        The last may be shorter than ``size``. With ``step`` above ``size``, the tasks between are left out.
+        """
+        step = size if step is None else step
+        if step < 1:
+            raise InputError(f"{self.name}: windows at every {step} tasks; expected a step of at least 1")
+        found: list[TaskStream] = []
+        for start in range(0, len(self), step):
+            found.append(self.window(start, size))
+            if start + size >= len(self):
+                break
+        return found
 
 
 def split_templates(templates: Sequence[str], split: Split, *, shares: dict[str, float] = SHARES) -> list[str]:
@@ -118,17 +205,3 @@ def split_templates(templates: Sequence[str], split: Split, *, shares: dict[str,
             return [template for template in templates if template in chosen]
         start = end
     raise InputError(f"unknown split {split!r}; known: all, {', '.join(shares)}")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, line
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected JSON Lines, one task a line") from None
-    except UnicodeDecodeError as exc:
-        raise InputError(f"{path}: not UTF-8 text ({exc.reason} at byte {exc.start}); save it as UTF-8") from None
-    except OSError as exc:
-        raise RBError(f"{path}: cannot be read: {exc.strerror}") from None

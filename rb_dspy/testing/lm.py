@@ -27,6 +27,7 @@ class Prompt:
     """(role, text) of every message after the system's, oldest first."""
     temperature: float | None = None
     seed: int | None = None
+    """The rollout's number, from 1 on; None for the first rollout, as for roles that have none."""
 
     @property
     def wants(self) -> tuple[str, ...]:
@@ -140,6 +141,17 @@ class AsyncScriptedEngine:
         return self
 
 
+class ScriptedLM(dspy.LM):
+    """A ``dspy.LM`` whose script learns of the rollout, as ``Prompt.seed``: dspy keeps ``rollout_id`` from engines."""
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        return super().__call__(prompt, messages=messages, **_seeded(kwargs))
+
+    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """``__call__`` for asyncio."""
+        return await super().acall(prompt, messages=messages, **_seeded(kwargs))
+
+
 def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 0.0, **kwargs: Any) -> Any:
     """A ``dspy.LM`` that answers with ``script``; ``lm.engine.prompts`` is what it was asked.
 
@@ -147,7 +159,12 @@ def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 
     """
     engine = ScriptedEngine(script, latency=latency)
     options = {"cache": False, "num_retries": 0, **kwargs}
-    return dspy.LM(model, engine=engine, async_engine=AsyncScriptedEngine(engine), **options)
+    return ScriptedLM(model, engine=engine, async_engine=AsyncScriptedEngine(engine), **options)
+
+
+def _seeded(kwargs: dict[str, Any]) -> dict[str, Any]:
+    rollout = kwargs.get("rollout_id")
+    return kwargs if rollout is None or "request" in kwargs else {"seed": rollout, **kwargs}
 
 
 def _read(request: lm15.Request) -> Prompt:

@@ -124,7 +124,7 @@ def test_a_missing_key_is_named_by_backbones_check(
     assert main(["backbones", "check", "--set", "backbones.agent.model=openai/gpt-4o-mini"]) == 4
     printed = capsys.readouterr()
     assert "no key" in printed.out
-    assert "no answer from agent, judge, distiller" in printed.err
+    assert "no answer from agent, judge, distiller, contraster, selector" in printed.err
 
 
 def test_text_that_looks_like_markup_or_lies_beyond_the_first_plane_is_shown_as_it_is(
@@ -187,7 +187,7 @@ def test_backbones_check_shows_what_answered(capsys: pytest.CaptureFixture[str])
     models.get("smollm2-135m")
     assert main(["backbones", "check", "--set", "backbones.agent.model=local/smollm2-135m"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("local/smollm2-135m") == 3
+    assert printed.count("local/smollm2-135m") == 5
 
 
 def test_as_a_program_of_its_own(tmp_path: Path) -> None:

@@ -92,6 +92,28 @@ def test_only_the_first_answer_counts():
     assert environment.outcome().info == {"error": "no answer was given"}
 
 
+def test_an_answer_can_be_replaced_when_the_question_is_opened_again():
+    task = Task(id="q", instruction="What is it?", env_args={"answer": "xyzzy"})
+    told = []
+    for first in ("xyzzy", "plugh"):
+        environment = Question().make(task)
+        environment.reset(task)
+        assert environment.reopen() is None, "there is nothing to replace yet"
+        environment.step(first)
+        told.append(environment.reopen())
+        assert environment.answer() == first
+        assert environment.outcome().success is (first == "xyzzy"), "the answer before counts until there is another"
+        assert environment.step("frotz") == ("Your answer was taken.", True)
+        assert environment.step("xyzzy")[0] == "The question is closed: an answer was given before."
+        assert environment.answer() == "frotz"
+        assert not environment.outcome().success
+    assert told[0] == told[1], "it must not tell whether the answer was right"
+    assert "replaces" in told[0]
+    environment.reopen()
+    environment.reset(task)
+    assert environment.answer() is None
+
+
 def test_an_environment_must_be_reset_first():
     environment = Question().make(Task(id="q", instruction="What?"))
     with pytest.raises(RBError, match="reset"):

@@ -117,6 +117,79 @@ def test_a_rollout_that_is_run_again_replaces_its_outcome_even_by_none():
         assert (outcome.reward if outcome else None) == expected
 
 
+class Again(Toy):
+    """A toy that can be opened again twice: the last word counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = 0
+
+    def reopen(self) -> str | None:
+        self.opened += 1
+        return "again" if self.opened < 3 else None
+
+    def outcome(self) -> Outcome:
+        right = self.said[-1:] == ["yes"]
+        return Outcome(reward=float(right), success=right)
+
+
+def test_what_was_reached_is_kept_each_time_an_episode_is_opened_again():
+    scored = ScoredEnvironments(lambda task, rollout_id: Again())
+    environment = scored(TASK, "0")
+    environment.reset(TASK)
+    for action in ("no", "yes", "no"):
+        environment.step(action)
+        reopened = environment.reopen()
+    assert reopened is None
+    assert scored.passes("t", "0") == ()
+    environment.close()
+
+    assert [outcome.success for outcome in scored.passes("t", "0")] == [False, True, False]
+    assert scored.outcome("t", "0") == scored.passes("t", "0")[-1]
+    assert scored.passes("t", "1") == ()
+
+
+def test_an_environment_that_cannot_be_opened_again_says_so_and_was_done_once():
+    scored = ScoredEnvironments(lambda task, rollout_id: Toy())
+    environment = scored(TASK, "0")
+    environment.reset(TASK)
+    environment.step("yes")
+    assert environment.reopen() is None
+    environment.close()
+
+    assert [outcome.success for outcome in scored.passes("t", "0")] == [True]
+
+
+def test_what_breaks_after_an_episode_was_opened_again_leaves_what_was_reached_before():
+    scored = ScoredEnvironments(lambda task, rollout_id: Again())
+    environment = scored(TASK, "0")
+    environment.reset(TASK)
+    environment.step("yes")
+    assert environment.reopen() == "again"
+    with pytest.raises(OSError, match="wire"):
+        environment.step("crash")
+    environment.close()
+
+    assert scored.passes("t", "0") == (Outcome(reward=1.0, success=True), None)
+    assert scored.outcome("t", "0") is None
+
+
+def test_a_reopening_that_breaks_leaves_no_outcome():
+    class Stuck(Again):
+        def reopen(self) -> str | None:
+            raise OSError("the door is stuck")
+
+    scored = ScoredEnvironments(lambda task, rollout_id: Stuck())
+    environment = scored(TASK, "0")
+    environment.reset(TASK)
+    environment.step("yes")
+    with pytest.raises(OSError, match="stuck"):
+        environment.reopen()
+    environment.close()
+
+    assert scored.passes("t", "0") == (None,)
+
+
 def test_an_outcome_that_cannot_be_read_is_an_error_and_the_environment_is_closed():
     class Broken(Toy):
         def outcome(self) -> Outcome:

@@ -230,12 +230,46 @@ def test_a_lost_game_ends_without_a_word_and_keeps_a_score_in_range():
         while not done:
             observation, done = environment.step(rng.choice(environment.valid_actions()))
         if environment.outcome().info["lost"]:
+            assert environment.reopen() is None
             lost.append((environment.outcome(), observation))
         environment.close()
 
     assert lost
     assert all(0.0 <= outcome.reward < 1.0 and not outcome.success for outcome, _ in lost)
     assert not any("lost" in text or "fail" in text for _, text in lost)
+
+
+def test_a_game_that_is_not_over_goes_on_where_it_is():
+    task = first("twc")[0]
+    actions = FAMILIES["twc"].oracle(task)
+    environment = FAMILIES["twc"].make(task)
+    with pytest.raises(RBError, match="reset"):
+        environment.reopen()
+    environment.reset(task)
+    seen = []
+    for action in actions[:-1]:
+        seen.append((environment.step(action), environment.valid_actions()))
+        valid = environment.valid_actions()
+        assert environment.reopen() == "The game goes on."
+        assert environment.valid_actions() == valid
+    assert seen == watched(task, actions[:-1])[2:]
+    assert environment.outcome().info["steps"] == len(actions) - 1
+    environment.step(actions[-1])
+    assert environment.outcome().success
+    assert environment.reopen() is None
+    environment.close()
+
+
+def test_a_game_that_is_out_of_steps_cannot_go_on():
+    task = first("twc")[0]
+    environment = FAMILIES["twc"].make(task)
+    environment.reset(task)
+    done = False
+    while not done:
+        assert environment.reopen() is not None
+        _, done = environment.step("look around")
+    assert environment.reopen() is None
+    environment.close()
 
 
 def test_an_environment_must_be_reset_first_and_may_be_reset_again():

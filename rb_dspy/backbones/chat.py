@@ -1,0 +1,82 @@
+"""dspy's chat format, byte for byte, without making again in every call what depends on the signature alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import dspy
+from dspy.adapters.utils import format_field_value
+
+T = TypeVar("T")
+
+
+class ChatAdapter(dspy.ChatAdapter):
+    """``dspy.ChatAdapter`` without its JSON fallback: the same messages in about half of the time.
+
+    The system message, the reminder of the output fields and the signature without its history are kept for each
+    signature, and text is put into a message as it stands instead of through a type adapter made for it.
+    """
+
+    def __init__(self, *, callbacks: list[Any] | None = None) -> None:
+        super().__init__(callbacks=callbacks, use_json_adapter_fallback=False)
+
+    def format(self, signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """The messages of a call."""
+        name = super()._get_history_field_name(signature)
+        without = {key: value for key, value in inputs.items() if key != name}
+        messages: list[dict[str, Any]] = super().format(signature, demos, without)
+        if name is not None:
+            plain = _kept(signature, f"without {name}", lambda: signature.delete(name))
+            place = len(messages) - (messages[-1]["role"] == "user")
+            messages[place:place] = self.format_conversation_history(plain, name, dict(inputs))
+        return messages
+
+    def _get_history_field_name(self, signature: Any) -> None:
+        """None: to dspy there is no history, since it would make a signature without it in every call."""
+
+    def format_system_message(self, signature: Any) -> str:
+        """Field descriptions, format, and objective."""
+        make = super().format_system_message
+        return _kept(signature, "system", lambda: make(signature))
+
+    def user_message_output_requirements(self, signature: Any) -> str:
+        """The reminder at the end of a request."""
+        make = super().user_message_output_requirements
+        return _kept(signature, "requirements", lambda: make(signature))
+
+    def format_user_message_content(
+        self, signature: Any, inputs: dict[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False
+    ) -> str:
+        """The input fields that there are."""
+        parts = [prefix]
+        for name, info in signature.input_fields.items():
+            if name in inputs:
+                parts.append(f"[[ ## {name} ## ]]\n{_text(info, inputs[name])}")
+        if main_request:
+            parts.append(self.user_message_output_requirements(signature))
+        return "\n\n".join([*parts, suffix]).strip()
+
+    def format_field_with_value(self, fields_with_values: dict[Any, Any]) -> str:
+        """Fields with their values."""
+        return "\n\n".join(
+            f"[[ ## {field.name} ## ]]\n{_text(field.info, value)}" for field, value in fields_with_values.items()
+        ).strip()
+
+
+_made: WeakKeyDictionary[Any, dict[tuple[str, str], Any]] = WeakKeyDictionary()
+
+
+def _kept(signature: Any, what: str, make: Callable[[], T]) -> T:
+    """What ``make`` gives, made once for each signature and instruction (which may be set on a signature)."""
+    mine = _made.setdefault(signature, {})
+    key = (what, signature.instructions)
+    if key not in mine:
+        mine[key] = make()
+    found: T = mine[key]
+    return found
+
+
+def _text(info: Any, value: Any) -> str:
+    return value if type(value) is str else str(format_field_value(field_info=info, value=value))

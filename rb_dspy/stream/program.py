@@ -1,0 +1,92 @@
+"""What an optimizer sees of a program over a stream: a function of the stream, without memory of earlier calls."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import dspy
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import InputError
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.protocols import Embedder
+from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.run import run_stream
+from rb_dspy.stream.tasks import TaskStream
+
+RUN_ID = "compile"
+"""What every call names its run. The bank that it runs on ends with it, so no two of these ever meet."""
+
+
+class StreamProgram(dspy.Module):
+    """A program over a whole stream, or a window of one, as one call: one ``dspy.Example`` is one stream.
+
+    ``stream_program(stream=stream)`` returns a ``dspy.Prediction`` with ``report`` (``RunReport``, every task in it)
+    and ``score``: tasks solved by ground truth, of all tasks of the stream. A task that broke counts as not solved, and
+    is in the report with its error; nothing but what would break every task (``BackboneError``, ``MissingDependency``)
+    is raised. So a program that breaks on all tasks scores 0: look at ``report.summary().infrastructure_errors``.
+
+    Every call starts from a fresh fork of ``bank``, of ``bank`` in the call where it is given, else from an empty bank
+    in memory with ``embedder`` (None: the default one), and ends it. So a call can be repeated, deep-copied and made
+    from several threads, and a given bank is never written to. The predictors are those of ``program``, by the names
+    ``program.judge.predict`` and so on; neither bank nor embedder is in the saved state.
+    """
+
+    def __init__(
+        self,
+        program: ReasoningBank | MaTTS,
+        bank: MemoryBank | None = None,
+        *,
+        embedder: Embedder | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.program = program
+        self._start = _Start(bank, embedder)
+
+    def forward(self, stream: TaskStream, bank: MemoryBank | None = None) -> dspy.Prediction:
+        """Run the stream. Raises ``InputError`` for one without tasks, or with two tasks of one id."""
+        if not len(stream):
+            raise InputError(f"the stream {stream.name!r} has no tasks; a score needs at least one")
+        ids = [task.id for task in stream]
+        if len(set(ids)) < len(ids):
+            twice = next(id for id in ids if ids.count(id) > 1)
+            raise InputError(f"the task id {twice!r} stands twice in the stream {stream.name!r}; ids must differ")
+        report = RunReport(RUN_ID)
+        with self._start.fresh(bank) as fork:
+            for task in stream:  # one by one: a run of them all would end at the third that breaks in a row
+                done = run_stream(self.program, (task,), fork, run_id=RUN_ID).results
+                if not done:
+                    raise InputError(
+                        f"task {task.id}: {fork!r} has learned from it in a run called {RUN_ID!r}; give a bank without"
+                        " that run"
+                    )
+                report.results += done
+        solved = sum(result.outcome is not None and result.outcome.success for result in report.results)
+        return dspy.Prediction(report=report, score=solved / len(stream))
+
+
+def stream_example(stream: TaskStream) -> Any:
+    """The ``dspy.Example`` that ``StreamProgram`` takes."""
+    return dspy.Example(stream=stream).with_inputs("stream")
+
+
+class _Start:
+    """Where every call begins. One for all copies of a program: neither banks nor embedders may be copied."""
+
+    def __init__(self, bank: MemoryBank | None, embedder: Embedder | str | None) -> None:
+        self._bank = bank
+        self._embedder = embedder
+
+    def fresh(self, bank: MemoryBank | None) -> MemoryBank:
+        """A bank of one's own, to be closed."""
+        base = self._bank if bank is None else bank
+        if base is None:
+            return MemoryBank.open(None, scope=RUN_ID, embedder=self._embedder)
+        return base.fork()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a StreamProgram cannot be pickled, since banks cannot; save the state of its program")

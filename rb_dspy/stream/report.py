@@ -1,0 +1,84 @@
+"""What came of a run, task by task and in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pydantic
+
+from rb_dspy.schema import RoleUsage, Usage
+from rb_dspy.stream.result import TaskResult
+from rb_dspy.stream.scaling import Scaling, scaling
+
+
+class Summary(pydantic.BaseModel):
+    """A run in numbers. Rates are None where there is nothing to count.
+
+    Of several rollouts of a task the one that was handed in counts, but for ``scaling`` and ``usage``.
+    """
+
+    tasks: int
+    infrastructure_errors: int
+    solved: int
+    """By ground truth."""
+    scored: int
+    """Tasks that have ground truth and no infrastructure error."""
+    judged: int
+    """Of the scored, those with a verdict other than unknown."""
+    agreements: int
+    """Of the judged, those where the judge said what the environment says."""
+    unknown_verdicts: int
+    mean_steps: float | None
+    items: int
+    usage: Usage
+    scaling: Scaling | None = None
+    """Test-time scaling; None for a program that is not scaled."""
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def success_rate(self) -> float | None:
+        """Solved of scored."""
+        return self.solved / self.scored if self.scored else None
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def judge_agreement(self) -> float | None:
+        """Agreements of judged."""
+        return self.agreements / self.judged if self.judged else None
+
+
+@dataclass
+class RunReport:
+    """What came of a run so far."""
+
+    run_id: str
+    results: list[TaskResult] = field(default_factory=list)
+
+    def summary(self) -> Summary:
+        """The run in numbers."""
+        done = [result.prediction for result in self.results if result.prediction is not None]
+        scored = [result for result in self.results if result.prediction is not None and result.outcome is not None]
+        agreed = [result.agreed for result in scored if result.agreed is not None]
+        steps = [len(prediction.trajectory.steps) for prediction in done]
+        return Summary(
+            tasks=len(self.results),
+            infrastructure_errors=sum(bool(result.error) for result in self.results),
+            solved=sum(result.outcome.success for result in scored if result.outcome is not None),
+            scored=len(scored),
+            judged=len(agreed),
+            agreements=sum(agreed),
+            unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
+            mean_steps=sum(steps) / len(steps) if steps else None,
+            items=sum(len(prediction.memory_items) for prediction in done),
+            usage=_total([result.usage for result in self.results]),
+            scaling=scaling(self.results),
+        )
+
+
+def _total(usages: Sequence[Usage]) -> Usage:
+    total: Usage = {}
+    for usage in usages:
+        for role, used in usage.items():
+            total[role] = total.get(role, RoleUsage()) + used
+    return total

@@ -1,0 +1,50 @@
+"""What came of one task of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import dspy
+
+from rb_dspy.schema import Outcome, Task, Trajectory, Usage
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task of a run. ``outcome`` is ground truth, read after the program was done; None where there is none.
+
+    ``error`` is set instead of ``prediction`` when infrastructure broke: the task is neither success nor failure.
+    """
+
+    task: Task
+    prediction: dspy.Prediction | None = None
+    outcome: Outcome | None = None
+    """Of the rollout that was handed in."""
+    usage: Usage = field(default_factory=dict)
+    """What all rollouts used together, those that broke too."""
+    error: str = ""
+    resumed: bool = False
+    """The rollout, or rollouts, waited in the bank, since who did the work ended before it was learned from; nobody
+    knows the outcome any more."""
+    outcomes: tuple[Outcome | None, ...] = ()
+    """Of each rollout that came to its end, aligned with ``rollouts``; empty where it was resumed."""
+    passes: tuple[Outcome | None, ...] = ()
+    """Of sequential scaling: what had been reached each time that the work was done or changed, over all attempts."""
+
+    @property
+    def rollouts(self) -> tuple[Trajectory, ...]:
+        """Those that came to their end; empty where the task broke."""
+        return rollouts(self.prediction) if self.prediction is not None else ()
+
+    @property
+    def agreed(self) -> bool | None:
+        """Whether the judge said of what was handed in what the environment says; None where either said nothing."""
+        if self.prediction is None or self.outcome is None or self.prediction.verdict.label == "unknown":
+            return None
+        return bool((self.prediction.verdict.label == "success") == self.outcome.success)
+
+
+def rollouts(prediction: dspy.Prediction) -> tuple[Trajectory, ...]:
+    """All that came to their end; of a program that is not scaled, the one."""
+    found: tuple[Trajectory, ...] = prediction.get("trajectories") or (prediction.trajectory,)
+    return found

@@ -1,0 +1,227 @@
+"""``rb-dspy run --matts``: what is asked for, what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dspy import lm15
+
+from rb_dspy import Backbones, MemoryBank, Task, Trajectory
+from rb_dspy.cli.main import main
+from rb_dspy.plugins import embedder
+from rb_dspy.schema import Step
+from rb_dspy.testing import Prompt, Reply
+from tests.worlds import attempts, backbones, item
+
+TASKS = [
+    {"id": "sum/1", "instruction": "What is three and four?", "env_args": {"answer": "7"}},
+    {"id": "sum/2", "instruction": "What is four and three?", "env_args": {"answer": "7"}},
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, TASKS)))
+
+
+def sums(prompt: Prompt) -> Reply:
+    """Rollout 1 answers right, and so does who has looked at its work; judge and selector know."""
+    if "action" in prompt.wants:
+        right = prompt.seed == 1 or prompt.turns > 0
+        return {"thought": "I count.", "action": "7" if right else f"{8 + (prompt.seed or 0)}"}
+    if "label" in prompt.wants:
+        right = "final answer: 7" in prompt["final_state"]
+        return {"reasons": "Counted again.", "label": "success" if right else "failure"}
+    if "choice" in prompt.wants:
+        right = [n for n, text in enumerate(attempts(prompt["candidates"]), 1) if "final answer: 7" in text]
+        return {"analysis": "One counted right.", "choice": (right or [1])[0]}
+    if "decision" in prompt.wants:
+        right = "final answer: 7" in prompt["final_state"]
+        return {"findings": "Use the fingers [x].", "decision": "confirm" if right else "correct"}
+    return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.", evidence=[1])]}
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> list[Backbones]:
+    """The command's language models are ``sums``; they are kept here once they are made."""
+    return played_by(monkeypatch, sums)
+
+
+def played_by(monkeypatch: pytest.MonkeyPatch, script: Any) -> list[Backbones]:
+    made: list[Backbones] = []
+
+    def from_settings(configs: object) -> Backbones:
+        made.append(backbones(script))
+        return made[-1]
+
+    monkeypatch.setattr(Backbones, "from_settings", from_settings)
+    return made
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
+    given = main(["run", "--stream", "sums.jsonl", *args])
+    printed = capsys.readouterr()
+    assert given == code, printed
+    return printed.out if code == 0 else printed.err
+
+
+def lines(printed: str) -> list[str]:
+    return [" ".join(line.split()) for line in printed.splitlines()]
+
+
+def test_rollouts_side_by_side_are_told_apart(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = lines(run(capsys, "--matts", "parallel", "--k", "3", "-n", "1"))
+    assert shown[0].startswith("sums.jsonl 1 task parallel MaTTS, 3 rollouts a task")
+    assert shown.count("sees The question is given in the task. Your next action is taken as your answer.") == 1
+    for expected in ("0·step 1 I count.", "1·step 1 I count.", "2·step 1 I count."):
+        assert expected in shown
+    for expected in ("0·verdict failure Counted again.", "1·verdict success Counted again."):
+        assert expected in shown
+    assert "handed in rollout 1 One counted right." in shown
+    assert "truth solved reward 1.00 the judge agrees" in shown
+    assert "rollouts: 0 not solved, 1 solved, 2 not solved" in shown
+    for expected in (
+        "pass@1 33% over 1 task",
+        "pass@2 67% over 1 task",
+        "pass@3 100% over 1 task",
+        "best of n 1 of 1 tasks, by what was handed in (100%)",
+        "oracle 1 of 1 tasks, by the best rollout (100%)",
+        "selector's gap 0 points below the oracle",
+        "rollouts 3 begun, 0 lost, 0 saved; 3.0 different ones a task, by their actions",
+    ):
+        assert expected in shown
+    assert any(line.startswith("contraster 1 ") for line in shown)
+
+
+def test_passes_are_shown_with_what_they_found(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = lines(run(capsys, "--matts", "sequential", "-k", "3", "-n", "1"))
+    assert shown[0].startswith("sums.jsonl 1 task sequential MaTTS, 3 passes a task")
+    assert "0·check correct Use the fingers [x]." in shown
+    assert "0·check confirm Use the fingers [x]." in shown
+    assert "0·step 2 I count." in shown
+    assert "pass by pass: not solved → solved" in shown
+    for expected in (
+        "after the first pass 0 of 1 tasks, by ground truth (0%)",
+        "after the last 1 of 1 tasks, by ground truth (100%)",
+        "after any 1 of 1 tasks, by ground truth (100%)",
+        "passes 3 begun, 0 lost, 0 saved",
+    ):
+        assert expected in shown
+    assert not any(line.startswith(("pass@", "best of n")) for line in shown)
+
+
+def test_one_rollout_a_task_is_shown_as_ever(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = lines(run(capsys))
+    assert shown[0] == "sums.jsonl 2 tasks scripted/lm"
+    assert shown.count("step 1 I count.") == 2
+    assert not any("·step" in line or "scaling" in line or "MaTTS" in line for line in shown)
+    assert [line for line in shown if line.startswith(("1/2", "2/2"))][1].startswith("2/2 sum/2")
+
+
+def test_json_has_every_rollout_and_the_new_numbers(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, last = map(json.loads, run(capsys, "--matts", "best-of-n", "--k", "2", "--json").splitlines())
+    found = first["scaling"]
+    assert (found["handed_in"], found["analysis"], found["votes"]) == ("1", "One counted right.", [0, 1])
+    assert (found["launched"], found["saved"], found["lost"], found["passes"]) == (2, 0, [], [])
+    assert [(each["id"], each["answer"], each["steps"]) for each in found["rollouts"]] == [("0", "8", 1), ("1", "7", 1)]
+    assert [each["verdict"]["label"] for each in found["rollouts"]] == ["failure", "success"]
+    assert [each["outcome"]["success"] for each in found["rollouts"]] == [False, True]
+    assert second["outcome"]["success"]
+    summary = last["summary"]["scaling"]
+    assert [(each["j"], each["rate"], each["tasks"]) for each in summary["pass_at"]] == [(1, 0.5, 2), (2, 1.0, 2)]
+    assert (summary["best_of_n"], summary["oracle"], summary["selector_gap"]) == (1.0, 1.0, 0.0)
+    assert last["summary"]["usage"]["selector"]["calls"] == 2
+    (one, _) = map(json.loads, run(capsys, "--json", "--scope", "other", "-n", "1").splitlines())
+    assert one["scaling"] is None
+
+
+def test_a_rollout_that_broke_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and prompt.seed == 2:
+            raise lm15.ServerError("overloaded [/x]")
+        return sums(prompt)
+
+    played_by(monkeypatch, script)
+    shown = lines(run(capsys, "--matts", "parallel", "--k", "3", "-n", "1"))
+    (lost,) = [line for line in shown if line.startswith("2·lost")]
+    assert "overloaded [/x]" in lost
+    assert "rollouts: 0 not solved, 1 solved" in shown
+    assert any(line.startswith("rollouts 3 begun, 1 lost, 0 saved") for line in shown)
+    Path("rb-bank.sqlite").unlink()
+    (first, _) = map(json.loads, run(capsys, "--matts", "parallel", "--k", "3", "-n", "1", "--json").splitlines())
+    (lost,) = first["scaling"]["lost"]
+    assert lost["rollout_id"] == "2"
+    assert "overloaded" in lost["error"]
+
+
+def test_many_rollouts_do_not_fill_the_screen(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = lines(run(capsys, "--matts", "parallel", "--k", "11", "-n", "1"))
+    assert "10·step 1 I count." in shown
+    assert [line.split()[0] for line in shown if line.startswith("pass@")] == [
+        *("pass@1", "pass@2", "pass@3", "pass@4", "pass@5", "pass@8", "pass@11")
+    ]
+
+
+def test_settings_choose_scaling_and_options_win(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rb.toml").write_text('[matts]\nmode = "sequential"\nk = 2\n[matts.refine]\nuntil_confirmed = true\n')
+    for args, expected in (
+        ([], "sequential MaTTS, up to 2 passes a task"),
+        (["--k", "1"], "sequential MaTTS, up to 1 pass a task"),
+        (["--set", "matts.k=4"], "sequential MaTTS, up to 4 passes a task"),
+        (["--matts", "vanilla", "--set", "matts.k=4"], "vanilla MaTTS, 4 rollouts a task"),
+        (["--matts", "best_of_n"], "best-of-n MaTTS, 2 rollouts a task"),
+        (["--matts", "parallel", "--set", "matts.adaptive.enabled=true"], "parallel MaTTS, up to 2 rollouts a task"),
+    ):
+        shown = run(capsys, *args, "-n", "1", "--scope", " ".join(args) or "none")
+        assert expected in shown, args
+    Path("rb.toml").unlink()
+    assert "parallel MaTTS, 3 rollouts a task" in run(capsys, "--matts", "Parallel", "-n", "1", "--scope", "three")
+    assert "parallel MaTTS, 2 rollouts" in run(capsys, "--set", "matts.k=2", "-n", "1", "--scope", "two")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--k", "4"], "--k 4 is for test-time scaling; say how with --matts MODE: parallel, sequential, best-of-n"),
+        (
+            ["--matts", "chess"],
+            "--matts 'chess': no such mode; expected one of parallel, sequential, best-of-n, vanilla",
+        ),
+        (["--matts", ""], "--matts '': no such mode"),
+        (["--matts", "parallel", "--k", "0"], "matts.k = 0"),
+        (["--matts", "parallel", "--k", "65"], "matts.k = 65"),
+        (["--set", "matts.kk=3"], "unknown key 'matts.kk'; did you mean 'k'"),
+        (["--matts", "parallel", "--set", "program.act.temperature=0"], "temperature 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str], args: list[str], message: str
+) -> None:
+    told = run(capsys, *args, code=2)
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_rollouts_that_waited_have_a_heading_of_their_own(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [Task.model_validate(task) for task in TASKS]
+    rollouts = [
+        Trajectory(task_id="sum/2", rollout_id=str(n), steps=(Step(action=said),), answer=said)
+        for n, said in enumerate("87")
+    ]
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        bank.ingest(tasks[1], rollouts, run_id="before")
+    shown = lines(run(capsys, "--matts", "parallel"))
+    place = next(n for n, line in enumerate(shown) if line.startswith("2/2 sum/2"))
+    assert shown[place + 1] == "task What is four and three?"
+    assert any("1·verdict success" in line for line in shown[place:])
+    assert not any("step 1" in line for line in shown[place:])
+    assert [line for line in shown if line.startswith("rollouts 3 begun")]

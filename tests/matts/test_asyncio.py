@@ -1,0 +1,150 @@
+"""For asyncio MaTTS does the same, and a call that is cancelled leaves nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.config import MattsConfig, MattsMode
+from rb_dspy.testing import Prompt, Reply
+from rb_dspy.testing.embedder import HashEmbedder
+from tests.matts.helpers import MODES, House, Script, booth_task, role_of, scaled, slow_lm
+
+EXTRAS: list[dict[str, Any]] = [
+    {},
+    {"contrast": {"labels": True}, "select": {"verdicts": True, "agreement": True, "orders": 3}},
+    {"adaptive": {"enabled": True}, "refine": {"until_confirmed": True}},
+    {"at_once": 1},
+]
+
+
+def _told(done: dspy.Prediction) -> dict[str, Any]:
+    """All that a prediction says, less times, ids and the bank's clock."""
+    return {
+        "answer": done.answer,
+        "trajectories": [t.model_dump(exclude={"usage"}) for t in done.trajectories],
+        "chosen": done.trajectory.rollout_id,
+        "verdicts": done.verdicts,
+        "verdict": done.verdict,
+        "items": [(item.title, item.content, item.polarity) for item in done.memory_items],
+        "note": done.experience.note,
+        "selection": done.selection,
+        "lost": done.lost,
+        "counts": (done.launched, done.saved),
+        "calls": {role: used.calls for role, used in done.usage.items()},
+    }
+
+
+@pytest.mark.parametrize("reopens", [False, True], ids=["fresh", "reopened"])
+@pytest.mark.parametrize("extra", EXTRAS, ids=["plain", "all told", "adaptive", "one by one"])
+@pytest.mark.parametrize("mode", MODES)
+async def test_asyncio_gives_what_threads_give(mode: MattsMode, extra: dict[str, Any], reopens: bool) -> None:
+    def checker(prompt: Prompt) -> Reply:
+        return {"findings": "Say it again.", "decision": "confirm" if "earlier_checks" in prompt else "correct"}
+
+    script = Script({"1": "right", "3": "right"}, roles={"checker": checker})
+    told = []
+    for asynchronous in (False, True):
+        house = House(steps=2, reopens=reopens, faults={"2": ("step 1", ValueError)})
+        run = scaled(script, house, config=MattsConfig.model_validate({"k": 4, "mode": mode, **extra}))
+        with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank:
+            first = await run.acall(task=booth_task(1), bank=bank) if asynchronous else run(booth_task(1), bank)
+            second = await run.acall(task=booth_task(2), bank=bank) if asynchronous else run(booth_task(2), bank)
+            told.append((_told(first), _told(second), [item.content for item in bank.items()]))
+        assert house.closed == [1] * len(house.made)
+    assert told[0] == told[1]
+
+
+async def test_calls_at_once_keep_their_rollouts_and_their_usage_apart() -> None:
+    run = scaled(slow_lm(Script(), lambda prompt: 0.002), House(steps=2), k=3)
+    banks = [MemoryBank.open(None, scope="t", embedder=HashEmbedder()) for _ in range(4)]
+    done = await asyncio.gather(*(run.acall(task=booth_task(n), bank=bank) for n, bank in enumerate(banks)))
+    for number, one in enumerate(done):
+        assert {trajectory.task_id for trajectory in one.trajectories} == {f"booth/{number}"}
+        assert (one.usage["agent"].calls, one.usage["judge"].calls) == (6, 3)
+
+
+class _Gate(House):
+    """Holds every rollout at one place until it is let through; ``reached`` tells that one is there."""
+
+    def __init__(self, place: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def hold(self) -> None:
+        self.reached.set()
+        if not self.opened.wait(5):
+            raise TimeoutError("nobody let me through")
+
+    def breaks(self, rollout: str, where: str) -> None:
+        if where == self.place:
+            self.hold()
+
+
+PLACES = pytest.mark.parametrize("place", ["factory", "reset", "step 0", "step 1", "answer"])
+
+
+@PLACES
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+async def test_the_event_loop_goes_on_while_an_environment_takes_its_time(
+    bank: MemoryBank, mode: MattsMode, place: str
+) -> None:
+    house = _Gate(place, steps=2)
+    job = asyncio.ensure_future(scaled(house=house, k=3, mode=mode).acall(task=booth_task(), bank=bank))
+    assert await asyncio.to_thread(house.reached.wait, 5)
+    house.opened.set()  # by the event loop, for which the environment waits
+    assert (await job).lost == ()
+
+
+@pytest.mark.parametrize("at_once", [None, 1])
+@PLACES
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+async def test_a_call_that_is_cancelled_closes_what_it_opened(
+    bank: MemoryBank, mode: MattsMode, place: str, at_once: int | None
+) -> None:
+    house = _Gate(place, steps=2)
+    run = scaled(house=house, config=MattsConfig(k=3, mode=mode, at_once=at_once))
+    job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank))
+    assert await asyncio.to_thread(house.reached.wait, 5)
+    job.cancel()
+    await asyncio.sleep(0.01)
+    assert not job.done()  # nothing is closed under a step that is under way
+    house.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert house.made
+    assert house.closed == [1] * len(house.made)
+    if at_once or mode == "sequential":
+        assert len(house.made) == 1
+    assert (bank.pending(), bank.experiences()) == ([], [])
+
+
+@pytest.mark.parametrize("role", ["agent", "judge", "contraster", "selector"])
+async def test_a_call_that_is_cancelled_while_a_model_thinks_keeps_what_there_is(bank: MemoryBank, role: str) -> None:
+    thinking = asyncio.Event()
+
+    def delay(prompt: Prompt) -> float:
+        if role_of(prompt) == role:
+            thinking.set()
+            return 30.0
+        return 0.0
+
+    house = House()
+    run = scaled(slow_lm(Script(), delay), house, k=3)
+    job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank))
+    await asyncio.wait_for(thinking.wait(), 5)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(job, 5)
+    assert house.closed == [1] * 3
+    assert len(bank.pending()) == (role != "agent")
+    if role != "agent":
+        again = scaled(k=3)
+        assert again.resume(*bank.pending()).launched == 3

@@ -1,0 +1,233 @@
+"""Several things at once: outcomes in order, in the caller's context, and nobody costs another anything."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.steps.ask import Do, Routine
+from rb_dspy.steps.wanted import Call, Sub, Together, values
+
+BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
+
+
+async def outcomes(jobs: Any, asynchronous: bool, most: int | None = None) -> list[Any]:
+    together = Together(jobs, most)
+    return await together.arun() if asynchronous else together.run()
+
+
+def late(seconds: float, result: Any = None) -> Do:
+    def function() -> Any:
+        time.sleep(seconds)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    return Do("waiting", function)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A job that may raise anything, which a ``Do`` would translate."""
+
+    error: BaseException
+    after: float = 0.0
+
+    def run(self) -> None:
+        time.sleep(self.after)
+        raise self.error
+
+    async def arun(self) -> None:
+        raise self.error
+
+
+@BOTH
+@pytest.mark.parametrize("most", [None, 1, 2])
+async def test_outcomes_are_in_the_order_of_the_jobs(asynchronous: bool, most: int | None) -> None:
+    jobs = [late(0.01 * (4 - n), n) for n in range(4)]
+    assert await outcomes(jobs, asynchronous, most) == [0, 1, 2, 3]
+
+
+@BOTH
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("error", [InputError("bad"), ZeroDivisionError("a bug"), dspy.LMError("down")], ids=repr)
+async def test_what_a_job_raises_is_its_outcome(asynchronous: bool, count: int, error: Exception) -> None:
+    found = await outcomes([Raw(error), *[late(0.0, n) for n in range(1, count)]], asynchronous)
+    assert found[0] is error
+    assert found[1:] == list(range(1, count))
+    with pytest.raises(type(error)):
+        values(found)
+
+
+def test_values_raises_what_the_first_that_failed_raised() -> None:
+    assert values([1, None, "x"]) == [1, None, "x"]
+    with pytest.raises(InputError, match="one"):
+        values([1, InputError("one"), InfrastructureError("two")])
+
+
+@BOTH
+async def test_jobs_run_in_the_callers_context_and_leave_none_of_theirs(asynchronous: bool) -> None:
+    def look(number: int) -> tuple[str, Any]:
+        seen = MARK.get(), dspy.settings.get("rb_dspy_test", None)
+        MARK.set(f"of {number}")
+        return seen
+
+    token = MARK.set("the caller's")
+    try:
+        with dspy.context(rb_dspy_test="set"):
+            found = await outcomes([Do("looking", partial(look, n)) for n in range(3)], asynchronous)
+        assert found == [("the caller's", "set")] * 3
+        assert MARK.get() == "the caller's"
+    finally:
+        MARK.reset(token)
+
+
+def test_one_job_needs_no_thread() -> None:
+    assert Together([Do("looking", threading.get_ident)]).run() == [threading.get_ident()]
+    two = Together([Do("looking", threading.get_ident)] * 2).run()
+    assert threading.get_ident() not in two
+
+
+@BOTH
+async def test_no_more_jobs_are_under_way_than_allowed(asynchronous: bool) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def count() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+
+    await outcomes([Do("counting", count)] * 6, asynchronous, most=2)
+    assert most <= 2
+    barrier = threading.Barrier(4)
+    assert sorted(await outcomes([Do("meeting", partial(barrier.wait, 5))] * 4, asynchronous)) == [0, 1, 2, 3]
+
+
+def _steps(log: list[int], pause: float) -> Routine[int]:
+    for number in range(200):
+        yield Do("a step", partial(time.sleep, pause))
+        log.append(number)
+    return len(log)
+
+
+@BOTH
+def test_an_interrupt_is_raised_at_once_and_ends_the_others_before_their_next_step(asynchronous: bool) -> None:
+    log: list[int] = []
+    jobs = [Sub(lambda: _steps(log, 0.01)), Sub(lambda: _steps(log, 0.01)), Raw(KeyboardInterrupt())]
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(outcomes(jobs, asynchronous))
+    assert time.monotonic() - started < 1
+    time.sleep(0.03)
+    seen = len(log)
+    time.sleep(0.05)
+    assert len(log) == seen
+
+
+def _busy(log: list[int]) -> Routine[None]:
+    for number in range(50):  # without ever letting another thread have its turn
+        yield Do("a step", partial(log.append, number))
+
+
+def test_an_interrupt_waits_for_no_thread_that_blocks() -> None:
+    over, waited = threading.Event(), []
+    blocking = Do("waiting", lambda: waited.append(over.wait(5)))
+    with pytest.raises(KeyboardInterrupt):
+        Together([blocking, Raw(KeyboardInterrupt())]).run()
+    assert waited == []
+    over.set()
+
+
+@BOTH
+def test_jobs_that_had_not_begun_never_do(asynchronous: bool) -> None:
+    log: list[int] = []
+    jobs = [Raw(KeyboardInterrupt(), after=0.05), *[Sub(lambda: _busy(log))] * 3]  # by then all are in line
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(outcomes(jobs, asynchronous, most=1))
+    time.sleep(0.02)
+    assert log == []
+
+
+@BOTH
+async def test_routines_nest(asynchronous: bool) -> None:
+    def inner(number: int) -> Routine[int]:
+        doubled = yield late(0.0, 2 * number)
+        return int(doubled)
+
+    def outer() -> Routine[int]:
+        found = yield Together([Sub(partial(inner, n)) for n in range(3)])
+        return sum(values(found))
+
+    assert await outcomes([Sub(outer), Sub(outer)], asynchronous) == [6, 6]
+
+
+@BOTH
+async def test_a_routine_is_closed_when_what_it_wants_breaks(asynchronous: bool) -> None:
+    closed: list[int] = []
+
+    def holding(number: int) -> Routine[None]:
+        try:
+            yield Raw(KeyError("a bug"))
+        finally:
+            closed.append(number)
+
+    found = await outcomes([Sub(partial(holding, n)) for n in range(3)], asynchronous)
+    assert [type(one) for one in found] == [KeyError] * 3
+    assert sorted(closed) == [0, 1, 2]
+
+
+class _Named(dspy.Module):
+    """A module that notes its calls in dspy's trace, as a predictor would."""
+
+    def forward(self, name: str, pause: float) -> str:
+        time.sleep(pause)
+        dspy.settings.trace.append(name)
+        return name
+
+    async def aforward(self, name: str, pause: float) -> str:
+        await asyncio.sleep(pause)
+        dspy.settings.trace.append(name)
+        return name
+
+
+@BOTH
+async def test_the_trace_is_handed_on_job_by_job(asynchronous: bool) -> None:
+    module = _Named()
+
+    def twice(name: str, pause: float) -> Routine[str]:
+        yield Call(module, (f"{name}1", pause))
+        return str((yield Call(module, (f"{name}2", pause))))
+
+    jobs = [Sub(partial(twice, name, 0.02 - 0.009 * n)) for n, name in enumerate("abc")]
+    with dspy.context(trace=["before"]):
+        assert await outcomes(jobs, asynchronous) == ["a2", "b2", "c2"]
+        assert dspy.settings.trace == ["before", "a1", "a2", "b1", "b2", "c1", "c2"]
+
+
+async def test_cancelling_waits_for_blocking_work_and_starts_no_more() -> None:
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        time.sleep(0.05)
+        done.append(number)
+
+    job = asyncio.ensure_future(Together([Do("working", partial(work, n)) for n in range(4)], 2).arun())
+    await asyncio.sleep(0.02)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert sorted(done) == [0, 1]

@@ -1,0 +1,320 @@
+"""Streams as JSON Lines, Parquet and datasets: what goes out comes back, and what cannot be read is named."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rb_dspy import Task, TaskStream
+from rb_dspy.errors import InputError, InvalidTask, RBError
+from rb_dspy.schema import hidden_characters
+
+_text = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20).filter(
+    lambda text: bool(text.strip()) and not hidden_characters(text)
+)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+_tasks = st.builds(
+    Task,
+    id=_text,
+    instruction=_text,
+    env=st.text(),
+    env_args=st.dictionaries(st.text(), _json, max_size=3),
+    domain=st.text(),
+    template=st.none() | st.text(),
+)
+_streams = st.builds(
+    TaskStream, name=_text, tasks=st.lists(_tasks, min_size=1, max_size=5, unique_by=lambda task: task.id).map(tuple)
+)
+
+
+def _through_jsonl(stream: TaskStream, folder: Path) -> TaskStream:
+    stream.to_jsonl(folder / "x.jsonl")
+    return TaskStream.from_jsonl(folder / "x.jsonl")
+
+
+def _through_parquet(stream: TaskStream, folder: Path) -> TaskStream:
+    stream.to_parquet(folder / "x.parquet")
+    return TaskStream.from_parquet(folder / "x.parquet")
+
+
+def _through_dataset(stream: TaskStream, folder: Path) -> TaskStream:
+    return TaskStream.from_dataset(stream.to_dataset())
+
+
+_THROUGH = {"jsonl": _through_jsonl, "parquet": _through_parquet, "dataset": _through_dataset}
+
+
+def _exact(stream: TaskStream) -> list[str]:
+    """Types and the order of keys too: to Python 1, 1.0 and True are equal."""
+    return [json.dumps(task.model_dump()) for task in stream]
+
+
+@pytest.mark.parametrize("through", _THROUGH.values(), ids=_THROUGH)
+@given(stream=_streams)
+@settings(max_examples=60, deadline=None)
+def test_what_goes_out_comes_back(through: Callable[[TaskStream, Path], TaskStream], stream: TaskStream) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        back = through(stream, Path(folder))
+        assert os.listdir(folder) in ([], ["x.jsonl"], ["x.parquet"])
+    assert _exact(back) == _exact(stream)
+    assert back.tasks == stream.tasks
+    assert back.digest == stream.digest
+    assert back.name == ("x" if through is _through_jsonl else stream.name)
+
+
+@pytest.mark.parametrize("through", _THROUGH.values(), ids=_THROUGH)
+def test_odd_arguments_come_back(through: Callable[[TaskStream, Path], TaskStream], tmp_path: Path) -> None:
+    args: dict[str, Any] = {"half": "\ud800", "nan": float("nan"), "big": 2**70, "line": "a\u2028b\r\n"}
+    stream = TaskStream("x", (Task(id="a", instruction="Do\r\nit", env_args=args), Task(id="b", instruction="Ωmega")))
+    assert _exact(through(stream, tmp_path)) == _exact(stream)
+
+
+@pytest.mark.parametrize("write", [TaskStream.to_jsonl, TaskStream.to_parquet])
+def test_what_could_not_be_read_again_is_not_written(write: Callable[[TaskStream, Path], None], tmp_path: Path) -> None:
+    task = Task(id="a", instruction="Do it")
+    file = tmp_path / "old"
+    file.write_text("old")
+    big = task.model_copy(update={"env_args": {"n": 10**5000}})
+    for tasks, message in (((), "without tasks"), ((task, task), "'a' stands 2 times"), ((big,), "task 'a': no JSON")):
+        with pytest.raises(InputError, match=message):
+            write(TaskStream("x", tasks), file)
+        with pytest.raises(InputError, match=message):
+            TaskStream("x", tasks).to_dataset()
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert file.read_text() == "old"
+    with pytest.raises(InputError, match="a folder"):
+        write(TaskStream("x", (task,)), tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        write(TaskStream("x", (task,)), tmp_path / "none" / "x")
+    with pytest.raises(RBError, match="cannot be written"):
+        write(TaskStream("x", (task,)), tmp_path / ("x" * 300))
+    write(TaskStream("x", (task,)), file)
+    assert file.read_bytes() != b"old"
+
+
+@pytest.mark.parametrize("write", [TaskStream.to_jsonl, TaskStream.to_parquet])
+def test_a_full_disk_leaves_what_was_there(
+    write: Callable[[TaskStream, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "old"
+    file.write_text("old")
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(RBError, match="cannot be written: No space left on device"):
+        write(TaskStream("x", (Task(id="a", instruction="Do it"),)), file)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert file.read_text() == "old"
+
+
+def test_text_that_no_column_can_hold_is_named(tmp_path: Path) -> None:
+    stream = TaskStream("x", (Task(id="a", instruction="Do it", domain="\ud800"),))
+    with pytest.raises(InputError, match="task 'a': its domain holds half a character"):
+        stream.to_dataset()
+    with pytest.raises(InputError, match="task 'a': its domain holds half a character"):
+        stream.to_parquet(tmp_path / "x.parquet")
+    assert _through_jsonl(stream, tmp_path).tasks == stream.tasks
+
+
+def test_a_dataset_declares_its_features() -> None:
+    stream = TaskStream("mine", (Task(id="a", instruction="Do it", env_args={"n": [1]}),))
+    dataset = stream.to_dataset()
+    names = ["id", "instruction", "env", "env_args", "domain", "template"]
+    assert dataset.features == datasets.Features({name: datasets.Value("string") for name in names})
+    assert dataset[0]["env_args"] == '{"n":[1]}'
+    assert TaskStream.from_dataset(dataset, name="other").name == "other"
+    assert TaskStream.from_dataset(dataset.select([0])).name == "mine"
+
+
+def test_parquet_of_a_dataset_is_read_too(tmp_path: Path) -> None:
+    stream = TaskStream("mine", (Task(id="a", instruction="Do it", env_args={"n": [1]}, template="t"),))
+    stream.to_dataset().to_parquet(tmp_path / "y.parquet")
+    back = TaskStream.from_parquet(tmp_path / "y.parquet")
+    assert (back.name, back.tasks) == ("y", stream.tasks)
+
+
+_FOREIGN = {
+    "question": ["What is 2+2?", "Who wrote Emma?"],
+    "gold": [4, None],
+    "kind": [7, 8],
+    "meta": [{"a": 1}, {"a": 2}],
+    "text": ['{"answer": "4"}', "[1]"],
+}
+
+
+def _from_rows(rows: dict[str, list[Any]], folder: Path, columns: dict[str, str] | None) -> list[TaskStream]:
+    dataset = datasets.Dataset.from_dict(rows)
+    dataset.to_parquet(folder / "quiz.parquet")
+    return [
+        TaskStream.from_dataset(dataset, columns=columns, name="quiz"),
+        TaskStream.from_dataset(dataset.with_format("numpy"), columns=columns, name="quiz"),
+        TaskStream.from_parquet(folder / "quiz.parquet", columns=columns),
+    ]
+
+
+def test_columns_of_others_are_mapped(tmp_path: Path) -> None:
+    columns = {"instruction": "question", "template": "kind", "env_args.answer": "gold", "env_args.meta": "meta"}
+    for stream in _from_rows(_FOREIGN, tmp_path, columns):
+        assert stream.tasks == (
+            Task(id="quiz/1", instruction="What is 2+2?", template="7", env_args={"answer": 4, "meta": {"a": 1}}),
+            Task(id="quiz/2", instruction="Who wrote Emma?", template="8", env_args={"meta": {"a": 2}}),
+        )
+    for stream in _from_rows(_FOREIGN, tmp_path, {"instruction": "question", "id": "kind", "env_args": "meta"}):
+        assert [(task.id, task.env_args) for task in stream] == [("7", {"a": 1}), ("8", {"a": 2})]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (None, "'question' is no field of a task; columns: 'question', 'gold'"),
+        ({}, "says nothing of 'instruction'"),
+        ({"instruction": "q"}, "no column 'q' for 'instruction'; columns: 'question'"),
+        ({"instruction": "question", "answer": "gold"}, "'answer' is no field of a task"),
+        ({"instruction": "question", "domain.x": "gold"}, "'domain.x' is no field of a task"),
+        ({"instruction": "question", "env_args": "meta", "env_args.a": "gold"}, "in place of env_args"),
+        ({"instruction": "gold"}, "row 2: instruction: field required"),
+        ({"instruction": "meta"}, "row 1: instruction: input should be a valid string"),
+        ({"instruction": "question", "env_args": "question"}, "row 1: env_args: not JSON"),
+        ({"instruction": "question", "env_args": "text"}, "row 2: env_args: input should be a valid dictionary"),
+        ({"instruction": "question", "id": "same"}, "the task id 's' stands 2 times"),
+        ({"instruction": "empty"}, "row 2: the instruction is empty"),
+    ],
+)
+def test_bad_tables_are_named_with_their_row(tmp_path: Path, columns: dict[str, str] | None, message: str) -> None:
+    dataset = datasets.Dataset.from_dict(_FOREIGN | {"same": ["s", "s"], "empty": ["Do it", " "]})
+    dataset.to_parquet(tmp_path / "quiz.parquet")
+    reads: list[Callable[[], TaskStream]] = [
+        lambda: TaskStream.from_dataset(dataset, columns=columns, name="quiz"),
+        lambda: TaskStream.from_parquet(tmp_path / "quiz.parquet", columns=columns),
+    ]
+    for read in reads:
+        with pytest.raises(InputError) as caught:
+            read()
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert "quiz" in str(caught.value) or "columns" in str(caught.value)
+    assert (": row " in message) == issubclass(caught.type, InvalidTask) or message.startswith("row")
+
+
+def _marked(mark: bytes) -> bytes:
+    """A Parquet file with other words about itself than ours."""
+    schema = pa.schema([("instruction", pa.string())], metadata={b"rb_dspy.tasks": mark})
+    file = io.BytesIO()
+    pq.write_table(pa.table({"instruction": ["Do it"]}, schema=schema), file)
+    return file.getvalue()
+
+
+def test_what_is_no_table_is_named(tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_dict({"instruction": ["Do it"]})
+    for wrong, message in (
+        (datasets.DatasetDict({"train": rows, "test": rows}), "choose one of its splits: 'train', 'test'"),
+        (rows.to_iterable_dataset(), "a IterableDataset; expected a datasets.Dataset"),
+        ([{"instruction": "Do it"}], "a list; expected a datasets.Dataset"),
+        (rows.select([]), "holds no task"),
+    ):
+        with pytest.raises(InputError, match=message):
+            TaskStream.from_dataset(wrong)
+    whole = tmp_path / "whole.parquet"
+    TaskStream.from_dataset(rows).to_parquet(whole)
+    data = whole.read_bytes()
+    for content, message in (
+        (b"hello, there, this is no table", "not a Parquet file"),
+        (b"", "not a Parquet file"),
+        (data[: len(data) // 2], "not a Parquet file"),
+        (data.replace(b"Do it", b"Do at"), "not a Parquet file, or a damaged one"),
+        (_marked(b'{"version": 2, "name": "x"}'), "version 2 of the format; expected at most 1"),
+        (_marked(b"[]"), "its metadata 'rb_dspy.tasks' cannot be read"),
+    ):
+        file = tmp_path / "bad.parquet"
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=message) as caught:
+            TaskStream.from_parquet(file)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="no such file"):
+        TaskStream.from_parquet(tmp_path / "none.parquet")
+    with pytest.raises(RBError, match="cannot be read: Is a directory"):
+        TaskStream.from_parquet(tmp_path)
+
+
+def test_lines_that_cannot_be_parsed_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    for line in ('{"instruction": "x", "env_args": ' + "[" * 100_000 + "]" * 100_000 + "}", f'{{"n": {"1" * 5000}}}'):
+        file.write_text(line)
+        with pytest.raises(InputError, match=r"x.jsonl:1: JSON that cannot be read"):
+            TaskStream.from_jsonl(file)
+    file.write_bytes(b'\xef\xbb\xbf{"instruction": "With a byte-order mark"}\n')
+    assert len(TaskStream.from_jsonl(file)) == 1
+
+
+def test_the_digest_names_order_ids_and_contents() -> None:
+    one = Task(id="a", instruction="Do it", env_args={"x": 1, "y": 2})
+    two = Task(id="b", instruction="Do that", template="t")
+    digest = TaskStream("s", (one, two)).digest
+    assert digest == "b9368153b28fd1e3d1a1"
+    assert TaskStream("other name", (one, two)).digest == digest
+    swapped = one.model_copy(update={"env_args": {"y": 2, "x": 1}})
+    assert TaskStream("s", (swapped, two)).digest == digest
+    changes: list[dict[str, Any]] = [
+        {"id": "c"},
+        {"instruction": "Do it."},
+        {"env": "twc"},
+        {"env_args": {"x": 1, "y": 3}},
+        {"domain": "d"},
+        {"template": ""},
+    ]
+    streams = [(two, one), (one,), (one, two, two), *((one.model_copy(update=change), two) for change in changes)]
+    assert len({TaskStream("s", tasks).digest for tasks in streams} | {digest}) == len(streams) + 1
+
+
+def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
+    stream = TaskStream("s", (Task(id="ä", instruction="Do it", env_args={"b": {"z": 1, "a": 0.1}, "a": "é"}),))
+    stream.to_jsonl(tmp_path / "s.jsonl")
+    code = f"from rb_dspy import TaskStream; print(TaskStream.from_jsonl({str(tmp_path / 's.jsonl')!r}).digest)"
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+    )
+    assert other.stdout.split() == [stream.digest]
+
+
+def test_a_stream_is_a_value() -> None:
+    stream = TaskStream("s", tuple(Task(id=str(n), instruction=f"Do {n}" * 500) for n in range(50)))
+    assert repr(stream) == f"TaskStream('s', 50 tasks, {stream.digest})"
+    assert copy.deepcopy(stream) == stream == pickle.loads(pickle.dumps(stream))
+    assert len({stream, copy.deepcopy(stream), TaskStream("t", stream.tasks)}) == 2
+
+
+def test_datasets_is_imported_when_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text('{"instruction": "Do it"}')
+    code = (
+        "import sys; from rb_dspy.stream import tasks;"
+        f" tasks.TaskStream.from_jsonl({str(tmp_path / 's.jsonl')!r}).to_jsonl({str(tmp_path / 't.jsonl')!r});"
+        " print([name for name in ('datasets',) if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert run.stdout.strip() == "[]"
