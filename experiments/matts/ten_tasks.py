@@ -55,7 +55,7 @@ def main() -> None:
     options.add_argument("--model", default="local/qwen2.5-coder-1.5b")
     options.add_argument("--modes", default="parallel,sequential", help="comma-separated")
     options.add_argument("--templates", default=",".join(TEMPLATES), help="families, comma-separated")
-    options.add_argument("--tokens", type=int, default=400, help="cap of one turn of the agent; the others in proportion")
+    options.add_argument("--tokens", type=int, default=400, help="cap of a turn of the agent; others in proportion")
     options.add_argument("--threads", type=int, help="CPU threads of the model; default: as many as there are cores")
     options.add_argument("--out", type=Path, help="write all results to this JSON file, after every task")
     chosen = options.parse_args()
