@@ -39,12 +39,12 @@ class ChatAdapter(dspy.ChatAdapter):
     def format_system_message(self, signature: Any) -> str:
         """Field descriptions, format, and objective."""
         make = super().format_system_message
-        return _kept(signature, "system", lambda: make(signature))
+        return _kept(signature, "system", lambda: str(make(signature)))
 
     def user_message_output_requirements(self, signature: Any) -> str:
         """The reminder at the end of a request."""
         make = super().user_message_output_requirements
-        return _kept(signature, "requirements", lambda: make(signature))
+        return _kept(signature, "requirements", lambda: str(make(signature)))
 
     def format_user_message_content(
         self, signature: Any, inputs: dict[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False

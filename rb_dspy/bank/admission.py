@@ -65,15 +65,21 @@ def admit(scope: str, draft: ExperienceDraft, *, id: str | None = None, created_
 
 def new_item(scope: str, draft: MemoryDraft, id: str | None = None) -> NewItem:
     """A draft as an item: its id is a hash of scope and text, unless it has one already."""
-    texts = [visible(draft.title), visible(draft.description), visible(draft.content)]
-    digest = text_digest(*texts)
-    return NewItem(id or f"m{_digest('item', scope, digest)}", digest, *texts)
+    title, description, content = visible(draft.title), visible(draft.description), visible(draft.content)
+    digest = text_digest(title, description, content)
+    usual = usual_id(scope, digest)
+    return NewItem(id or usual, digest, title, description, content, apart=id is not None and id != usual)
+
+
+def usual_id(scope: str, digest: str) -> str:
+    """The id of an item with this text, unless it was edited, or its usual id was taken by one that was."""
+    return "m" + _hash(f'["item",{_quoted(scope)},{_quoted(digest)}]')
 
 
 def text_digest(title: str, description: str, content: str) -> str:
     """What tells whether an item's text is the one that was stored."""
     said = f'["text",{_quoted(title)},{_quoted(description)},{_quoted(content)}]'  # JSON, in half the time
-    return hashlib.sha256(said.encode("ascii")).hexdigest()[:_DIGITS]
+    return _hash(said)
 
 
 def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
@@ -94,7 +100,7 @@ def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_
     else:
         ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
         attempt = [trajectory.model_dump(exclude={"usage"}) for trajectory in ordered]
-    return f"e{_digest('experience', scope, attempt, task.id, rollouts)}"
+    return "e" + _hash(_json(("experience", scope, attempt, task.id, rollouts)))
 
 
 def overall(verdicts: Sequence[Verdict]) -> Label:
@@ -108,5 +114,5 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(_json(parts).encode("ascii")).hexdigest()[:_DIGITS]
+def _hash(said: str) -> str:
+    return hashlib.sha256(said.encode("ascii")).hexdigest()[:_DIGITS]

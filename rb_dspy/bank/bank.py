@@ -459,15 +459,12 @@ class MemoryBank:
 
     def _append(self, draft: ExperienceDraft) -> Experience:
         new = admit(self.scope, draft)
-        if new.id not in self._store.have(self.scope, [new.id]):
-            return self._stored([new])[0]
-        known = self._store.experience(self.scope, new.id)
-        if known is None:
-            raise InputError(
-                f"{self._location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed"
-                " since; append it under another run_id"
-            )
-        return known
+        try:  # whether it is known is not asked before: the writer finds out anyway, and most are new
+            return self._stored([new], refuse_removed=True)[0]
+        except Exception:  # what an embedder raises can be anything, and what is known needs none
+            if new.id not in self._store.have(self.scope, [new.id]):
+                raise
+            return self._stored([replace(new, items=())], refuse_removed=True)[0]
 
     def _append_all(self, admitted: Iterable[NewExperience]) -> list[Experience]:
         ahead, stored, more = iter(admitted), list[Experience](), True
@@ -481,10 +478,10 @@ class MemoryBank:
             more = len(page) == _PAGE
         return stored
 
-    def _stored(self, page: list[NewExperience]) -> list[Experience]:
+    def _stored(self, page: list[NewExperience], *, refuse_removed: bool = False) -> list[Experience]:
         def done(embedder: Embedder) -> list[Experience]:
-            whose = embedder.id, embedder.dimension
-            return self._store.append(self.scope, with_vectors(page, embedder), embedder=whose)
+            whose, made = (embedder.id, embedder.dimension), with_vectors(page, embedder)
+            return self._store.append(self.scope, made, embedder=whose, refuse_removed=refuse_removed)
 
         return self._settled(done)
 

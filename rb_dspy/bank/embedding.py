@@ -14,8 +14,8 @@ from rb_dspy.protocols import Embedder, Vectors
 
 _SMALLEST = 1e-6
 
-_UNIT = 1e-6
-"""What rounding to float32 does to the length of a unit row; such rows are used as they are."""
+_LEAST, _MOST = (1 - 1e-6) ** 2, (1 + 1e-6) ** 2
+"""Squared lengths of unit rows, as far as rounding to float32 changes them; such rows are used as they are."""
 
 
 def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
@@ -36,9 +36,10 @@ def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
             f"embedder {embedder.id}: gave an array of shape {rows.shape}; expected {(len(texts), dimension)}"
         )
     with np.errstate(over="ignore"):  # too large to square is too large to use: refused as infinite
-        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    if rows.dtype == np.float32 and (np.abs(lengths - 1) < _UNIT).all():
+        squares = np.vecdot(rows, rows)
+    if rows.dtype == np.float32 and all(_LEAST < square < _MOST for square in squares.tolist()):
         return rows
+    lengths = np.sqrt(squares)
     for row in np.flatnonzero(~(np.isfinite(lengths) & (lengths > _SMALLEST))).tolist():
         kind = "zero" if np.isfinite(lengths[row]) else "NaN or infinite"
         raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}; nothing was stored")

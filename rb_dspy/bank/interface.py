@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
@@ -56,6 +56,8 @@ class NewItem:
     title: str
     description: str
     content: str
+    apart: bool = field(default=False, compare=False)
+    """Whether ``id`` is another than the hash of scope and text: one that was edited, or came from another scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +219,16 @@ class BankStore(Protocol):
     # What is written
 
     def append(
-        self, scope: str, batch: Sequence[NewExperience], *, embedder: tuple[str, int] | None = None
+        self,
+        scope: str,
+        batch: Sequence[NewExperience],
+        *,
+        embedder: tuple[str, int] | None = None,
+        refuse_removed: bool = False,
     ) -> list[Experience]:
         """Store experiences; an id that is there already gives what is stored under it, or was, when it has ended.
 
+        With ``refuse_removed`` one that has ended raises ``InputError`` (``removed_since``) and nothing is stored.
         An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new one gets
         its id (of several, the earliest's); where one has its id but another text (it was edited), an id of its own.
         ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
@@ -411,6 +419,14 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
     if STAGES.index(new.stage) > STAGES.index(kept.stage):
         return new
     return kept.model_copy(update={"error": new.error}) if new.stage == kept.stage else kept
+
+
+def removed_since(location: str, new: NewExperience) -> InputError:
+    """What ``append`` raises with ``refuse_removed``."""
+    return InputError(
+        f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
+        " under another run_id"
+    )
 
 
 def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:

@@ -21,6 +21,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as _text
 from typing import Any
 
 import pydantic
@@ -97,7 +98,12 @@ def append_content(
     payload: bytes,
 ) -> bytes:
     """``content_of_append`` from what is stored. ``items``: id and digest of each item as it was born, in order."""
-    said = _json([id, run_id, distiller, origin, label, polarity, shown, items])
+    try:  # what ``_json`` gives, in half the time
+        before = ",".join([_text(one) for one in (id, run_id, distiller, origin, label, polarity)])
+        listed = ",".join([f"[{_text(item)},{_text(digest)}]" for item, digest in items])
+        said = f"[{before},[{','.join([_text(item) for item in shown])}],[{listed}]]"
+    except TypeError:  # a damaged cell, which is to be another digest and no error
+        said = _json([id, run_id, distiller, origin, label, polarity, shown, items])
     return hashlib.sha256(said.encode("ascii") + b"\n" + payload).digest()
 
 
@@ -118,5 +124,8 @@ def entry_hash(
     previous: bytes, seq: int, kind: ChangeKind, subject: str, note: str, created_at: str, content: bytes
 ) -> bytes:
     """Hash of an entry after ``previous``, which is empty for the first: 32 bytes. ``BankStore.digest`` is its hex."""
-    entry = _json([seq, kind, subject, note, created_at, content.hex()])
+    try:  # as in ``append_content``
+        entry = f'[{seq},{_text(kind)},{_text(subject)},{_text(note)},{_text(created_at)},"{content.hex()}"]'
+    except TypeError:
+        entry = _json([seq, kind, subject, note, created_at, content.hex()])
     return hashlib.sha256(previous + entry.encode("ascii")).digest()

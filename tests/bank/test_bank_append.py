@@ -2,14 +2,16 @@
 
 import copy
 import pickle
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.interface import BankStats
-from rb_dspy.errors import InputError, StorageError
-from rb_dspy.schema import Experience, MemoryDraft, MemoryItem, Step, Trajectory, Verdict
+from rb_dspy.errors import CorruptBank, InputError, StorageError
+from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, MemoryItem, Step, Task, Trajectory, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 
@@ -184,7 +186,7 @@ def test_stats(bank: MemoryBank) -> None:
         "removed": 0,
         "embedder": "hash-64",
         "dimension": 64,
-        "schema_version": 0 if "memory" in repr(bank) else 2,
+        "schema_version": 0 if "memory" in repr(bank) else 3,
     }
 
 
@@ -258,3 +260,42 @@ def test_items_are_memory_items(bank: MemoryBank) -> None:
     add(bank, lessons=3)
     assert all(isinstance(item, MemoryItem) for item in bank.items())
     assert [item.seq for item in bank.items()] == [2, 3, 4]
+
+
+def drafts(numbers: range) -> Iterator[ExperienceDraft]:
+    for number in numbers:
+        task = Task(id=f"t{number}", instruction=f"solve {number}")
+        yield ExperienceDraft(
+            task=task,
+            trajectories=(Trajectory(task_id=task.id),),
+            verdicts=(Verdict(label="success"),),
+            drafts=(MemoryDraft(title=f"On {number}", content="Do it."),),
+            run_id="r",
+        )
+
+
+def test_pages_that_were_stored_before_an_error_stay(bank: MemoryBank) -> None:
+    def broken() -> Iterator[ExperienceDraft]:
+        yield from drafts(range(1_100))
+        raise KeyError("the file ends here")
+
+    with pytest.raises(KeyError):
+        bank.append_many(broken())
+    assert len(bank) == 1_000
+    stored = bank.append_many(drafts(range(1_100)))
+    assert [experience.task.id for experience in stored] == [f"t{number}" for number in range(1_100)]
+    assert stored == bank.experiences()
+
+
+def test_nothing_follows_a_page_that_could_not_be_stored(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        bank.append_many(drafts(range(1)))
+        raw = sqlite3.connect(tmp_path / "bank.sqlite")
+        # The second page holds one that is known and cannot be read any more.
+        raw.execute("UPDATE experiences SET payload = x'00'")
+        raw.commit()
+        raw.close()
+        many = [*drafts(range(1, 501)), *drafts(range(700)), *drafts(range(1_200, 1_900))]
+        with pytest.raises(CorruptBank, match=r"experience e\w+ is damaged"):
+            bank.append_many(many)
+        assert len(bank) == 501

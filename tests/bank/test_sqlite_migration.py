@@ -1,4 +1,4 @@
-"""Files of the first schema: what they hold is kept, what they were stays beside them, nothing is done by halves."""
+"""Files of earlier schemas: what they hold is kept, what they were stays beside them, nothing is done by halves."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import SchemaTooNew, StorageError
 from rb_dspy.schema import Step, Task, Trajectory, Verdict
 from tests.bank.helpers import start
-from tests.bank.store_cases import DIMENSION, embed, vector
+from tests.bank.store_cases import DIMENSION, embed, lesson, new, vector
 
 TEXTS = ("Read first", "when a page is long", "Read the whole page.")
 
@@ -283,7 +283,7 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     database.execute("PRAGMA user_version = 99")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(SchemaTooNew, match=r"bank schema 99; this one knows 2"):
+    with pytest.raises(SchemaTooNew, match=r"bank schema 99; this one knows 3"):
         SqliteStore(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -299,3 +299,61 @@ def test_migrations_make_the_tables_that_queries_use(tmp_path: Path, old: Path) 
         made = {name: {column["name"] for column in found.get_columns(name)} for name in found.get_table_names()}
         engine.dispose()
         assert made == expected
+
+
+def second(path: Path) -> dict[str, str]:
+    """A file as the second version of the library wrote it, with an item that was edited; ids of its items by title."""
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    for scope in ("s", "other"):
+        store.add_scope(scope)
+        store.append(scope, [new("e1", "a", "b", scope=scope)])
+    edited = store.items("s")[0].id
+    store.edit("s", edited, lesson("z", id=edited), vector("z"), note="")
+    store.append("s", [new("e2", "a")])  # whose usual id was taken
+    found = {item.title: item.id for item in store.items("s")}
+    store.close()
+    database = sqlite3.connect(path)
+    database.executescript(
+        """CREATE TABLE old (
+            key INTEGER PRIMARY KEY, scope_id INTEGER NOT NULL, id TEXT NOT NULL, ended INTEGER,
+            experience INTEGER NOT NULL REFERENCES experiences (key), digest TEXT NOT NULL, title TEXT NOT NULL,
+            description TEXT NOT NULL, content TEXT NOT NULL);
+        INSERT INTO old SELECT key, scope_id, id, ended, experience, digest, title, description, content FROM items;
+        DROP TABLE items;
+        ALTER TABLE old RENAME TO items;
+        CREATE INDEX items_of_id ON items (scope_id, id, ended);
+        CREATE INDEX items_of_text ON items (scope_id, digest, ended);
+        CREATE INDEX items_of_experience ON items (experience, ended);
+        PRAGMA user_version = 2;"""
+    )
+    database.close()
+    return found
+
+
+def test_items_of_the_second_schema_are_still_found_by_their_texts(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    ids = second(path)
+    assert sorted(ids) == ["On a", "On b", "On z"]
+    assert lesson("a").id == ids["On z"] != ids["On a"]
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    digests = {title: lesson(title[-1]).digest for title in ids}
+    assert store.items_with("s", list(digests.values())) == {digests[title]: id for title, id in ids.items()}
+    (stored,) = store.append("s", [new("e3", "z", "b", "a", "c")])
+    assert [item.id for item in stored.items[:3]] == [ids["On z"], ids["On b"], ids["On a"]]
+    assert [len(item.provenances) for item in stored.items] == [2, 2, 2, 1]
+    assert store.items_with("other", [lesson("a").digest]) == {lesson("a").digest: lesson("a", "other").id}
+    assert list(store.check()) == []
+    store.close()
+    assert (tmp_path / "bank.sqlite.backup-v2").exists()
+
+
+def test_only_texts_under_other_ids_are_indexed(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    ids = second(path)
+    SqliteStore(path).close()
+    database = sqlite3.connect(path)
+    found = database.execute("SELECT scope_id, id, title FROM items WHERE apart = 1 AND ended IS NULL").fetchall()
+    database.close()
+    assert sorted(found) == sorted([(1, ids["On a"], "On a"), (1, ids["On z"], "On z")])

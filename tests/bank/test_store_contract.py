@@ -293,6 +293,17 @@ def test_an_experience_that_was_removed_stays_known(store: BankStore, later: Lat
     assert store.have(SCOPE, []) == set()
 
 
+def test_an_experience_that_was_removed_is_refused_on_request(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a")
+    second = give(store, "e2", "b")
+    take(store, "experience", "e1")
+    store = later(store)
+    with pytest.raises(InputError, match=r"'t' was learned from as e1 and removed since"):
+        store.append(SCOPE, [new("e3", "c"), new("e1", "a")], refuse_removed=True)
+    assert (names(store), store.mark(SCOPE)) == (["e2"], 5)
+    assert store.append(SCOPE, [new("e2", "d")], refuse_removed=True) == [second]
+
+
 def test_the_removal_of_what_is_below_leaves_it_known(store: BankStore, later: Later) -> None:
     first = give(store, "e1", "a", "b")
     store = later(store)

@@ -21,6 +21,7 @@ from rb_dspy.bank.interface import (
     Source,
     Unit,
     further,
+    removed_since,
 )
 from rb_dspy.bank.memory import writes as memory_writes
 from rb_dspy.bank.memory.rows import FOREVER
@@ -104,12 +105,22 @@ class MemoryStore:
     # What is written
 
     def append(
-        self, scope: str, batch: Sequence[NewExperience], *, embedder: tuple[str, int] | None = None
+        self,
+        scope: str,
+        batch: Sequence[NewExperience],
+        *,
+        embedder: tuple[str, int] | None = None,
+        refuse_removed: bool = False,
     ) -> list[Experience]:
         packed = [memory_writes.packed(new) for new in batch]
         with self._lock:
             timeline = self._writing(scope)
             self._check_embedder(embedder)
+            if refuse_removed:
+                known = timeline.have([new.id for new in batch])
+                for new in batch:
+                    if new.id in known and timeline.experience(new.id) is None:
+                        raise removed_since(self.location, new)
             return memory_writes.append(timeline, packed)
 
     def hold(self, ingestion: Ingestion) -> Ingestion:

@@ -1,4 +1,4 @@
-"""Experiences of many callers, stored with one statement for each table."""
+"""Experiences of many callers, stored together in few statements."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.sqlite import failpoints, keys, queries, rows
-from rb_dspy.bank.sqlite.item_queries import items_with
+from rb_dspy.bank.admission import usual_id
+from rb_dspy.bank.interface import removed_since
+from rb_dspy.bank.sqlite import failpoints, queries
+from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Prepared
-from rb_dspy.bank.sqlite.scoped import Scope, State
-from rb_dspy.bank.sqlite.state import Embedder, embedder, refuse_another, scope_row
+from rb_dspy.bank.sqlite.scoped import Scope
+from rb_dspy.bank.sqlite.state import Embedder, refuse_another, scope_state
 from rb_dspy.errors import RBError
 from rb_dspy.schema import Experience
 
@@ -29,6 +31,7 @@ class Append:
     scope: str
     batch: Sequence[Prepared]
     embedder: Embedder
+    refuse_removed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,11 @@ class _Writing:
     """A scope while it is written to."""
 
     scope: Scope
+    embedder: Embedder
     seq: int
     head: bytes
+    waiting: bool
+    """Whether rollouts wait to be learned from."""
     known: set[str] = field(default_factory=set)
     """Ids of experiences that were there before."""
     added: set[str] = field(default_factory=set)
@@ -58,21 +64,31 @@ class _Writing:
     """Ids of items that get another provenance now."""
 
 
+_EXPERIENCE, _ITEM, _TEXT = range(3)
+
+_KNOWN = (
+    f"SELECT {_EXPERIENCE}, e.key, e.id, '' FROM json_each(:ids) AS given CROSS JOIN experiences AS e"
+    " ON e.scope_id = :scope AND e.id = given.value"
+    f" UNION ALL SELECT {_ITEM}, i.key, i.id, i.digest FROM json_each(:items) AS given CROSS JOIN items AS i"
+    " ON i.scope_id = :scope AND i.id = given.value AND i.ended IS NULL"
+    f" UNION ALL SELECT {_TEXT}, i.key, i.id, i.digest FROM json_each(:digests) AS given CROSS JOIN items AS i"
+    " ON i.scope_id = :scope AND i.digest = given.value AND i.apart = 1 AND i.ended IS NULL"
+)
+"""Experiences that there ever were, and items that live: by the ids that go with the texts, and with other ids."""
+
+
 def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[object]:
     """The outcome of each, or the error of ours that it raised; of such a one nothing is stored."""
     scopes: dict[str, _Writing] = {}
     outcomes: list[object] = []
-    into = _Rows()
-    now = embedder(connection)
+    into = Rows()
     for append in appends:
         try:
-            refuse_another(now, append.embedder, append.location)
             if append.scope not in scopes:
                 scopes[append.scope] = _looked_up(connection, append, appends)
             writing = scopes[append.scope]
-            # Read before anything is placed: a damaged one must not leave half a batch behind.
-            given = [each.new.id for each in append.batch]
-            before = {id: queries.ever(connection, writing.scope, id) for id in given if id in writing.known}
+            refuse_another(writing.embedder, append.embedder, append.location)
+            before = _before(connection, writing, append) if writing.known else {}
         except RBError as exc:
             outcomes.append(exc)
         else:
@@ -82,49 +98,65 @@ def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[
     for writing in scopes.values():
         _finish(connection, writing)
     for append, outcome in zip(appends, outcomes, strict=True):
-        if isinstance(outcome, list) and append.scope in scopes:
+        if isinstance(outcome, list):
             _read_shared(connection, scopes[append.scope], append.batch, outcome)
     return outcomes
 
 
 def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence[Append]) -> _Writing:
-    """A scope, and which of the ids that are to be written it has."""
-    id, seq, head = scope_row(connection, append.scope, append.location)
+    """A scope, and what it has of all that is to be written to it."""
+    found = scope_state(connection, append.scope, append.location)
     batch = [each.new for other in appends if other.scope == append.scope for each in other.batch]
-    known = connection.execute(
-        "SELECT e.id FROM json_each(?) AS given CROSS JOIN experiences AS e ON e.scope_id = ? AND e.id = given.value",
-        (json.dumps([new.id for new in batch]), id),
-    )
-    live = connection.execute(
-        "SELECT i.id, i.digest FROM json_each(?) AS given CROSS JOIN items AS i"
-        " ON i.scope_id = ? AND i.id = given.value AND i.ended IS NULL",
-        (json.dumps([item.id for new in batch for item in new.items]), id),
-    )
-    scope = Scope(id, append.scope, append.location)
-    texts = items_with(connection, State(scope, keys.LAST), [item.digest for new in batch for item in new.items])
-    return _Writing(scope, seq, head, {row[0] for row in known}, live=dict(live.fetchall()), texts=texts)
+    items = [item for new in batch for item in new.items]
+    usual = [usual_id(append.scope, item.digest) for item in items if item.apart]
+    given = {
+        "ids": json.dumps([new.id for new in batch]),
+        "items": json.dumps([*[item.id for item in items], *usual]),
+        "digests": json.dumps([item.digest for item in items]),
+    }
+    scope = Scope(found.id, append.scope, append.location)
+    writing = _Writing(scope, found.embedder, found.seq, found.head, found.waiting)
+    known = connection.execute(_KNOWN, {"scope": found.id, **given}).fetchall()
+    # Of several items with one text the earliest comes last, and stays.
+    for what, _, id, digest in sorted(known, key=lambda row: row[1], reverse=True):
+        if what == _EXPERIENCE:
+            writing.known.add(id)
+            continue
+        writing.texts[digest] = id
+        if what == _ITEM:
+            writing.live[id] = digest
+    return writing
 
 
-def _placed(writing: _Writing, each: Prepared, into: _Rows) -> Placed | None:
+def _before(connection: sqlite3.Connection, writing: _Writing, append: Append) -> dict[str, Experience]:
+    """What is stored already, by id. Read before anything is placed: an error must not leave half a batch behind."""
+    known = [each.new for each in append.batch if each.new.id in writing.known]
+    if append.refuse_removed:
+        for new in known:
+            if queries.ended(connection, writing.scope, new.id):
+                raise removed_since(append.location, new)
+    return {new.id: queries.ever(connection, writing.scope, new.id) for new in known}
+
+
+def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
     """Where a new experience is placed; None for one that the same transaction has placed already."""
     new, base = each.new, writing.scope.base
     if new.id in writing.added:
         return None
     writing.added.add(new.id)
-    writing.seq += 1
-    seq, key = writing.seq, base + writing.seq
+    seq, scope_id = writing.seq + 1, writing.scope.id
+    key = base + seq
     success = new.polarity == "success"
     into.experiences.append(
         (
-            *(key, writing.scope.id, new.id, new.task.id, rows.template(new), new.task.instruction, new.label),
+            *(key, scope_id, new.id, new.task.id, each.template, new.task.instruction, new.label),
             *(new.polarity, new.run_id, new.origin, new.distiller, new.note, new.created_at, each.payload),
         )
     )
     if each.vector is not None:
-        into.experience_vectors.append(rows.vector_row(key, each.task, success, each.vector))
+        into.experience_vectors.append((key, each.task, success, *each.vector))
     ids: list[str] = []
-    for item, vector in zip(new.items, each.item_vectors, strict=True):
-        writing.seq += 1
+    for row, (item, vector) in enumerate(zip(new.items, each.item_vectors, strict=True), key + 1):
         id = writing.texts.get(item.digest)
         if id is not None:
             writing.shared.add(id)
@@ -133,13 +165,15 @@ def _placed(writing: _Writing, each: Prepared, into: _Rows) -> Placed | None:
             writing.live[id] = item.digest
             writing.texts[item.digest] = id
         ids.append(id)
-        row = base + writing.seq
-        into.items.append((row, writing.scope.id, id, key, item.digest, item.title, item.description, item.content))
-        into.item_vectors.append(rows.vector_row(row, each.task, success, vector))
+        apart = None if id == item.id and not item.apart else 1
+        into.items.append((row, scope_id, id, key, item.digest, item.title, item.description, item.content, apart))
+        into.item_vectors.append((row, each.task, success, *vector))
+    writing.seq = seq + len(ids)
     into.exposures += [(key, position, item_id) for position, item_id in enumerate(new.shown)]
-    content = journal.content_of_append(new, ids, each.told)
+    usual = ids == [item.id for item in new.items]
+    content = each.content if usual else journal.content_of_append(new, ids, each.told)
     writing.head = journal.entry_hash(writing.head, seq, "append", new.id, new.note, new.created_at, content)
-    into.journal.append((key, writing.head))
+    into.journal.append((key, "append", writing.head))
     return Placed(seq, ids)
 
 
@@ -148,7 +182,7 @@ def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
     id = writing.scope.id
     if writing.added:
         connection.execute("UPDATE scopes SET seq = ?, head = ? WHERE id = ?", (writing.seq, writing.head, id))
-    if connection.execute("SELECT 1 FROM ingestions WHERE scope_id = ? LIMIT 1", (id,)).fetchone():
+    if writing.waiting:
         done = [(id, experience_id) for experience_id in writing.added | writing.known]
         connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", done)
 
@@ -164,41 +198,6 @@ def _read_shared(
         shared = isinstance(found, Placed) and not writing.shared.isdisjoint(found.item_ids)
         if found is None or shared:
             outcome[place] = queries.ever(connection, writing.scope, each.new.id)
-
-
-class _Rows:
-    """Rows that wait to be inserted, by table."""
-
-    def __init__(self) -> None:
-        self.experiences: list[tuple[object, ...]] = []
-        self.items: list[tuple[object, ...]] = []
-        self.experience_vectors: list[rows.Vector] = []
-        self.item_vectors: list[rows.Vector] = []
-        self.exposures: list[tuple[int, int, str]] = []
-        self.journal: list[tuple[int, bytes]] = []
-
-    def insert(self, connection: sqlite3.Connection) -> None:
-        for statement, values in (
-            (
-                "INSERT INTO experiences (key, scope_id, id, task_id, template, instruction, label, polarity, run_id,"
-                " origin, distiller, note, created_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                self.experiences,
-            ),
-            (
-                "INSERT INTO items (key, scope_id, id, experience, digest, title, description, content)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                self.items,
-            ),
-            (
-                "INSERT INTO experience_vectors (key, task, success, crc, data) VALUES (?, ?, ?, ?, ?)",
-                self.experience_vectors,
-            ),
-            ("INSERT INTO item_vectors (key, task, success, crc, data) VALUES (?, ?, ?, ?, ?)", self.item_vectors),
-            ("INSERT INTO exposures (experience, position, item_id) VALUES (?, ?, ?)", self.exposures),
-            ("INSERT INTO journal (key, kind, hash) VALUES (?, 'append', ?)", self.journal),
-        ):
-            if values:
-                connection.executemany(statement, values)
 
 
 def own_id(experience_id: str, digest: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.admission import now
+from rb_dspy.bank.admission import now, usual_id
 from rb_dspy.bank.interface import STAGES, NewItem, Source, further, task_key
 from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
 from rb_dspy.bank.sqlite import item_queries, keys, rows
@@ -46,20 +46,19 @@ class Edit:
                 f"{self.location}: scope {self.scope!r} has no item {id[:40]!r} to edit; give the id of one that"
                 " items() lists"
             )
-        same = connection.execute(
-            "SELECT id FROM items WHERE scope_id = ? AND digest = ? AND ended IS NULL AND id <> ? LIMIT 1",
-            (scope_id, new.digest, id),
-        ).fetchone()
-        if same is not None:
-            raise InputError(f"{self.location}: item {same[0]} has this very text; delete one of the two instead")
+        state = State(Scope(scope_id, self.scope, self.location), keys.LAST)
+        same = item_queries.items_with(connection, state, [new.digest]).get(new.digest, id)
+        if same != id:
+            raise InputError(f"{self.location}: item {same} has this very text; delete one of the two instead")
+        apart = None if id == usual_id(self.scope, new.digest) else 1
         number = seq + 1
         ended = [keys.number(key) for key, _, _, _ in live]
         _end(connection, "items", base, ended, number)
         _end(connection, "item_vectors", base, ended, number)
         for born, (_, experience, task_id, polarity) in enumerate(live, base + number + 1):
             connection.execute(
-                "INSERT INTO items VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?)",
-                (born, scope_id, id, experience, new.digest, new.title, new.description, new.content),
+                "INSERT INTO items VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?, ?)",
+                (born, scope_id, id, experience, new.digest, new.title, new.description, new.content, apart),
             )
             connection.execute(
                 "INSERT INTO item_vectors (key, task, success, crc, data) VALUES (?, ?, ?, ?, ?)",
@@ -67,7 +66,7 @@ class Edit:
             )
         content = journal.content_of_edit(id, new.digest, ended)
         _enter(connection, scope_id, head, number, "edit", id, self.note, content, number + len(live))
-        edited = item_queries.item(connection, State(Scope(scope_id, self.scope, self.location), keys.LAST), id)
+        edited = item_queries.item(connection, state, id)
         if edited is None:
             raise rows.damaged(self.location, f"item {id}")
         return edited

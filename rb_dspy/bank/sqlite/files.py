@@ -7,8 +7,9 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +19,7 @@ from rb_dspy.bank.sqlite import backup
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate, pending
 from rb_dspy.bank.sqlite.original import Original
-from rb_dspy.errors import CorruptBank, StorageError
+from rb_dspy.errors import BankError, CorruptBank, StorageError
 
 WAIT_SECONDS = 60.0
 """How long a writer waits for another process's writer."""
@@ -54,20 +55,6 @@ pydantic's errors are ValueErrors.
 """
 
 
-@contextlib.contextmanager
-def readable(location: str) -> Iterator[None]:
-    """``translated``, and ``CorruptBank`` for what damaged rows raise: only rows may raise ``DAMAGE`` in here."""
-    with translated(location):
-        try:
-            yield
-        except UnicodeEncodeError:
-            raise  # of what a caller asked for: no row gives such a text
-        except DAMAGE as exc:
-            raise CorruptBank(
-                f"{location}: a damaged row is in the way ({one_line(exc)}); rb-dspy bank doctor says more"
-            ) from exc
-
-
 def leniently(data: bytes) -> str:
     """A text of a file, with wrong letters where it is no UTF-8; its digest gives it away."""
     return data.decode("utf-8", "replace")
@@ -79,24 +66,55 @@ def one_line(exc: Exception) -> str:
     return f"{type(exc).__name__}: {said if len(said) <= 200 else f'{said[:200]}…'}"
 
 
-@contextlib.contextmanager
-def translated(location: str) -> Iterator[None]:
-    """Turn what SQLite or the file system raises into one line of ``StorageError`` or ``CorruptBank``."""
-    try:
-        yield
-    except OSError as exc:
-        raise StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions") from exc
-    except UnicodeDecodeError as exc:  # of SQLite's own words about damaged tables
-        raise CorruptBank(f"{location}: a text is damaged ({one_line(exc)}); restore the file from a copy") from exc
-    except (sa.exc.DBAPIError, sqlite3.Error) as exc:
-        cause = exc.orig if isinstance(exc, sa.exc.DBAPIError) else exc
-        code = getattr(cause, "sqlite_errorcode", None)
-        if code is None and "Could not decode" in str(cause):
-            raise CorruptBank(f"{location}: a text is damaged ({cause}); restore the file from a copy") from exc
-        if code is None:
-            raise  # a misuse of sqlite3: ours to fix, not the user's
-        kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
-        raise kind(f"{location}: {reason} ({' '.join(str(cause).split())})") from exc
+class translated:
+    """Turn what SQLite or the file system raises into one line of ``StorageError`` or ``CorruptBank``.
+
+    No generator, since every read and every write passes here and most raise nothing.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and (said := _said(self._location, error)) is not None:
+            raise said from error
+
+
+class readable(translated):
+    """``translated``, and ``CorruptBank`` for what damaged rows raise: only rows may raise ``DAMAGE`` in here."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # UnicodeEncodeError is of what a caller asked for: no row gives such a text.
+        if isinstance(error, DAMAGE) and not isinstance(error, UnicodeEncodeError):
+            raise CorruptBank(
+                f"{self._location}: a damaged row is in the way ({one_line(error)}); rb-dspy bank doctor says more"
+            ) from error
+        super().__exit__(kind, error, trace)
+
+
+def _said(location: str, exc: Exception) -> BankError | None:
+    """What an error of SQLite's or the file system's is to a user; None for any other."""
+    if isinstance(exc, OSError):
+        return StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions")
+    if isinstance(exc, UnicodeDecodeError):  # of SQLite's own words about damaged tables
+        return CorruptBank(f"{location}: a text is damaged ({one_line(exc)}); restore the file from a copy")
+    cause = exc.orig if isinstance(exc, sa.exc.DBAPIError) else exc
+    if not isinstance(exc, sa.exc.DBAPIError | sqlite3.Error):
+        return None
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is None and "Could not decode" in str(cause):
+        return CorruptBank(f"{location}: a text is damaged ({cause}); restore the file from a copy")
+    if code is None:
+        return None  # a misuse of sqlite3: ours to fix, not the user's
+    kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
+    return kind(f"{location}: {reason} ({' '.join(str(cause).split())})")
 
 
 def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> sa.Engine:

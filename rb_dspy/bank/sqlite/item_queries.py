@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
+from rb_dspy.bank.admission import usual_id
 from rb_dspy.bank.interface import Giving, Match, NewItem, Unit
 from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.scoped import Row, Scope, State, live
@@ -40,6 +42,15 @@ _GIVINGS = {
     ),
 }
 """Where the rows of an item are, and those of an experience."""
+
+
+_WITH_TEXT = (
+    "SELECT i.key, i.digest, i.id FROM json_each(:usual) AS given CROSS JOIN items AS i ON i.scope_id = :scope"
+    f" AND i.id = given.value AND {live('i')}"
+    " UNION ALL SELECT i.key, i.digest, i.id FROM json_each(:given) AS given CROSS JOIN items AS i"
+    f" ON i.scope_id = :scope AND i.digest = given.value AND i.apart = 1 AND {live('i')}"
+)
+"""By the id that goes with a text, and of those with another id by the text's digest."""
 
 
 def matches(connection: sqlite3.Connection, state: State, unit: Unit, seqs: Sequence[int]) -> dict[int, Match]:
@@ -85,12 +96,10 @@ def item_rows(connection: sqlite3.Connection, state: State, unit: Unit, id: str)
 
 def items_with(connection: sqlite3.Connection, state: State, digests: Iterable[str]) -> dict[str, str]:
     """Ids of items by the digests of their texts; of several with one, the earliest."""
-    found = connection.execute(
-        "SELECT i.digest, i.id FROM json_each(:given) AS given CROSS JOIN items AS i ON i.scope_id = :scope"
-        f" AND i.digest = given.value AND {live('i')} ORDER BY i.key DESC",
-        state.having(digests),
-    )
-    return dict(found.fetchall())
+    wanted = {digest: usual_id(state.scope.name, digest) for digest in digests}
+    found = connection.execute(_WITH_TEXT, state.having(wanted, usual=json.dumps(list(wanted.values())))).fetchall()
+    found.sort(reverse=True)
+    return {digest: id for _, digest, id in found if digest in wanted}
 
 
 def items(connection: sqlite3.Connection, state: State) -> list[MemoryItem]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from rb_dspy.bank.sqlite.second import second
+from rb_dspy.bank.sqlite.third import third
 from rb_dspy.errors import CorruptBank, SchemaTooNew
 
 APPLICATION_ID = 0x72624253
@@ -46,7 +47,7 @@ def _first(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, second)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, second, third)
 
 
 def pending(connection: Connection, location: str) -> bool:

@@ -74,6 +74,12 @@ def ever(connection: sqlite3.Connection, scope: Scope, id: str) -> Experience:
     return found
 
 
+def ended(connection: sqlite3.Connection, scope: Scope, id: str) -> bool:
+    """Whether an experience was stored under this id and is no more."""
+    query = "SELECT 1 FROM experiences WHERE scope_id = ? AND id = ? AND ended IS NOT NULL"
+    return connection.execute(query, (scope.id, id)).fetchone() is not None
+
+
 def count(connection: sqlite3.Connection, state: State) -> int:
     """Number of items."""
     query = f"SELECT count(DISTINCT i.id) FROM items AS i WHERE i.scope_id = :scope AND {live('i')}"

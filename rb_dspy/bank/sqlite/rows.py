@@ -21,8 +21,8 @@ _log = logging.getLogger("rb_dspy.bank")
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
-Vector = tuple[int, int, int, int, bytes]
-"""A row of vectors: key, task, success, checksum, data."""
+Vector = tuple[int, bytes]
+"""What is stored of a vector: checksum and data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,12 @@ class Prepared:
     told: bytes
     """The payload before it was compressed."""
     payload: bytes
+    content: bytes
+    """What the journal says of it, where its items get the ids that they have now."""
     task: int
-    vector: bytes | None
-    item_vectors: tuple[bytes, ...]
+    template: str | None
+    vector: Vector | None
+    item_vectors: tuple[Vector, ...]
 
 
 def prepared(new: NewExperience) -> Prepared:
@@ -47,15 +50,22 @@ def prepared(new: NewExperience) -> Prepared:
         new,
         told,
         compressed(told, new.task.id, new.task.instruction),
+        journal.content_of_append(new, [item.id for item in new.items], told),
         task_key(new.task.id),
-        None if new.vector is None else vectors.packed(new.vector),
-        tuple(vectors.packed(vector) for vector in new.item_vectors),
+        None if new.task.template is None else visible(new.task.template),
+        None if new.vector is None else checked(vectors.packed(new.vector)),
+        tuple(checked(vectors.packed(vector)) for vector in new.item_vectors),
     )
 
 
-def vector_row(key: int, task: int, success: bool, data: bytes) -> Vector:
+def checked(data: bytes) -> Vector:
+    """A packed vector with its checksum."""
+    return zlib.crc32(data), data
+
+
+def vector_row(key: int, task: int, success: bool, data: bytes) -> tuple[int, int, bool, int, bytes]:
     """The row of a vector that lives."""
-    return key, task, success, zlib.crc32(data), data
+    return (key, task, success, *checked(data))
 
 
 def checksum(data: bytes) -> int:
@@ -104,11 +114,6 @@ def sound(matches: dict[int, Match], location: str) -> dict[int, Match]:
         else:
             _log.warning("%s", damaged(location, f"experience {match.experience_id}"))
     return whole
-
-
-def template(new: NewExperience) -> str | None:
-    """The task's template as it can be stored in a column."""
-    return None if new.task.template is None else visible(new.task.template)
 
 
 def stored(new: NewExperience, scope: str, seq: int, item_ids: Sequence[str]) -> Experience:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import NamedTuple
 
 from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.scoped import Scope
@@ -10,6 +11,13 @@ from rb_dspy.errors import EmbedderMismatch, UnknownScope
 
 Embedder = tuple[str, int] | None
 """Id and dimension; None where there is none yet."""
+
+
+_STATE = (
+    "SELECT id, seq, head, (SELECT value FROM meta WHERE key = 'embedder'),"
+    " (SELECT value FROM meta WHERE key = 'dimension'), EXISTS (SELECT 1 FROM ingestions WHERE scope_id = scopes.id)"
+    " FROM scopes WHERE name = ?"
+)
 
 
 def scope_row(connection: sqlite3.Connection, scope: str, location: str) -> tuple[int, int, bytes]:
@@ -20,6 +28,27 @@ def scope_row(connection: sqlite3.Connection, scope: str, location: str) -> tupl
     if found is None:
         raise UnknownScope(f"{location}: no scope {scope!r}")
     return found
+
+
+class ScopeState(NamedTuple):
+    """What an append has to know."""
+
+    id: int
+    seq: int
+    head: bytes
+    embedder: Embedder
+    waiting: bool
+    """Whether rollouts wait to be learned from."""
+
+
+def scope_state(connection: sqlite3.Connection, scope: str, location: str) -> ScopeState:
+    """All of it with one statement. Raises ``UnknownScope``."""
+    found = connection.execute(_STATE, (scope,)).fetchone()
+    if found is None:
+        raise UnknownScope(f"{location}: no scope {scope!r}")
+    id, seq, head, name, dimension, waiting = found
+    embedder = None if name is None or dimension is None else (name, int(dimension))
+    return ScopeState(id, seq, head, embedder, bool(waiting))
 
 
 def settled(connection: sqlite3.Connection, scope: Scope, at: int) -> int:

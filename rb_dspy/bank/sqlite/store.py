@@ -93,12 +93,17 @@ class SqliteStore:
     # What is written
 
     def append(
-        self, scope: str, batch: Sequence[NewExperience], *, embedder: tuple[str, int] | None = None
+        self,
+        scope: str,
+        batch: Sequence[NewExperience],
+        *,
+        embedder: tuple[str, int] | None = None,
+        refuse_removed: bool = False,
     ) -> list[Experience]:
         made = [rows.prepared(new) for new in batch]  # before the turn to write: a long trajectory takes a while
         if not made:
             return []
-        request = Append(self.location, scope, made, embedder or self._embedder)
+        request = Append(self.location, scope, made, embedder or self._embedder, refuse_removed)
         with sqlite.readable(self.location):
             placed: list[Placed | Experience] = self._writer.do(request)  # type: ignore[assignment]
         return [

@@ -51,6 +51,7 @@ items = _table(
     title=sa.Text,
     description=sa.Text,
     content=sa.Text,
+    apart=sa.Integer,
 )
 
 _VECTORS = {
