@@ -233,6 +233,8 @@ def test_a_run_that_goes_on_asks_no_model_about_what_it_learned_from_the_rollout
     asked = len(prompts(matts.backbones))
     assert run_stream(matts, tasks[:1], bank, run_id="r").results == []
     assert len(prompts(matts.backbones)) == asked
+    assert len(run_stream(matts, tasks[:1], bank, run_id="between").results) == 1
+    assert run_stream(matts, tasks[:1], bank, run_id="r").results == []
     assert [result.task for result in run_stream(matts, tasks, bank, run_id="r").results] == tasks[1:]
     assert len(run_stream(matts, tasks, bank, run_id="new").results) == 2
 

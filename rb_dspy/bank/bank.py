@@ -247,9 +247,15 @@ class MemoryBank:
             raise self._no(wanted, "item or experience")
         return found
 
-    def experience_of(self, task_id: str) -> Experience | None:
-        """The newest experience of a task, None where there is none."""
-        return self._store.latest(self.scope, visible(task_id))
+    def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
+        """The newest experience of a task, of this run where one is named; None where there is none."""
+        store, wanted = self._store, visible(task_id)
+        found = store.latest(self.scope, wanted)
+        while found is not None and run_id is not None:
+            if found.run_id == run_id and (now := store.experience(self.scope, found.id)) is not None:
+                return now
+            found = store.latest(self.scope, wanted, found.seq - 1)  # alive then, and perhaps no more
+        return found
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
         """Ids of the tasks that were learned from here, with or without items, and that begin with ``prefix``.

@@ -15,7 +15,7 @@ from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Task, Trajectory, Usage
+from rb_dspy.schema import Task, Usage
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult, rollouts
 from rb_dspy.stream.tasks import TaskStream
@@ -106,17 +106,8 @@ def run_stream(
 
 
 def _learned_from(bank: MemoryBank, task: Task, run_id: str) -> bool:
-    """Whether this run has learned from the task already, from one rollout or from several.
-
-    The bank knows an attempt by its rollouts, and which of several came to their end nobody knows here. So of several
-    only the newest experience of the task is looked at: what runs at the same time may hide this run's.
-    """
-    if not run_id:
-        return False
-    if bank.known(task, Trajectory(task_id=task.id), run_id=run_id) is not None:
-        return True
-    newest = bank.experience_of(task.id)
-    return newest is not None and newest.run_id == run_id
+    """Whether this run has learned from the task already, from one rollout or from several."""
+    return bool(run_id) and bank.experience_of(task.id, run_id) is not None
 
 
 def _waiting(

@@ -190,6 +190,23 @@ def test_stats(bank: MemoryBank) -> None:
     }
 
 
+def test_the_newest_experience_of_a_task_in_a_run(bank: MemoryBank) -> None:
+    first, second = add(bank, "t", run_id="one"), add(bank, "t", run_id="two", lessons=0)
+    again = bank.append(a_task("t"), a_rollout("t", "7"), Verdict(label="failure"), [], run_id="one")
+    add(bank, "t", run_id="three")
+    assert bank.experience_of("t", "one") == again
+    assert bank.experience_of("t", "two") == second
+    assert bank.experience_of("t", "nobody's") is None
+    bank.delete(again.id)
+    changed = bank.edit(first.items[0].id, content="Another text.")
+    found = bank.experience_of("t", "one")
+    assert found is not None
+    assert found.id == first.id
+    assert found.items == (changed,)
+    bank.rollback("run:one")
+    assert bank.experience_of("t", "one") is None
+
+
 def test_looking_things_up(bank: MemoryBank) -> None:
     add(bank, "a/1", lessons=0)
     newest = add(bank, "a/2", run_id="r2")
