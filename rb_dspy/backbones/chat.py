@@ -71,7 +71,7 @@ _made: WeakKeyDictionary[Any, dict[tuple[str, str], Any]] = WeakKeyDictionary()
 def _kept(signature: Any, what: str, make: Callable[[], T]) -> T:
     """What ``make`` gives, made once for each signature and instruction (which may be set on a signature)."""
     mine = _made.setdefault(signature, {})
-    key = (what, signature.instructions)
+    key = (what, signature.__doc__)  # where dspy keeps the instruction
     if key not in mine:
         mine[key] = make()
     found: T = mine[key]

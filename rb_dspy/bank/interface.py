@@ -431,12 +431,18 @@ def removed_since(location: str, new: NewExperience) -> InputError:
 
 def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:
     """Whether the same happened in both, in whatever order they stand and whatever they used."""
-    return _what_happened(one) == _what_happened(other)
+    if len(one) != len(other):
+        return False
+    pairs = zip(_in_order(one), _in_order(other), strict=True)  # mostly the same objects, and they may be long
+    return all(mine is its or _what_happened(mine) == _what_happened(its) for mine, its in pairs)
 
 
-def _what_happened(rollouts: Sequence[Trajectory]) -> list[Trajectory]:
-    ordered = sorted(rollouts, key=lambda rollout: rollout.rollout_id)
-    return [rollout.model_copy(update={"usage": {}}) for rollout in ordered]
+def _in_order(rollouts: Sequence[Trajectory]) -> list[Trajectory]:
+    return sorted(rollouts, key=lambda rollout: rollout.rollout_id)
+
+
+def _what_happened(rollout: Trajectory) -> Trajectory:
+    return rollout.model_copy(update={"usage": {}})
 
 
 def task_key(task_id: str) -> int:
