@@ -1,0 +1,1 @@
+"""Compiling prompts: labelled examples from runs, metrics with evidence, optimizers by name."""

@@ -1,0 +1,223 @@
+"""The language models of a compile: bound by role, drawn anew on request, and remembered so that it can be resumed.
+
+A compile that was killed is resumed by running it again with the answers that it had got: every optimizer is a
+function of them and of its seed. So one file of answers serves all optimizers; gepa's own checkpoint, which is a pickle
+and forgets the state of its sampler, is not used. Where something else than the answers decides, such as a clock in an
+environment, the prompts differ from some point on, and models are asked again from there: it costs more, no less right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from rb_dspy.backbones import Backbones, Meter, report
+from rb_dspy.errors import InputError, RBError
+from rb_dspy.schema import RoleUsage
+
+REFLECTION = "reflection"
+"""The role of whoever proposes prompts."""
+
+_APART = 100_000
+"""How far the rollout ids of two draws are apart; no program has as many rollouts of a task."""
+
+
+class Answers:
+    """What language models answered, kept in a file in the order in which it came; in memory only without one.
+
+    A prompt that is asked n times has n answers. They are found by a hash of prompt and settings, so neither is in the
+    file, and no key or address counts in the hash.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._kept: dict[str, deque[dict[str, Any]]] = {}
+        self._earlier = 0.0
+        self._started = time.monotonic()
+        self.replayed = 0
+        if path is not None:
+            self._read(path)
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds of the whole compile, earlier sittings included."""
+        return self._earlier + time.monotonic() - self._started
+
+    def take(self, key: str) -> dict[str, Any] | None:
+        """The next answer to what ``key`` names that is not used up."""
+        with self._lock:
+            kept = self._kept.get(key)
+            if not kept:
+                return None
+            self.replayed += 1
+            return kept.popleft()
+
+    def keep(self, key: str, outputs: Any, meter: Meter) -> None:
+        """Keep an answer. What JSON has no word for is asked again by who resumes."""
+        if self._path is None:
+            return
+        entry = {
+            "key": key,
+            "outputs": outputs,
+            "calls": meter.billed_calls,
+            "tokens": [meter.prompt_tokens, meter.completion_tokens],
+            "at": round(self.seconds, 3),
+        }
+        try:
+            line = json.dumps(entry)
+        except (TypeError, ValueError):
+            return
+        with self._lock:
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(f"{line}\n")
+            except OSError as exc:
+                raise RBError(f"{self._path}: cannot be written: {exc.strerror}; give another folder") from exc
+
+    def _read(self, path: Path) -> None:
+        if not path.exists():
+            return
+        raw = path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]  # the last line may have been cut when the process was killed
+        if len(whole) < len(raw):
+            path.write_bytes(whole)
+        try:
+            for line in whole.splitlines():
+                entry = json.loads(line)
+                self._kept.setdefault(entry["key"], deque()).append(entry)
+                self._earlier = max(self._earlier, entry["at"])
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path}: damaged; remove it to compile from the beginning") from None
+
+
+class Cast:
+    """The language models of a compile by role, with one more for who proposes prompts."""
+
+    def __init__(self, backbones: Backbones, answers: Answers, reflection: Any = None) -> None:
+        """``reflection``: an LM, a ``BackboneConfig`` or a model's name; None: the agent's."""
+        watched: dict[int, Any] = {}
+        self._roles = {
+            role: watched.setdefault(id(lm), _watched(lm, answers)) for role, lm in backbones.roles().items()
+        }
+        proposer = Backbones(agent=reflection).lm("agent") if reflection is not None else backbones.lm("agent")
+        self.reflection = _watched(proposer, answers, role=REFLECTION)
+        self._drawn: dict[tuple[int, float | None], Backbones] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def agent(self) -> Any:
+        """The agent's LM."""
+        return self._roles["agent"]
+
+    @contextmanager
+    def playing(self, draw: int = 0, temperature: float | None = None) -> Iterator[None]:
+        """Bind the roles inside the block.
+
+        Another ``draw`` gives other samples of the same prompts, and the same one the same where an LM samples by
+        rollout id; ``temperature`` goes before any that is configured.
+        """
+        with self._lock:
+            if (draw, temperature) not in self._drawn:
+                lms = {role: _drawn(lm, draw, temperature) for role, lm in self._roles.items()}
+                self._drawn[draw, temperature] = Backbones(**lms)
+            backbones = self._drawn[draw, temperature]
+        with dspy.context(rb_dspy_backbones=backbones, lm=backbones.lm("agent")):
+            yield
+
+
+class _Watching:
+    """Comes before an LM's class: shifts rollout ids, answers from what is kept, and keeps what is answered."""
+
+    _rb_answers: Answers
+    _rb_role: str | None = None
+    _rb_draw = 0
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        kwargs = self._rb_shifted(kwargs)
+        started = time.perf_counter()
+        meter = Meter(outer=dspy.settings.usage_tracker)
+        key = _key(self, prompt, messages, kwargs)
+        kept = self._rb_answers.take(key)
+        try:
+            if kept is None:
+                with dspy.context(usage_tracker=meter):
+                    outputs = super().__call__(prompt, messages=messages, **kwargs)  # type: ignore[misc]
+                self._rb_answers.keep(key, outputs, meter)
+            else:
+                outputs = kept["outputs"]
+                if kept["calls"]:  # what it cost then is part of what the compile cost
+                    used = dict(zip(("prompt_tokens", "completion_tokens"), kept["tokens"], strict=True))
+                    meter.add_usage(self.model, used)  # type: ignore[attr-defined]
+        finally:
+            if self._rb_role is not None:
+                report(self._rb_role, _used(meter, time.perf_counter() - started))
+        return outputs
+
+    def _rb_shifted(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        fixed = self.kwargs  # type: ignore[attr-defined]
+        if not self._rb_draw or kwargs.get("temperature", fixed.get("temperature")) == 0:
+            return kwargs  # at temperature 0 there is one sample, and dspy warns
+        rollout = kwargs.get("rollout_id", fixed.get("rollout_id")) or 0
+        return {**kwargs, "rollout_id": rollout + self._rb_draw * _APART if isinstance(rollout, int) else rollout}
+
+
+def _used(meter: Meter, seconds: float) -> RoleUsage:
+    return RoleUsage(
+        calls=max(1, meter.billed_calls),
+        prompt_tokens=meter.prompt_tokens,
+        completion_tokens=meter.completion_tokens,
+        cached_calls=0 if meter.billed_calls else 1,
+        seconds=seconds,
+    )
+
+
+def _watched(lm: Any, answers: Answers, role: str | None = None) -> Any:
+    watched = lm.copy()
+    watched.__class__ = _watching(type(lm))
+    watched._rb_answers = answers
+    watched._rb_role = role
+    return watched
+
+
+def _drawn(lm: Any, draw: int, temperature: float | None) -> Any:
+    if not draw and temperature is None:
+        return lm
+    drawn = lm.copy() if temperature is None else lm.copy(temperature=temperature)
+    drawn._rb_draw = draw
+    return drawn
+
+
+def _watching(kind: type) -> type:
+    return type(kind.__name__, (_Watching, kind), {"__deepcopy__": lambda self, memo: self})
+
+
+def _key(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> str:
+    """A hash of everything that decides an answer."""
+    settings = {**lm.kwargs, **kwargs}
+    asked = {
+        "model": [lm.model, lm.model_type],
+        "prompt": prompt,
+        "messages": messages,
+        "settings": {name: value for name, value in settings.items() if not name.startswith(("api_", "base_url"))},
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=_named).encode()).hexdigest()
+
+
+def _named(value: Any) -> str:
+    """What stands for a value that JSON has no word for, such as the class of a response format."""
+    said = repr(value)
+    return (
+        said
+        if " at 0x" not in said
+        else f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    )

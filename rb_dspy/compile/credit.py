@@ -1,0 +1,113 @@
+"""Downstream credit: are tasks of the same kind solved more often with a lesson than without it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import dspy
+
+from rb_dspy.backbones import session
+from rb_dspy.compile.stages import Program
+from rb_dspy.environments import ScoredEnvironments
+from rb_dspy.errors import RBError
+from rb_dspy.schema import MemoryDraft, MemoryItem, Provenance, Retrieved, Task, Trajectory
+from rb_dspy.steps import Memory
+from rb_dspy.steps.memory import render
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One sibling, done without the lessons and with them: how many of the rollouts solved it, in [0, 1]."""
+
+    task: Task
+    without: float
+    given: float
+    failed: Trajectory | None = None
+    """A rollout that failed with the lessons."""
+
+
+@dataclass(frozen=True)
+class Credited:
+    """What lessons did for siblings. ``broken``: siblings that could not be done, and why; they do not count."""
+
+    pairs: tuple[Pair, ...] = ()
+    broken: tuple[str, ...] = ()
+
+    @property
+    def credit(self) -> float:
+        """Mean of given less without, in [-1, 1]; 0 where nothing could be compared."""
+        return sum(pair.given - pair.without for pair in self.pairs) / len(self.pairs) if self.pairs else 0.0
+
+    @property
+    def score(self) -> float:
+        """``credit`` in [0, 1]: a half is no effect."""
+        return (self.credit + 1) / 2
+
+
+class Credit:
+    """Does siblings with the agent of ``program``; as Complementary RL and MemSifter do.
+
+    Only the agent is asked: siblings are neither judged nor learned from. Both sides have the same rollout numbers, so
+    what an LM samples by number is paired. All of it is left out of dspy's trace, as it is no part of what is compiled.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def without(self, task: Task, rollouts: int = 1) -> float:
+        """How many of the rollouts solve ``task`` without lessons. Raises like ``ReasoningBank``."""
+        return self._solved(task, Memory(), rollouts)[0]
+
+    def of(
+        self, drafts: Sequence[MemoryDraft], siblings: Sequence[Task], baseline: Sequence[float], rollouts: int = 1
+    ) -> Credited:
+        """What ``drafts`` do for ``siblings``; ``baseline``, aligned, is what ``without`` gave for each.
+
+        They are shown as they would be out of a bank. No drafts change nothing, so nobody is asked.
+        """
+        memory = shown(drafts, self._program.retrieve.config.max_tokens)
+        if not memory:
+            same = zip(siblings, baseline, strict=True)
+            return Credited(tuple(Pair(task, without, without) for task, without in same))
+        pairs, broken = [], []
+        for task, without in zip(siblings, baseline, strict=True):
+            try:
+                given, failed = self._solved(task, memory, rollouts)
+            except RBError as exc:
+                broken.append(f"task {task.id}: {exc}")
+            else:
+                pairs.append(Pair(task, without, given, failed))
+        return Credited(tuple(pairs), tuple(broken))
+
+    def _solved(self, task: Task, memory: Memory, rollouts: int) -> tuple[float, Trajectory | None]:
+        scored = ScoredEnvironments(self._program.environments)
+        solved, failed = 0, None
+        with session(self._program.backbones), dspy.context(trace=None, disable_history=True):
+            for rollout in range(rollouts):
+                trajectory: Trajectory = self._program.act(task, memory, scored, rollout)
+                outcome = scored.outcome(task.id, trajectory.rollout_id)
+                if outcome is not None and outcome.success:
+                    solved += 1
+                else:
+                    failed = failed or trajectory
+        return solved / rollouts, failed
+
+
+def shown(drafts: Sequence[MemoryDraft], max_tokens: int) -> Memory:
+    """``drafts`` as an agent gets them when they are items of a bank."""
+    provenances = (Provenance(experience_id="", task_id=""),)
+    items = tuple(
+        MemoryItem(
+            id=f"draft-{number}",
+            scope="credit",
+            seq=number,
+            title=draft.title,
+            description=draft.description,
+            content=draft.content,
+            polarity="success",
+            provenances=provenances,
+        )
+        for number, draft in enumerate(drafts, 1)
+    )
+    return render([Retrieved(score=1.0, experience_id="", task_id="", instruction="", items=items)], max_tokens)

@@ -1,0 +1,269 @@
+"""What happened in a stream, as the language model reads it that is to write a better prompt for one predictor.
+
+An optimizer shows that model single calls, often one a stream; what only the whole stream tells stands in this text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rb_dspy.compile.evidence import (
+    decisive_step,
+    ending,
+    literals,
+    misjudged,
+    passed_over,
+    quoted,
+    short,
+    step_text,
+    taken_up,
+)
+from rb_dspy.config import MattsMode
+from rb_dspy.schema import MemoryItem, Task, Trajectory
+from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.result import TaskResult
+
+MOST = 4000
+"""Characters of a feedback text."""
+
+SHOWN = 5
+"""Entries of one kind."""
+
+_DROPPED = re.compile(r"(dropped: |not distilled|not contrasted|the distiller proposed nothing).*", re.DOTALL)
+
+
+def stream_feedback(report: RunReport, predictor: str, *, mode: MattsMode | None = None, task: str = "") -> str:
+    """What the run says about ``predictor``, as ``judge.predict``; of any other than the eight, how the stream went.
+
+    ``mode`` is that of ``MaTTS``, None for a program that is not scaled. ``task``: the instruction of the task whose
+    call is shown beside this text; what is about that one stands first. At most ``MOST`` characters.
+    """
+    view = _View(report, mode, task)
+    told = _TOLD[predictor](view) if predictor in _TOLD else []
+    text = "\n".join([view.head(), *told])
+    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
+
+
+@dataclass(frozen=True)
+class _View:
+    """A report with the questions that all predictors ask of it."""
+
+    report: RunReport
+    mode: MattsMode | None
+    task: str
+
+    def done(self) -> list[tuple[TaskResult, Any]]:
+        """The tasks that did not break, with their predictions."""
+        return [(result, result.prediction) for result in self.report.results if result.prediction is not None]
+
+    def head(self) -> str:
+        results = self.report.results
+        broke = sum(bool(result.error) for result in results)
+        said = f"The stream had {_count(len(results), 'task')}, {sum(map(_solved, results))} solved"
+        return said + (f"; {broke} broke for reasons outside of any prompt." if broke else ".")
+
+    def listed(self, what: str, entries: Sequence[tuple[TaskResult, str]]) -> list[str]:
+        """The entries under a heading, those of the task whose call is shown first; nothing for none."""
+        if not entries:
+            return []
+        mine = [f"- (the call shown here) {text}" for result, text in entries if result.task.instruction == self.task]
+        rest = [f"- {text}" for result, text in entries if result.task.instruction != self.task]
+        lines = [*mine, *rest]
+        more = [f"- and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        return [what, *lines[:SHOWN], *more]
+
+
+def _judge(view: _View) -> list[str]:
+    wrong: list[tuple[TaskResult, str]] = []
+    right = unread = 0
+    for result, prediction in view.done():
+        verdicts = prediction.get("verdicts") or (prediction.verdict,)
+        peers = [pair for pair in zip(result.rollouts, result.outcomes, strict=False) if pair[1] is not None]
+        for rollout, verdict, outcome in zip(result.rollouts, verdicts, result.outcomes, strict=False):
+            if outcome is None:
+                continue
+            if verdict.label == "unknown":
+                unread += 1
+            elif (verdict.label == "success") == outcome.success:
+                right += 1
+            else:
+                step = decisive_step(rollout, outcome.success, [(r, o.success) for r, o in peers if o is not None])
+                wrong.append((result, misjudged(result.task, rollout, verdict, outcome.reward, step)))
+    counts = f"Verdicts: {right} right, {len(wrong)} wrong"
+    said = f"{counts}, {unread} without a label that could be read." if unread else f"{counts}."
+    return [said, *view.listed("Misjudged:", wrong)]
+
+
+def _lessons(maker: str) -> Callable[[_View], list[str]]:
+    def told(view: _View) -> list[str]:
+        harmful: list[tuple[TaskResult, str]] = []
+        mixed: list[tuple[TaskResult, str]] = []
+        useful: list[tuple[TaskResult, str]] = []
+        unused: list[tuple[TaskResult, str]] = []
+        notes: list[tuple[TaskResult, str]] = []
+        told_of: set[str] = set()
+        for result, prediction in view.done():
+            if maker not in makers(result, view.mode):
+                continue
+            if found := _DROPPED.search(prediction.experience.note):
+                notes.append((result, f"on task {quoted(result.task)}: {short(found[0], 300)}"))
+            for item in prediction.memory_items:
+                if item.id in told_of:  # the same text learned again is the same item
+                    continue
+                told_of.add(item.id)
+                uses = _uses(view, item)
+                line = _line(view, result, item, uses)
+                solved = sum(map(_solved, uses))
+                kind = unused if not uses else useful if solved == len(uses) else mixed if solved else harmful
+                kind.append((result, line))
+        bare = [result for result, prediction in view.done() if not prediction.memory.items]
+        compare = f"For comparison, tasks that were shown no lesson: {sum(map(_solved, bare))} of {len(bare)} solved."
+        told = [
+            *view.listed("Lessons of yours after which every task failed:", harmful),
+            *view.listed("Lessons of yours after which some tasks failed:", mixed),
+            *view.listed("Lessons of yours after which every task was solved:", useful),
+            *view.listed("Lessons of yours that no later task was shown:", unused),
+            *view.listed("Lessons of yours that were not kept, and why:", notes),
+        ]
+        return [*told, compare] if told else ["None of the lessons of this stream is yours."]
+
+    return told
+
+
+def _line(view: _View, source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
+    own = literals(source.task, item, [result.task for result in view.report.results])
+    literal = f" It holds what belongs to its own task only ({', '.join(own)})." if own else ""
+    text = f"{item.title!r} (from task {quoted(source.task)}): {short(item.content, 160)}{literal}"
+    if not uses:
+        return text
+    solved = [quoted(use.task) for use in uses if _solved(use)]
+    parts = [text, f"Shown for {_count(len(uses), 'task')}, {len(solved)} solved."]
+    if solved:
+        parts.append(f"Helped or did no harm on {', '.join(solved[:3])}.")
+    for use in [use for use in uses if not _solved(use)][:2]:
+        if use.prediction is not None:
+            trajectory = use.prediction.trajectory
+            how = "Misled, being taken up," if taken_up(item, use.task, trajectory) else "Ignored"
+            parts.append(f"{how} on {quoted(use.task)}, which {ending(trajectory)}.")
+    return " ".join(parts)
+
+
+def _agent(view: _View) -> list[str]:
+    failed: list[tuple[TaskResult, str]] = []
+    partly: list[tuple[TaskResult, str]] = []
+    with_lessons = [result for result, prediction in view.done() if prediction.memory.items]
+    without = [result for result, prediction in view.done() if not prediction.memory.items]
+    for result, prediction in view.done():
+        both = list(zip(result.rollouts, result.outcomes, strict=False))
+        losing = [rollout for rollout, outcome in both if outcome is not None and not outcome.success]
+        winning = [rollout for rollout, outcome in both if outcome is not None and outcome.success]
+        if losing:
+            shown = prediction.trajectory if prediction.trajectory in losing else losing[0]
+            line = _rollout(result.task, shown, prediction.memory.items, winning)
+            (partly if _solved(result) else failed).append((result, line))
+    return [
+        f"Tasks with lessons: {sum(map(_solved, with_lessons))} of {len(with_lessons)} solved;"
+        f" without: {sum(map(_solved, without))} of {len(without)}.",
+        *view.listed("Failed:", failed),
+        *view.listed("Solved, but not by every rollout; one that failed:", partly),
+    ]
+
+
+def _rollout(task: Task, failed: Trajectory, lessons: Sequence[MemoryItem], winning: Sequence[Trajectory]) -> str:
+    """How a rollout failed, what it made of its lessons, and where one that succeeded went another way."""
+    parts = [f"{quoted(task)} {ending(failed)}."]
+    for item in lessons[:3]:
+        how = "took it up" if taken_up(item, task, failed) else "ignored it"
+        parts.append(f"It was shown the lesson {item.title!r} ({short(item.content, 120)}) and {how}.")
+    for other in winning[:1]:
+        step = decisive_step(failed, False, [(other, True)])
+        if step is not None and step <= len(other.steps):
+            parts.append(f"Another rollout solved it; there, {step_text(other, step)}.")
+    return " ".join(parts)
+
+
+def _selector(view: _View) -> list[str]:
+    lost: list[tuple[TaskResult, str]] = []
+    choices = 0
+    for result, prediction in view.done():
+        selection = prediction.get("selection")
+        rewards = [(outcome.success, outcome.reward) for outcome in result.outcomes if outcome is not None]
+        if selection is None or len(rewards) < 2 or len(rewards) != len(result.rollouts) or len(set(rewards)) == 1:
+            continue
+        choices += 1
+        if rewards[selection.index] < max(rewards):
+            best = rewards.index(max(rewards))
+            lost.append((result, passed_over(result.task, result.rollouts, selection, best, rewards[best][0])))
+    return [
+        f"Of {_count(choices, 'choice')} among attempts that differed in truth, {choices - len(lost)} took the best.",
+        *view.listed("A better attempt was passed over:", lost),
+    ]
+
+
+def _refine(mine: Callable[[int], bool]) -> Callable[[_View], list[str]]:
+    """``mine``: whether the check of this number, from 0 on, over all attempts, was the predictor's."""
+
+    def told(view: _View) -> list[str]:
+        kinds: dict[tuple[bool, str], list[tuple[TaskResult, str]]] = {}
+        for result, _ in view.done():
+            reached = 0
+            checks = [(check, rollout) for rollout in result.rollouts for check in rollout.checks]
+            for number, (check, rollout) in enumerate(checks):
+                before = result.passes[reached] if reached < len(result.passes) else None
+                reached += check.decision == "correct"
+                after = result.passes[reached] if reached < len(result.passes) else None
+                if not mine(number) or before is None or after is None:
+                    continue
+                turned = " It is right now." if after.success else " It is wrong now."
+                text = f"{quoted(result.task)}: your findings were: {short(check.findings, 240)}"
+                at = f" The work ended at step {check.after}: {step_text(rollout, check.after)}." if check.after else ""
+                said = text + at + (turned if check.decision == "correct" else "")
+                kinds.setdefault((before.success, check.decision), []).append((result, said))
+        right = len(kinds.get((True, "confirm"), ()))
+        return [
+            f"Right work was confirmed {_count(right, 'time')}.",
+            *view.listed("Wrong work that was confirmed:", kinds.get((False, "confirm"), ())),
+            *view.listed("Right work that was changed:", kinds.get((True, "correct"), ())),
+            *view.listed("Wrong work that was changed:", kinds.get((False, "correct"), ())),
+        ]
+
+    return told
+
+
+_TOLD: dict[str, Callable[[_View], list[str]]] = {
+    "judge.predict": _judge,
+    "distill.success": _lessons("distill.success"),
+    "distill.failure": _lessons("distill.failure"),
+    "contrast.predict": _lessons("contrast.predict"),
+    "act.predict": _agent,
+    "select.predict": _selector,
+    "refine.first": _refine(lambda number: number == 0),
+    "refine.again": _refine(lambda number: number > 0),
+}
+
+
+def makers(result: TaskResult, mode: MattsMode | None) -> set[str]:
+    """The predictors that may have written the lessons of a task; both distillers where nothing tells them apart."""
+    assert result.prediction is not None
+    experience = result.prediction.experience
+    if len(experience.trajectories) > 1 and mode in ("parallel", "sequential"):
+        return {"contrast.predict"}
+    verdicts = (result.prediction.verdict,) if mode == "best_of_n" else experience.verdicts
+    return {"distill.success" if verdict.label == "success" else "distill.failure" for verdict in verdicts}
+
+
+def _uses(view: _View, item: MemoryItem) -> list[TaskResult]:
+    return [
+        result for result, prediction in view.done() if any(shown.id == item.id for shown in prediction.memory.items)
+    ]
+
+
+def _solved(result: TaskResult) -> bool:
+    return result.outcome is not None and result.outcome.success
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,72 @@
+"""JSON files that are there whole or not at all, and are read only as what they say they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rb_dspy.errors import InputError, RBError
+
+
+def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Write ``data`` to ``path``; it is durable when this returns, and nothing of it is there where this fails."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; expected the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder; make it, or give another path")
+    try:
+        text = json.dumps(data, indent=1, ensure_ascii=True, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise InputError(f"{path}: holds a value that JSON has no word for ({exc}); nothing was written") from None
+    aside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        try:
+            with aside.open("x", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        with suppress(OSError):  # where folders cannot be synced
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    except OSError as exc:
+        raise RBError(f"{path}: cannot be written: {exc.strerror}; what was there is as before") from exc
+
+
+def read_json(path: str | Path, kind: str, version: int) -> dict[str, Any]:
+    """What ``write_json`` was given: an object whose ``format`` is ``kind``, and ``version`` not above this one.
+
+    Raises ``InputError`` for anything else, a pickle among it: reading one can run whatever its writer wanted.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected a {kind}") from None
+    except OSError as exc:
+        raise RBError(f"{path}: cannot be read: {exc.strerror}") from None
+    if raw[:1] == b"\x80" or raw[:2] == b"PK":
+        raise InputError(f"{path}: pickled, and a pickle can run code; expected a {kind} in JSON: save it as one")
+    try:
+        data = json.loads(raw)
+    except (UnicodeDecodeError, json.JSONDecodeError) as exc:
+        raise InputError(f"{path}: not JSON ({exc}); expected a {kind}") from None
+    if not isinstance(data, dict) or data.get("format") != kind:
+        raise InputError(f"{path}: not a {kind}; expected a file that rb_dspy saved as one")
+    found = data.get("version")
+    if not isinstance(found, int) or found > version:
+        raise InputError(
+            f"{path}: version {found} of the format, and this rb_dspy reads up to {version}; install a newer rb_dspy"
+        )
+    return data

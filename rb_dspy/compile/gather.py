@@ -1,0 +1,202 @@
+"""Which parts of a run teach a step something, and which do not."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rb_dspy.compile.credit import Credit
+from rb_dspy.compile.evidence import decisive_step
+from rb_dspy.compile.examples import (
+    INPUTS,
+    agent_example,
+    contrast_example,
+    distill_example,
+    judge_example,
+    select_example,
+)
+from rb_dspy.compile.stages import Program, Stage
+from rb_dspy.errors import InfrastructureError, UnparseableOutput
+from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
+from rb_dspy.stream.report import RunReport
+
+
+class Gathered:
+    """Examples, and what was left out and why, by stage. The same thing is never taught twice."""
+
+    def __init__(self) -> None:
+        self.taught: dict[Stage, list[Any]] = {stage: [] for stage in INPUTS}
+        self.left_out: dict[Stage, Counter[str]] = {stage: Counter() for stage in INPUTS}
+        self._seen: set[object] = set()
+
+    def teach(self, stage: Stage, example: Any) -> None:
+        """Take ``example``."""
+        self.taught[stage].append(example)
+
+    def leave(self, why: str, *stages: Stage, times: int = 1) -> None:
+        """Count what is not taken."""
+        for stage in stages:
+            self.left_out[stage][why] += times
+
+    def again(self, stage: Stage, task: Task, *rollouts: Trajectory) -> bool:
+        """Whether the same was done on this task before; then it is counted as left out."""
+        what = (stage, task.id, tuple(_actions(rollout) for rollout in rollouts))
+        if what in self._seen:
+            self.leave("the same was done before", stage)
+            return True
+        self._seen.add(what)
+        return False
+
+
+def gathered(reports: Sequence[RunReport], program: Program | None, siblings: int, rollouts: int) -> Gathered:
+    """Only what teaches:
+
+    ========  ==========================================================================================
+    judge     rollouts with ground truth, none twice, as many successes as failures where there are both
+    select    several rollouts that differ in reward
+    distill   rollouts judged rightly, with siblings that are not all solved without lessons
+    contrast  several rollouts that differ in what was done, with such siblings
+    agent     tasks with ground truth
+    ========  ==========================================================================================
+    """
+    kin = _Kin([result.task for report in reports for result in report.results], program, siblings, rollouts)
+    found = Gathered()
+    for done in (done for report in reports for done in _done(report)):
+        if not any(done.outcomes):
+            found.leave("no ground truth", *INPUTS)
+            continue
+        _judge(found, done)
+        _select(found, done)
+        _distill(found, done, kin)
+        _contrast(found, done, kin)
+        found.teach("agent", agent_example(done.task, done.prediction.memory))
+    _balance(found)
+    return found
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A task that came to its end; rollouts, verdicts and outcomes are aligned."""
+
+    task: Task
+    prediction: Any
+    rollouts: tuple[Trajectory, ...]
+    verdicts: tuple[Verdict, ...]
+    outcomes: tuple[Outcome | None, ...]
+
+    def known(self) -> list[tuple[Trajectory, Verdict, Outcome]]:
+        """The rollouts whose ground truth is known."""
+        every = zip(self.rollouts, self.verdicts, self.outcomes, strict=True)
+        return [(rollout, verdict, outcome) for rollout, verdict, outcome in every if outcome is not None]
+
+
+def _done(report: RunReport) -> Iterator[_Done]:
+    for result in report.results:
+        if result.prediction is not None:
+            verdicts = result.prediction.get("verdicts") or (result.prediction.verdict,)
+            outcomes = result.outcomes or (None,) * len(result.rollouts)
+            yield _Done(result.task, result.prediction, result.rollouts, tuple(verdicts), outcomes)
+
+
+class _Kin:
+    """Tasks of the same template, and how far the agent gets with them without lessons; each is done once."""
+
+    def __init__(self, tasks: Sequence[Task], program: Program | None, siblings: int, rollouts: int) -> None:
+        self._tasks = {task.id: task for task in tasks}
+        self._credit = Credit(program) if program is not None else None
+        self._most = siblings
+        self.rollouts = rollouts
+        self._without: dict[str, float | None] = {}
+
+    def of(self, task: Task) -> tuple[list[Task], list[float]] | str:
+        """Siblings and their baselines; or why there are none that could teach."""
+        if self._credit is None:
+            return "no program was given to do siblings with"
+        kin = [
+            other
+            for other in self._tasks.values()
+            if other.template == task.template and other.id != task.id and other.instruction != task.instruction
+        ]
+        if task.template is None or not kin:
+            return "no other task of its template"
+        chosen = random.Random(f"siblings of {task.id}").sample(kin, min(self._most, len(kin)))
+        known = [(other, without) for other in chosen if (without := self._baseline(other)) is not None]
+        if not known:
+            return "the siblings broke"
+        if all(without == 1 for _, without in known):
+            return "its siblings are solved without lessons"
+        return [other for other, _ in known], [without for _, without in known]
+
+    def _baseline(self, task: Task) -> float | None:
+        assert self._credit is not None
+        if task.id not in self._without:
+            try:
+                self._without[task.id] = self._credit.without(task, self.rollouts)
+            except (InfrastructureError, UnparseableOutput):
+                self._without[task.id] = None
+        return self._without[task.id]
+
+
+def _judge(found: Gathered, done: _Done) -> None:
+    known = done.known()
+    for rollout, _, outcome in known:
+        if found.again("judge", done.task, rollout):
+            continue
+        others = [(other, ended.success) for other, _, ended in known]
+        parts = any(ended is not outcome.success for _, ended in others)
+        step = decisive_step(rollout, outcome.success, others) if parts else None
+        found.teach("judge", judge_example(done.task, rollout, outcome, step))
+
+
+def _balance(found: Gathered) -> None:
+    """As many of each label as of the rarer one; of the others those that came first, task by task."""
+    examples = found.taught["judge"]
+    count = min(sum(example.success for example in examples), sum(not example.success for example in examples))
+    if not count:
+        return
+    room = {True: count, False: count}
+    kept = []
+    for example in examples:
+        if room[example.success]:
+            room[example.success] -= 1
+            kept.append(example)
+    found.leave("more of this label than of the other", "judge", times=len(examples) - len(kept))
+    found.taught["judge"] = kept
+
+
+def _select(found: Gathered, done: _Done) -> None:
+    rewards = [outcome.reward if outcome else None for outcome in done.outcomes]
+    if len(rewards) < 2 or None in rewards:
+        found.leave("fewer than two rollouts, or one without ground truth", "select")
+    elif len(set(rewards)) == 1:
+        found.leave("all rollouts got the same reward", "select")
+    elif not found.again("select", done.task, *done.rollouts):
+        known = [reward for reward in rewards if reward is not None]
+        found.teach("select", select_example(done.task, done.rollouts, done.verdicts, known))
+
+
+def _distill(found: Gathered, done: _Done, kin: _Kin) -> None:
+    for rollout, verdict, outcome in done.known():
+        if verdict.label != ("success" if outcome.success else "failure"):
+            found.leave("misjudged", "distill")
+        elif isinstance(others := kin.of(done.task), str):
+            found.leave(others, "distill")
+        elif not found.again("distill", done.task, rollout):
+            found.teach("distill", distill_example(done.task, rollout, verdict, *others, kin.rollouts))
+
+
+def _contrast(found: Gathered, done: _Done, kin: _Kin) -> None:
+    if len({_actions(rollout) for rollout in done.rollouts}) < 2:
+        found.leave("no two rollouts that differ", "contrast")
+    elif isinstance(others := kin.of(done.task), str):
+        found.leave(others, "contrast")
+    elif not found.again("contrast", done.task, *done.rollouts):
+        example = contrast_example(done.task, done.rollouts, done.verdicts, *others, kin.rollouts)
+        found.teach("contrast", example)
+
+
+def _actions(rollout: Trajectory) -> tuple[str, ...]:
+    return tuple(step.action for step in rollout.steps)

@@ -1,0 +1,144 @@
+"""Labelled examples of single steps, gathered from runs whose ground truth is known.
+
+Prompts may be written from those of the compile split only; those of the other splits are for scoring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.examples import INPUTS, from_plain, to_plain
+from rb_dspy.compile.gather import gathered
+from rb_dspy.compile.stages import Program, Stage
+from rb_dspy.errors import InputError, RBError
+from rb_dspy.protocols import Embedder
+from rb_dspy.stream.program import StreamProgram
+from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.tasks import TaskStream
+
+FORMAT = "rb_dspy harvest 1"
+
+
+@dataclass
+class Harvest:
+    """Examples for each stage, and how many could not be made, by stage and reason."""
+
+    taught: dict[Stage, list[Any]] = field(default_factory=lambda: {stage: [] for stage in INPUTS})
+    left_out: dict[Stage, dict[str, int]] = field(default_factory=lambda: {stage: {} for stage in INPUTS})
+
+    def examples(self, stage: Stage) -> list[Any]:
+        """The ``dspy.Example`` objects that the module of ``stage`` takes (``stage_module``), in the order of the runs.
+
+        Raises ``InputError`` for a stage that has no examples of its own: ``all`` takes streams (``stream_example``).
+        """
+        if stage not in self.taught:
+            raise InputError(f"no examples for stage {stage!r}; known: {', '.join(INPUTS)}; 'all' takes streams")
+        return list(self.taught[stage])
+
+    def summary(self) -> str:
+        """A line a stage: how many examples, and what was left out and why."""
+        return "\n".join(_line(stage, len(found), self.left_out[stage]) for stage, found in self.taught.items())
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write all of it to a JSON Lines file, whole or not at all. It holds ground truth."""
+        target = Path(path)
+        lines: list[dict[str, Any]] = [{"format": FORMAT, "left_out": self.left_out}]
+        for stage, found in self.taught.items():
+            lines += [{"stage": stage, **to_plain(stage, example)} for example in found]
+        part = target.with_name(f"{target.name}.{os.getpid()}.part")
+        try:
+            with part.open("w", encoding="utf-8") as file:
+                file.writelines(f"{json.dumps(line)}\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+        except OSError as exc:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise RBError(f"{target}: the harvest cannot be written: {exc.strerror}") from None
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path) -> Harvest:
+        """What ``to_jsonl`` wrote. Raises ``InputError`` that names the file and the line."""
+        target = Path(path)
+        made = cls()
+        try:
+            lines = target.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
+            raise InputError(f"{target}: cannot be read: {why}; expected what Harvest.to_jsonl wrote") from None
+        for number, line in enumerate(lines, 1):
+            if not line and number > 1:
+                continue
+            try:
+                made._read(json.loads(line), first=number == 1)
+            except InputError as exc:
+                raise InputError(f"{target}:{number}: {exc}") from None
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise InputError(f"{target}:{number}: damaged; expected what Harvest.to_jsonl wrote") from None
+        return made
+
+    def _read(self, plain: Any, *, first: bool) -> None:
+        if not isinstance(plain, dict):
+            raise InputError("expected a JSON object")
+        if first:
+            if plain.get("format") != FORMAT:
+                raise InputError(
+                    f"expected the format {FORMAT!r}, got {str(plain.get('format'))[:40]!r}; harvest again"
+                )
+            for stage, reasons in plain["left_out"].items():
+                self.left_out[stage] = {str(why): int(times) for why, times in reasons.items()}
+            return
+        stage = plain.pop("stage", None)
+        if stage not in self.taught:
+            raise InputError(f"unknown stage {str(stage)[:40]!r}; known: {', '.join(INPUTS)}")
+        self.taught[cast(Stage, stage)].append(from_plain(cast(Stage, stage), plain))
+
+
+def harvest(
+    program: Program,
+    streams: Iterable[TaskStream],
+    bank: MemoryBank | None = None,
+    *,
+    embedder: Embedder | str | None = None,
+    siblings: int = 3,
+    rollouts: int = 1,
+    on_report: Callable[[RunReport], None] = lambda report: None,
+) -> Harvest:
+    """Run ``program`` over each stream, from a fresh fork of ``bank`` each, and gather what the runs teach.
+
+    ``siblings``: how many other tasks of its template an example for ``distill`` or ``contrast`` has; each is done
+    ``rollouts`` times without lessons, once for all examples. ``bank`` and ``embedder`` are those of ``StreamProgram``.
+    Raises like ``StreamProgram``.
+    """
+    whole = StreamProgram(program, bank, embedder=embedder)
+    reports = []
+    for stream in streams:
+        reports.append(whole(stream=stream).report)
+        on_report(reports[-1])
+    return _harvested(reports, program, siblings, rollouts)
+
+
+def harvest_report(
+    report: RunReport, program: Program | None = None, *, siblings: int = 3, rollouts: int = 1
+) -> Harvest:
+    """What a run that there is already teaches. Nobody is asked but the agent of ``program``, for ``distill`` and
+    ``contrast``, which have no examples without it."""
+    return _harvested([report], program, siblings, rollouts)
+
+
+def _harvested(reports: Sequence[RunReport], program: Program | None, siblings: int, rollouts: int) -> Harvest:
+    found = gathered(reports, program, siblings, rollouts)
+    return Harvest(found.taught, {stage: dict(reasons) for stage, reasons in found.left_out.items()})
+
+
+def _line(stage: str, count: int, left_out: dict[str, int]) -> str:
+    reasons = ", ".join(f"{times} ({why})" for why, times in left_out.items() if times)
+    return f"{stage}: {count} examples" + (f"; left out: {reasons}" if reasons else "")

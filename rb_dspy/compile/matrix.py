@@ -1,0 +1,169 @@
+"""Programs x backbones on a held-out stream: which prompts carry over to which language model, and which do not.
+
+Prompts that were compiled on one language model can be worse than none on another. States are kept side by side, one
+folder a program and in it one file a backbone, by the names that the caller gives them::
+
+    programs/
+        support/
+            default.json        for a backbone that has no file of its own
+            small.json          compiled on the backbone called "small"
+            large.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pydantic
+
+from rb_dspy.backbones import Backbones, metered
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.answers import Answers, Cast
+from rb_dspy.compile.measure import rate_stream
+from rb_dspy.compile.scores import Estimate, Ratings, compare, estimate
+from rb_dspy.compile.stages import Program
+from rb_dspy.compile.state import load_program
+from rb_dspy.errors import InputError, RBError
+from rb_dspy.protocols import Embedder
+from rb_dspy.schema import RoleUsage
+from rb_dspy.stream.program import StreamProgram
+from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.tasks import TaskStream
+
+SEED = "seed"
+"""The program without compiled prompts; the others are compared with it, so it is always in the matrix."""
+DEFAULT = "default"
+
+
+class Cell(pydantic.BaseModel):
+    """One program on one backbone. Where it could not be run, ``error`` says why and there are no numbers."""
+
+    program: str
+    backbone: str
+    success: Estimate | None = None
+    difference: Estimate | None = None
+    """Against the seed program on the same backbone, paired by task."""
+    judge_agreement: float | None = None
+    tokens: int = 0
+    seconds: float = 0.0
+    """Inside calls of language models."""
+    broken: int = 0
+    """Tasks that broke, and count as not solved."""
+    error: str = ""
+
+    @property
+    def recompile(self) -> bool:
+        """Whether this program is not shown to be better than the seed program on this backbone."""
+        return self.program != SEED and not (self.difference is not None and self.difference.low > 0)
+
+
+class Matrix(pydantic.BaseModel):
+    """All cells, backbone by backbone, the seed program first."""
+
+    stream: str
+    """Digest of the held-out tasks."""
+    orders: int
+    cells: list[Cell]
+
+    def cell(self, program: str, backbone: str) -> Cell:
+        """The cell of a program on a backbone. Raises ``InputError`` where there is none."""
+        for cell in self.cells:
+            if (cell.program, cell.backbone) == (program, backbone):
+                return cell
+        raise InputError(f"no program {program!r} on a backbone {backbone!r} in this matrix")
+
+    def to_recompile(self) -> list[tuple[str, str]]:
+        """Program and backbone of every cell that is no better than the seed program there."""
+        return [(cell.program, cell.backbone) for cell in self.cells if cell.recompile]
+
+
+def state_path(folder: str | Path, program: str, backbone: str = DEFAULT) -> Path:
+    """Where the state of ``program`` for ``backbone`` is kept. Raises ``InputError`` for names that make no path."""
+    for name in (program, backbone):
+        if not name or name.startswith(".") or any(sign in name for sign in '/\\:*?"<>|\0'):
+            raise InputError(f"the name {name!r} cannot be that of a file; expected letters, digits, - and _")
+    return Path(folder) / program / f"{backbone}.json"
+
+
+def state_for(path: str | Path, backbone: str) -> Path:
+    """The file at ``path``; of a folder of states, the one for ``backbone``, else the default one.
+
+    Raises ``InputError`` where there is neither.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    for name in (backbone, DEFAULT):
+        found = state_path(path.parent, path.name, name)
+        if found.exists():
+            return found
+    raise InputError(f"{path}: holds neither {backbone}.json nor {DEFAULT}.json; compile for {backbone}, or add one")
+
+
+def matrix(
+    program: Program,
+    programs: Mapping[str, str | Path],
+    backbones: Mapping[str, Any],
+    stream: TaskStream,
+    *,
+    bank: MemoryBank | None = None,
+    embedder: Embedder | str | None = None,
+    orders: int = 1,
+    seed: int = 0,
+    threads: int = 1,
+    on_cell: Callable[[Cell], None] = lambda cell: None,
+) -> Matrix:
+    """Run every program on every backbone over ``stream``, from a fork of ``bank`` each time.
+
+    ``programs``: name -> what ``save_program`` wrote for a program like ``program``, or a folder of such files by
+    backbone; the seed program, ``program`` as it is, is always run too. ``backbones``: name -> ``Backbones``, an LM, a
+    ``BackboneConfig`` or a model's name. What breaks one cell is noted in it. Raises ``InputError`` for no backbones.
+    """
+    if not backbones:
+        raise InputError("no backbones; a matrix needs at least one: name -> language model")
+    found = Matrix(stream=stream.digest, orders=orders, cells=[])
+    states = {SEED: None, **{name: path for name, path in programs.items() if name != SEED}}
+    for backbone, lm in backbones.items():
+        against: Ratings | None = None
+        for name, path in states.items():
+            cell = Cell(program=name, backbone=backbone)
+            try:
+                work = program.deepcopy()
+                work.backbones = None
+                if path is not None:
+                    load_program(work, state_for(path, backbone))
+                cast = Cast(lm if isinstance(lm, Backbones) else Backbones(agent=lm), Answers())
+                whole = StreamProgram(work, bank, embedder=embedder)
+                ratings = _run(whole, stream, cast, cell, orders=orders, seed=seed, threads=threads)
+                cell.success = estimate(ratings)
+                if name == SEED:
+                    against = ratings
+                elif against is not None:
+                    cell.difference = compare(against, ratings).difference
+            except RBError as exc:
+                cell.error = str(exc)
+            found.cells.append(cell)
+            on_cell(cell)
+    return found
+
+
+def _run(
+    whole: dspy.Module, stream: TaskStream, cast: Cast, cell: Cell, *, orders: int, seed: int, threads: int
+) -> Ratings:
+    reports: list[RunReport] = []
+    with metered() as ledger, dspy.context(disable_history=True):
+        try:
+            ratings = rate_stream(
+                whole, stream, cast, orders=orders, seed=seed, threads=threads, on_report=reports.append
+            )
+        finally:
+            used = sum(ledger.usage().values(), RoleUsage())
+            cell.tokens = used.prompt_tokens + used.completion_tokens
+            cell.seconds = used.seconds
+    cell.broken = ratings.broken
+    agreed = [result.agreed for report in reports for result in report.results if result.agreed is not None]
+    cell.judge_agreement = sum(agreed) / len(agreed) if agreed else None
+    return ratings

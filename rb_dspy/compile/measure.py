@@ -1,0 +1,91 @@
+"""Rating a program on a whole split: streams in several orders, or the examples of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+import dspy
+
+from rb_dspy.compile.answers import Cast
+from rb_dspy.compile.budget import Rate, all_broke, said
+from rb_dspy.compile.scores import Ratings
+from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency
+from rb_dspy.stream.tasks import TaskStream
+
+T = TypeVar("T")
+
+
+def in_orders(stream: TaskStream, orders: int, seed: int) -> list[TaskStream]:
+    """The stream as it is, and in further orders."""
+    return [stream, *(stream.permuted(seed + order) for order in range(1, orders))]
+
+
+def rate_stream(
+    program: dspy.Module,
+    stream: TaskStream,
+    cast: Cast,
+    *,
+    orders: int,
+    seed: int,
+    threads: int = 1,
+    on_report: Callable[[Any], None] = lambda report: None,
+) -> Ratings:
+    """Which tasks ``program``, a ``StreamProgram``, solves, order by order. A task that broke counts as not solved.
+
+    Other orders are other samples as well; the same order of two programs has the same rollout ids. Raises
+    ``InfrastructureError`` where every task of an order broke.
+    """
+    ratings = Ratings(crossed=True)
+    ordered = in_orders(stream, orders, seed)
+
+    def run(number: int) -> dspy.Prediction:
+        with cast.playing(number):
+            prediction = program(stream=ordered[number])
+        error = all_broke(prediction)
+        if error:
+            raise InfrastructureError(f"stream {ordered[number].name}: every task broke; the first: {error}")
+        return prediction
+
+    for prediction in in_threads(run, range(orders), threads):
+        on_report(prediction.report)
+        for result in prediction.report.results:
+            ratings.add(result.task.id, float(result.outcome is not None and result.outcome.success))
+            ratings.broken += bool(result.error)
+    return ratings
+
+
+def rate_examples(
+    module: dspy.Module, examples: Sequence[Any], metric: Rate, cast: Cast, *, threads: int = 1
+) -> Ratings:
+    """The metric of each example, by its task. One that broke counts as 0; where all do, ``InfrastructureError``."""
+    ratings = Ratings()
+    errors: list[str] = []
+
+    def run(example: Any) -> tuple[float, str]:
+        try:
+            with cast.playing():
+                return float(metric(example, module(**example.inputs()))), ""
+        except (BackboneError, MissingDependency):
+            raise
+        except Exception as exc:  # noqa: BLE001 (an example that breaks counts as 0, whatever broke it)
+            return 0.0, said(exc)
+
+    for example, (score, error) in zip(examples, in_threads(run, examples, threads), strict=True):
+        ratings.add(example.task.id, score)
+        errors += [error] if error else []
+    if examples and len(errors) == len(examples):
+        raise InfrastructureError(f"all {len(errors)} examples broke; the first: {errors[0]}")
+    ratings.broken = len(errors)
+    return ratings
+
+
+def in_threads(function: Callable[[Any], T], inputs: Sequence[Any], threads: int) -> list[T]:
+    """``function`` of each input, in order; each in this context. No input is ever started twice."""
+    if threads == 1:
+        return [function(each) for each in inputs]
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [pool.submit(copy_context().run, function, each) for each in inputs]
+        return [job.result() for job in jobs]

@@ -1,0 +1,215 @@
+"""Metrics in the form that dspy's optimizers take: five arguments, a score, and text where a predictor is named."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import dspy
+
+from rb_dspy.compile.credit import Credit, Credited
+from rb_dspy.compile.evidence import ending, literals, misjudged, passed_over, quoted, short, taken_up
+from rb_dspy.compile.feedback import MOST, stream_feedback
+from rb_dspy.compile.stages import STAGES, Program, Stage
+from rb_dspy.errors import InputError
+from rb_dspy.matts import MaTTS
+from rb_dspy.steps import Distilled
+
+log = logging.getLogger("rb_dspy")
+
+T = TypeVar("T")
+
+
+class Metric(Protocol):
+    """Rates a prediction of a stage's module against its example; in [0, 1], and never raises.
+
+    A number where ``pred_name`` is None, else ``dspy.Prediction(score=..., feedback=...)`` with the same number.
+    """
+
+    def __call__(
+        self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
+    ) -> float | dspy.Prediction: ...
+
+
+def metric_for(stage: Stage, program: Program) -> Metric:
+    """The metric of ``stage``.
+
+    =================  ====================================================================
+    stage              score
+    =================  ====================================================================
+    judge              1 where the label is the environment's, else 0; no label is 0
+    distill, contrast  downstream credit (``Credit``) in [0, 1]: a half is no effect
+    select             reward of the choice, from 0 for the worst rollout to 1 for the best
+    agent              1 for a success
+    all                tasks solved, of all
+    =================  ====================================================================
+
+    Credit asks the agent of ``program`` to do siblings, once for the same lessons, whoever asks again. Without a
+    prediction the score is 0. Raises ``InputError`` for an unknown stage.
+    """
+    if stage not in STAGES:
+        raise InputError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
+    if stage in ("distill", "contrast"):
+        lessons = _Lessons(Credit(program))
+        return _stage(lessons.score, lessons.tell)
+    if stage == "all":
+        mode = program.config.mode if isinstance(program, MaTTS) else None
+        return _Metric(
+            lambda gold, pred: float(pred.score),
+            lambda gold, pred, name, task: stream_feedback(pred.report, name, mode=mode, task=task),
+        )
+    return {
+        "judge": _stage(_judged, _tell_judge),
+        "select": _stage(_selected, _tell_select),
+        "agent": _stage(lambda gold, pred: _solved(pred), _tell_agent),
+    }[stage]
+
+
+@dataclass(frozen=True)
+class _Metric:
+    score: Callable[[Any, Any], float]
+    """Of example and prediction."""
+    tell: Callable[[Any, Any, str, str], str]
+    """Of example, prediction, predictor, and the instruction of the task whose call is shown, where that is known."""
+
+    def __call__(
+        self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
+    ) -> float | dspy.Prediction:
+        score = 0.0 if pred is None else self._guarded(0.0, lambda: min(1.0, max(0.0, float(self.score(gold, pred)))))
+        if pred_name is None:
+            return score
+        text = "The program broke on this example."
+        if pred is not None:
+            name = pred_name.removeprefix("program.")
+            text = self._guarded(f"The score is {score:g}.", lambda: self.tell(gold, pred, name, _task_of(pred_trace)))
+        return dspy.Prediction(score=score, feedback=_cut(text))
+
+    def _guarded(self, otherwise: T, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except Exception as exc:  # noqa: BLE001 (an optimizer would end, or count it as it likes)
+            log.warning("a metric broke: %s: %s; it gives %r", type(exc).__name__, exc, otherwise)
+            return otherwise
+
+
+def _stage(score: Callable[[Any, Any], float], tell: Callable[[Any, Any], str]) -> _Metric:
+    """A stage's example is one call, so nothing has to be found in it."""
+    return _Metric(score, lambda gold, pred, name, task: tell(gold, pred))
+
+
+def _task_of(pred_trace: Any) -> str:
+    """The instruction in the call that an optimizer shows; an agent's later turns have it in their history."""
+    if not pred_trace:
+        return ""
+    inputs = pred_trace[0][1]
+    history = getattr(inputs.get("history"), "messages", None)
+    return str(inputs.get("task") or (history[0].get("task") if history else "") or "")
+
+
+def _judged(gold: Any, pred: Any) -> float:
+    return float(pred.verdict.label == ("success" if gold.success else "failure"))
+
+
+def _tell_judge(gold: Any, pred: Any) -> str:
+    if pred.verdict.label == "unknown":
+        return f"No label could be read: {short(pred.verdict.reasons, 300)}"
+    if _judged(gold, pred):
+        return f"Right: the environment says {pred.verdict.label} as well (reward {gold.reward:g})."
+    step = gold.decisive or len(gold.trajectory.steps) or None
+    return f"Wrong. {misjudged(gold.task, gold.trajectory, pred.verdict, gold.reward, step)}"
+
+
+def _selected(gold: Any, pred: Any) -> float:
+    worst, best = min(gold.rewards), max(gold.rewards)
+    return 1.0 if worst == best else (gold.rewards[pred.selection.index] - worst) / (best - worst)
+
+
+def _tell_select(gold: Any, pred: Any) -> str:
+    best = gold.rewards.index(max(gold.rewards))
+    if _selected(gold, pred) == 1:
+        return f"Right: no attempt was better than the one that {ending(gold.trajectories[pred.selection.index])}."
+    note = f" {pred.selection.note}" if pred.selection.note else ""
+    solved = gold.rewards[best] == 1
+    return f"Wrong. {passed_over(gold.task, gold.trajectories, pred.selection, best, solved)}{note}"
+
+
+def _solved(pred: Any) -> float:
+    return float(pred.outcome is not None and pred.outcome.success)
+
+
+def _tell_agent(gold: Any, pred: Any) -> str:
+    if pred.outcome is None:
+        return "The environment does not say whether this task was solved."
+    how = "Solved" if pred.outcome.success else "Failed"
+    said = [f"{how} (reward {pred.outcome.reward:g}): the rollout {ending(pred.trajectory)}."]
+    for item in gold.memory.items:
+        used = "took it up" if taken_up(item, gold.task, pred.trajectory) else "ignored it"
+        said.append(f"It was shown the lesson {item.title!r} ({short(item.content, 160)}) and {used}.")
+    return " ".join(said)
+
+
+class _Lessons:
+    """Credit of lessons, remembered, so that the score is the same whoever asks how often."""
+
+    def __init__(self, credit: Credit) -> None:
+        self._credit = credit
+        self._lock = threading.Lock()
+        self._known: dict[object, Credited] = {}
+
+    def score(self, gold: Any, pred: Any) -> float:
+        return self._credited(gold, pred.distilled).score
+
+    def tell(self, gold: Any, pred: Any) -> str:
+        distilled: Distilled = pred.distilled
+        credited = self._credited(gold, distilled)
+        said = [f"What happened: {short(distilled.note, 400)}."] if distilled.note else []
+        for draft in distilled.drafts:
+            if own := literals(gold.task, draft, gold.siblings):
+                said.append(f"{draft.title!r} holds what belongs to its own task only: {', '.join(own)}.")
+        if not distilled.drafts:
+            return "\n".join(["No lesson came of this, so it changed nothing for other tasks.", *said])
+        return "\n".join([*_told(distilled, credited), *said])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Lessons:
+        return self
+
+    def _credited(self, gold: Any, distilled: Distilled) -> Credited:
+        siblings = tuple((task.id, task.instruction) for task in gold.siblings)
+        key = (distilled.drafts, siblings, tuple(gold.baseline), gold.rollouts)
+        with self._lock:
+            known = self._known.get(key)
+        if known is None:
+            known = self._credit.of(distilled.drafts, gold.siblings, gold.baseline, gold.rollouts)
+            with self._lock:
+                known = self._known.setdefault(key, known)
+        return known
+
+
+def _told(distilled: Distilled, credited: Credited) -> list[str]:
+    pairs = credited.pairs
+    given, without = sum(pair.given for pair in pairs), sum(pair.without for pair in pairs)
+    said = [
+        f"These lessons were tried on {len(pairs)} of the tasks of the same kind. Solved with them: {given:g}; without"
+        f" them: {without:g}. Credit: {credited.credit:+.2f} (from -1 to 1)."
+    ]
+    said += [f"- Helped: {quoted(pair.task)}, solved only with them." for pair in pairs if pair.given > pair.without]
+    for pair in pairs:
+        if pair.failed is None or pair.given > pair.without:
+            continue
+        what = "Misled" if pair.given < pair.without else "Did not help"
+        ignored = [d.title for d in distilled.drafts if not taken_up(d, pair.task, pair.failed)]
+        left = f" It ignored {_listed(ignored)}." if ignored else ""
+        said.append(f"- {what}: {quoted(pair.task)}; with them the rollout {ending(pair.failed)}.{left}")
+    said += [f"- Could not be tried: {short(why, 200)}" for why in credited.broken]
+    return said
+
+
+def _listed(titles: Sequence[str]) -> str:
+    return ", ".join(repr(title) for title in titles)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"

@@ -1,0 +1,271 @@
+"""dspy's optimizers by name, each with what it needs so that it works on streams and keeps to a budget.
+
+What comes out is in the ``Record``: candidates and how they were rated. What an optimizer itself returns is not used,
+so neither ``_compiled`` nor anything else that it leaves on a program can reach ours.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from rb_dspy.backbones.roles import adapter_for
+from rb_dspy.compile.budget import Record, Student
+from rb_dspy.compile.measure import in_threads
+from rb_dspy.compile.quiet import quiet
+from rb_dspy.errors import InputError
+
+MAX_DEMOS = 2
+"""Demonstrations a predictor; of an agent each holds a whole episode."""
+BOOTSTRAP_FROM = 8
+"""Examples that are tried for demonstrations."""
+MINIBATCH = 3
+"""Examples that gepa reflects on at once."""
+_ERRORS = 10**9
+"""How many examples may break: all. ``Record`` knows better when to give up."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an optimizer works on. ``dev`` is what candidates are chosen by."""
+
+    student: Student
+    record: Record
+    train: Sequence[Any]
+    dev: Sequence[Any]
+    seed: int
+    threads: int = 1
+
+    def rate(self, student: Any) -> None:
+        """Rate a student on dev."""
+        in_threads(lambda each: self.record.metric(each, student(**each.inputs())), self.dev, self.threads)
+
+    def shuffled(self, n: int) -> list[Any]:
+        """``n`` examples of train, or all there are."""
+        drawn = list(self.train)
+        random.Random(f"{self.seed}/train").shuffle(drawn)
+        return drawn[:n]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """``run`` works until it is done or the budget is spent; ``needs`` is the least budget, of train and dev examples,
+    with which it can find anything."""
+
+    run: Callable[[Job], None]
+    needs: Callable[[int, int], int]
+    reflects: bool = True
+    """Whether it asks a language model for prompts."""
+
+
+def optimize(name: str, job: Job) -> None:
+    """Run the optimizer ``name``; what it found is in ``job.record``.
+
+    Raises ``InputError`` for an unknown name or a budget with which it cannot find anything, and what broke it.
+    """
+    optimizer = optimizer_named(name)
+    needs = optimizer.needs(len(job.train), len(job.dev))
+    if job.record.budget < needs:
+        raise InputError(
+            f"a budget of {job.record.budget} metric calls is too small for {name}, which needs {needs} with"
+            f" {len(job.train)} examples to compile on and {len(job.dev)} of dev; give more, or fewer examples"
+        )
+    settings = {"disable_history": True, "max_errors": _ERRORS, "num_threads": job.threads}
+    with quiet(), dspy.context(**settings), job.record.stopping():
+        optimizer.run(job)
+
+
+def optimizer_named(name: str) -> Optimizer:
+    """Raises ``InputError`` for an unknown name."""
+    if name not in OPTIMIZERS:
+        raise InputError(f"unknown optimizer {name!r}; known: {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name]
+
+
+def _gepa(job: Job) -> None:
+    from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+
+    reflection = job.record.cast.reflection
+    dspy.GEPA(
+        metric=job.record.metric,
+        max_metric_calls=job.record.left,
+        reflection_lm=reflection,
+        reflection_minibatch_size=min(MINIBATCH, len(job.train)),
+        instruction_proposer=InstructionProposer(adapter=adapter_for(reflection)),
+        component_selector=_Called(job.student),
+        num_threads=job.threads,
+        seed=job.seed,
+        warn_on_score_mismatch=False,
+    ).compile(job.student, trainset=list(job.train), valset=list(job.dev))
+
+
+class _Called:
+    """Which predictor gepa works on next: in turn, but only of those that were called. A mode of MaTTS calls few."""
+
+    def __init__(self, student: Student) -> None:
+        self._signatures = {name: predictor.signature for name, predictor in student.named_predictors()}
+
+    def __call__(
+        self, state: Any, trajectories: Sequence[Any], subsample_scores: Any, candidate_idx: int, candidate: Any
+    ) -> list[str]:
+        called = [step[0].signature for each in trajectories for step in each["trace"]]
+        names = list(state.list_of_named_predictors)
+        turn = state.named_predictor_id_to_update_next_for_program_candidate
+        order = [(turn[candidate_idx] + step) % len(names) for step in range(len(names))]
+        for place in order:
+            wanted = self._signatures[names[place]].with_instructions(candidate[names[place]])
+            if any(signature.equals(wanted) for signature in called):
+                turn[candidate_idx] = (place + 1) % len(names)
+                return [names[place]]
+        return [names[order[0]]]
+
+
+def _miprov2(job: Job) -> None:
+    import optuna
+
+    threshold = _rated_as_it_is(job)
+    train = job.shuffled(BOOTSTRAP_FROM)
+    sets = _mipro_sets(job.record.budget, len(train), len(job.dev))
+    trials = max(1, (job.record.left - len(job.dev) - (sets - 1) * len(train)) // len(job.dev))
+    with warnings.catch_warnings():  # dspy asks for the sampler that optuna calls experimental
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        dspy.MIPROv2(
+            metric=job.record.metric,
+            prompt_model=job.record.cast.reflection,
+            task_model=job.record.cast.agent,
+            auto=None,
+            num_candidates=sets,
+            max_bootstrapped_demos=MAX_DEMOS,
+            max_labeled_demos=0,
+            metric_threshold=threshold,
+            num_threads=job.threads,
+            max_errors=_ERRORS,
+            seed=job.seed,
+            track_stats=False,
+        ).compile(
+            job.student,
+            trainset=train,
+            valset=list(job.dev),
+            num_trials=trials,
+            minibatch=False,
+            data_aware_proposer=False,  # it would show whole examples, with their ground truth, to the proposer
+        )
+
+
+def _mipro_sets(budget: int, train: int, dev: int) -> int:
+    """How many instructions, and sets of demonstrations, are tried: as many as leave half of the budget for trials."""
+    return max(3, min(6, 1 + (budget - 2 * dev) // 2 // max(1, train)))
+
+
+def _simba(job: Job) -> None:
+    _rated_as_it_is(job)
+    plan = _simba_plan(job.record.left - len(job.dev), len(job.train))
+    found = dspy.SIMBA(
+        metric=job.record.explained,
+        bsize=plan.batch,
+        num_candidates=plan.candidates,
+        max_steps=plan.steps,
+        max_demos=MAX_DEMOS,
+        prompt_model=job.record.cast.reflection,
+        num_threads=job.threads,
+    ).compile(job.student, trainset=job.shuffled(plan.train), seed=job.seed)
+    for each in found.candidate_programs:  # best on train first; the budget ends it
+        job.rate(each["program"])
+
+
+@dataclass(frozen=True)
+class _Simba:
+    train: int
+    batch: int
+    candidates: int
+    steps: int
+
+    @property
+    def cost(self) -> int:
+        """Samples, candidates on the batch, and in the end winners and the program as it is on all of train."""
+        winners = min(self.steps, self.candidates) + 1
+        return self.steps * self.batch * (2 * self.candidates + 1) + winners * self.train
+
+
+def _simba_plan(budget: int, train: int) -> _Simba:
+    """What the budget pays for, else the smallest: first enough samples of enough examples to contrast, then steps."""
+    smallest = _Simba(min(2, train), min(2, train), 2, 1)
+    affordable = [
+        plan
+        for steps in range(1, 9)
+        for candidates in range(2, 7)
+        for examples in range(min(2, train), min(16, train) + 1)
+        if (plan := _Simba(examples, min(8, max(2, examples // 2), examples), candidates, steps)).cost <= budget
+    ]
+    wish = (4, 6, 2)
+    return max(
+        affordable,
+        key=lambda plan: (
+            *map(min, (plan.candidates, plan.train, plan.steps), wish),
+            plan.steps,
+            plan.train,
+            plan.candidates,
+        ),
+        default=smallest,
+    )
+
+
+def _bootstrap(job: Job) -> None:
+    threshold = _rated_as_it_is(job)
+    found = dspy.BootstrapFewShot(
+        metric=job.record.metric,
+        metric_threshold=threshold,
+        max_bootstrapped_demos=MAX_DEMOS,
+        max_labeled_demos=0,
+        max_errors=_ERRORS,
+    ).compile(job.student, trainset=job.shuffled(BOOTSTRAP_FROM))
+    job.rate(found)
+
+
+def _bootstrap_rs(job: Job) -> None:
+    threshold = _rated_as_it_is(job)
+    train = job.shuffled(BOOTSTRAP_FROM)
+    sets = min(16, max(1, job.record.left // (len(train) + len(job.dev))))
+    dspy.BootstrapFewShotWithRandomSearch(
+        metric=job.record.metric,
+        metric_threshold=threshold,
+        max_bootstrapped_demos=MAX_DEMOS,
+        max_labeled_demos=0,
+        num_candidate_programs=sets,
+        num_threads=job.threads,
+        max_errors=_ERRORS,
+        stop_at_score=100,
+    ).compile(
+        job.student,
+        trainset=train,
+        valset=list(job.dev),
+        restrict=range(-1, sets),  # the two before are the program as it is
+    )
+
+
+def _rated_as_it_is(job: Job) -> float:
+    """Rate the program as it is; a run that is no worse than its mean is good enough for a demonstration."""
+    job.rate(job.student)
+    best = job.record.best()
+    return max(1e-9, best[0] if best else 0.0)
+
+
+def _bootstrapped(train: int) -> int:
+    return min(BOOTSTRAP_FROM, train)
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "gepa": Optimizer(_gepa, lambda train, dev: 2 * dev + 2 * min(MINIBATCH, train)),
+    "miprov2": Optimizer(_miprov2, lambda train, dev: 3 * dev + 2 * _bootstrapped(train)),
+    "simba": Optimizer(_simba, lambda train, dev: 2 * dev + _simba_plan(0, train).cost),
+    "bootstrap": Optimizer(_bootstrap, lambda train, dev: 2 * dev + _bootstrapped(train), reflects=False),
+    "bootstrap_rs": Optimizer(_bootstrap_rs, lambda train, dev: 2 * dev + _bootstrapped(train), reflects=False),
+}
+"""gepa: reflects on feedback, predictor by predictor. miprov2: proposes instructions and demonstrations, and searches
+their combinations. simba: contrasts good and bad runs of one example into rules and demonstrations. bootstrap: good
+runs as demonstrations. bootstrap_rs: the same for several draws."""

@@ -1,0 +1,143 @@
+"""What a compile works on: the program, its streams, and the examples that are made of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+import pydantic
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.answers import Cast
+from rb_dspy.compile.budget import first_error
+from rb_dspy.compile.examples import to_plain
+from rb_dspy.compile.harvest import Harvest
+from rb_dspy.compile.harvest import harvest as harvested
+from rb_dspy.compile.progress import Teller
+from rb_dspy.compile.result import Hashes
+from rb_dspy.compile.stages import Program, Stage, stage_module
+from rb_dspy.compile.state import digest, prompts_of, signature_hash
+from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.protocols import Embedder
+from rb_dspy.stream.orders import Streams
+from rb_dspy.stream.program import stream_example
+from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.tasks import TaskStream
+
+WINDOW = (2, 10)
+"""Fewest and most tasks of a window where nobody says how many: lessons need a task to come from and one to go to."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a compile works on."""
+
+    work: Program
+    streams: Streams
+    stage: Stage
+    bank: MemoryBank | None
+    embedder: Embedder | str | None
+    budget: int
+    seed: int
+    orders: int
+    threads: int
+    window: int | None
+    given: Harvest | None
+    """Examples of the compile stream that there are already."""
+
+    def module(self, program: Program) -> dspy.Module:
+        """What is compiled of ``program``."""
+        return stage_module(program, self.stage, bank=self.bank, embedder=self.embedder)
+
+    def harvest(self, stream: TaskStream, cast: Cast) -> Harvest:
+        """Examples from a run of the program as it was."""
+        with cast.playing():
+            return harvested(self.work, [stream], self.bank, embedder=self.embedder, on_report=_check_alive)
+
+    def hashes(self) -> Hashes:
+        """What it is compiled for and on."""
+        streams = self.streams
+        return Hashes(
+            signatures=signature_hash(self.work),
+            compile=streams.compile.digest,
+            dev=streams.dev.digest,
+            held_out=streams.held_out.digest,
+            bank=_bank_digest(self.bank),
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What makes it another compile."""
+        own = self.hashes().model_dump()
+        data = {f"{name} tasks": own[name] for name in ("compile", "dev", "held_out")}
+        settings = {name: getattr(self, name) for name in ("stage", "budget", "seed", "orders", "window")}
+        program = {
+            "signatures": own["signatures"],
+            "prompts": digest(prompts_of(self.work)),
+            "settings": digest(_settings(self.work)),
+        }
+        return {**settings, **program, **data, "bank": own["bank"], "harvest": digest(_rows(self.given))}
+
+
+def examples_of(plan: Plan, cast: Cast, teller: Teller) -> tuple[list[Any], list[Any], list[Any]]:
+    """To compile on, to choose by, and all of dev."""
+    compile_, dev = plan.streams.compile, plan.streams.dev
+    if plan.stage == "all":
+        size = plan.window or _window(plan.streams)
+        train, all_dev = ([stream_example(each) for each in stream.windows(size)] for stream in (compile_, dev))
+    else:
+        teller.phase("harvesting the compile stream")
+        found = plan.given or plan.harvest(compile_, cast)
+        teller.phase("harvesting the dev stream")
+        train, all_dev = found_in(plan, found, compile_), found_in(plan, plan.harvest(dev, cast), dev)
+    most = max(4, plan.budget // 8)  # so that a budget pays for rating several candidates
+    chosen = sorted(random.Random(f"{plan.seed}/dev").sample(range(len(all_dev)), min(most, len(all_dev))))
+    return train, [all_dev[number] for number in chosen], all_dev
+
+
+def found_in(plan: Plan, harvest: Harvest, stream: TaskStream) -> list[Any]:
+    """The examples of a harvest from ``stream``. Raises ``InputError`` where there is none."""
+    examples = harvest.examples(plan.stage)
+    if not examples:
+        raise InputError(
+            f"{stream.name}: its runs gave no example for stage {plan.stage!r}"
+            f" ({'; '.join(harvest.summary().splitlines())}); give more tasks, or compile stage 'all'"
+        )
+    return examples
+
+
+def _check_alive(report: RunReport) -> None:
+    error = first_error(report)
+    if error:
+        raise InfrastructureError(f"the program breaks on every task that was tried, nothing was spent; first: {error}")
+
+
+def _window(streams: Streams) -> int:
+    """A size that gives enough windows to compile on and to choose by."""
+    least, most = WINDOW
+    return max(least, min(most, len(streams.compile) // 6, len(streams.dev) // 4))
+
+
+def _bank_digest(bank: MemoryBank | None) -> str:
+    if bank is None:
+        return ""
+    with bank.fork() as fork:  # a snapshot of the fork leaves nothing in the bank
+        return fork.snapshot("compile").digest
+
+
+def _settings(program: dspy.Module) -> list[Any]:
+    """How the program is set up: the kinds of its modules and their configurations."""
+    found = []
+    for name, module in program.named_sub_modules():
+        config = getattr(module, "config", None)
+        told = config.model_dump(mode="json") if isinstance(config, pydantic.BaseModel) else ""
+        found.append([name, type(module).__name__, told])
+    return found
+
+
+def _rows(harvest: Harvest | None) -> Any:
+    """A harvest as JSON values."""
+    if harvest is None:
+        return None
+    return {stage: [to_plain(stage, example) for example in found] for stage, found in harvest.taught.items()}

@@ -1,0 +1,66 @@
+"""How far a compile is, for progress bars and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rb_dspy.backbones import Ledger
+from rb_dspy.schema import Usage
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Told after every metric call, and at the beginning of each phase."""
+
+    metric_calls: int
+    """Of the budget: runs of candidates that were rated."""
+    budget: int
+    best: float | None
+    """Mean on dev of the best candidate so far; None as long as none has been rated on all of it."""
+    usage: Usage = field(default_factory=dict)
+    """What all roles used so far; ``reflection`` is who proposes prompts."""
+    seconds: float = 0.0
+    note: str = ""
+    """The phase, in a few words."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def silent(progress: Progress) -> None:
+    """Tell nobody."""
+
+
+class Clock(Protocol):
+    """Knows how long a compile has taken."""
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds, earlier sittings included."""
+        ...
+
+
+@dataclass
+class Teller:
+    """Tells ``on_progress`` what is known at the time."""
+
+    on_progress: OnProgress
+    budget: int
+    ledger: Ledger
+    clock: Clock
+    note: str = ""
+    metric_calls: int = 0
+    best: float | None = None
+
+    def phase(self, note: str) -> None:
+        """Say what comes now."""
+        self.note = note
+        self.tell()
+
+    def tell(self) -> None:
+        """Say how far it is."""
+        self.on_progress(
+            Progress(self.metric_calls, self.budget, self.best, self.ledger.usage(), self.clock.seconds, self.note)
+        )

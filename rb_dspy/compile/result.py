@@ -1,0 +1,140 @@
+"""What came of a compile: the program, how good it is and how sure that is, what changed, and what it cost."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import dspy
+import pydantic
+
+from rb_dspy.compile.files import read_json, write_json
+from rb_dspy.compile.scores import Comparison
+from rb_dspy.compile.state import Prompts, set_state
+from rb_dspy.errors import InputError
+from rb_dspy.schema import RoleUsage, Usage
+
+FORMAT = "rb_dspy compiled"
+VERSION = 1
+
+
+class Scores(pydantic.BaseModel):
+    """Before and after, on the same tasks in the same orders.
+
+    Candidates were chosen on dev, so dev flatters the one that was; held-out tasks were not looked at before.
+    """
+
+    dev: Comparison
+    held_out: Comparison
+
+
+class Found(pydantic.BaseModel):
+    """A candidate: its mean on the dev examples that the optimizer chose by, and its prompts."""
+
+    score: float
+    prompts: Prompts
+
+
+class Hashes(pydantic.BaseModel):
+    """What this was compiled for and on."""
+
+    signatures: str
+    compile: str
+    dev: str
+    held_out: str
+    bank: str = ""
+    """Digest of the state of the bank that every run began with; empty for an empty one."""
+
+
+class Compiled(pydantic.BaseModel):
+    """A compiled program and the report of its compile.
+
+    ``program`` has no backbones inside: give it some, or call it inside ``Backbones.use()``. ``save`` and ``load`` keep
+    everything but ``program``, which ``apply`` makes of another.
+    """
+
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+
+    program: Any = pydantic.Field(default=None, exclude=True, repr=False)
+    state: dict[str, Any] = pydantic.Field(repr=False)
+    """What ``save_program`` writes of the whole program."""
+    optimizer: str
+    stage: str
+    budget: int
+    metric_calls: int
+    """Of the budget; those of scoring and of the first look are not among them."""
+    seed: int
+    scores: Scores
+    measure: str
+    """What is scored, in words."""
+    prompts_before: Prompts = pydantic.Field(repr=False)
+    prompts_after: Prompts = pydantic.Field(repr=False)
+    """Predictor -> ``instructions`` and ``demos``, of the whole program."""
+    usage: Usage
+    """What every role used, scoring included; ``reflection`` is who proposed prompts."""
+    seconds: float
+    candidates: list[Found] = pydantic.Field(repr=False)
+    """In the order in which they came up; the first is the program as it was."""
+    broken: int = 0
+    """Metric calls that were rated 0 since the program broke."""
+    examples: dict[str, int] = pydantic.Field(default_factory=dict)
+    """How many examples the optimizer had: ``train`` and ``dev``."""
+    orders: int = 1
+    hashes: Hashes
+    versions: dict[str, str]
+
+    @property
+    def improved(self) -> bool:
+        """Whether the held-out interval of the difference is above 0."""
+        return self.scores.held_out.better
+
+    @property
+    def changed(self) -> list[str]:
+        """Predictors whose prompts are others than before."""
+        return [name for name, prompts in self.prompts_after.items() if prompts != self.prompts_before.get(name)]
+
+    def diff(self) -> str:
+        """A unified diff of each predictor that changed: instructions, then demonstrations. Empty for no change."""
+        parts = []
+        for name in self.changed:
+            before, after = (_lines(each.get(name)) for each in (self.prompts_before, self.prompts_after))
+            lines = difflib.unified_diff(before, after, f"{name} before", f"{name} after", lineterm="", n=2)
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
+
+    def total(self) -> RoleUsage:
+        """What all roles used together."""
+        return sum(self.usage.values(), RoleUsage())
+
+    def apply(self, program: dspy.Module) -> None:
+        """Give ``program`` the compiled prompts. Raises like ``load_program``."""
+        set_state(program, self.state, source="compiled")
+
+    def save(self, path: str | Path) -> None:
+        """Save as JSON, whole or not at all: no language model, key or address is in it."""
+        write_json(path, {"format": FORMAT, "version": VERSION, **self.model_dump(mode="json")})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What ``save`` wrote; ``program`` is None."""
+        data = read_json(path, FORMAT, VERSION)
+        try:
+            return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})
+        except pydantic.ValidationError as exc:
+            first = exc.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InputError(f"{path}: {where}: {first['msg'].lower()}; expected what Compiled.save wrote") from None
+
+
+def _lines(prompts: dict[str, Any] | None) -> list[str]:
+    if prompts is None:
+        return []
+    lines: list[str] = prompts["instructions"].splitlines()
+    for number, demo in enumerate(prompts["demos"], 1):
+        lines.append(f"[demonstration {number}]")
+        for name, value in demo.items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            lines += [f"{name}: {line}" for line in text.splitlines() or [""]]
+    return lines

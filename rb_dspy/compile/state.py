@@ -1,0 +1,238 @@
+"""What is saved of a program: instructions and demonstrations, and the signatures that they were compiled for.
+
+The file is JSON. No language model, key or address is in it, and nothing of it is code. Loading refuses signatures
+other than those it was saved with: dspy's own loading would take them without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pydantic
+
+from rb_dspy.compile.files import read_json, write_json
+from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
+
+FORMAT = "rb_dspy program"
+VERSION = 1
+
+# What an optimizer has compiled, dspy takes for frozen, and names no predictor in it.
+_FROZEN = "_compiled"
+
+Prompts = dict[str, dict[str, Any]]
+"""Predictor -> ``instructions``, and ``demos`` as JSON values."""
+
+
+def predictors_of(program: dspy.Module) -> list[tuple[str, Any]]:
+    """Name and predictor of every one in ``program``, those in modules that are compiled already among them."""
+    frozen = [module for _, module in program.named_sub_modules() if module is not program and _is_frozen(module)]
+    for module in frozen:
+        setattr(module, _FROZEN, False)
+    try:
+        return list(program.named_predictors())
+    finally:
+        for module in frozen:
+            setattr(module, _FROZEN, True)
+
+
+def thawed(program: dspy.Module) -> None:
+    """Let optimizers change all of ``program``."""
+    for _, module in program.named_sub_modules():
+        if _is_frozen(module):
+            setattr(module, _FROZEN, False)
+
+
+def prompts_of(program: dspy.Module) -> Prompts:
+    """What an optimizer may change in ``program``, as JSON values."""
+    return {
+        name: {
+            "instructions": predictor.signature.instructions,
+            "demos": [{key: _plain(value) for key, value in demo.items()} for demo in predictor.demos],
+        }
+        for name, predictor in predictors_of(program)
+    }
+
+
+def set_prompts(program: dspy.Module, prompts: Prompts) -> None:
+    """Give the predictors that ``prompts`` names what it says; demos get their types back where they have some."""
+    for name, predictor in predictors_of(program):
+        if name in prompts:
+            predictor.signature = predictor.signature.with_instructions(prompts[name]["instructions"])
+            predictor.demos = [_demo(predictor.signature, demo) for demo in prompts[name]["demos"]]
+
+
+def signatures_of(program: dspy.Module) -> dict[str, list[dict[str, Any]]]:
+    """Predictor -> its fields in order: name, kind, type and description. Instructions are what is compiled."""
+    return {name: _fields(predictor.signature) for name, predictor in predictors_of(program)}
+
+
+def signature_hash(program: dspy.Module) -> str:
+    """A name for ``signatures_of(program)``."""
+    return digest(signatures_of(program))
+
+
+def state_of(program: dspy.Module) -> dict[str, Any]:
+    """What ``save_program`` writes."""
+    prompts = prompts_of(program)
+    fields = signatures_of(program)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "versions": {"rb_dspy": installed("rb-dspy"), "dspy": installed("dspy")},
+        "signatures": signature_hash(program),
+        "predictors": {name: {"fields": fields[name], **prompts[name]} for name in prompts},
+    }
+
+
+def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "state", partial: bool = False) -> None:
+    """Give ``program`` the prompts of ``state``. Raises like ``load_program``, and changes nothing then."""
+    saved = _checked(state, source)
+    _check_version(state, source)
+    _check_signatures(signatures_of(program), saved, source, partial=partial)
+    set_prompts(program, saved)
+
+
+def save_program(program: dspy.Module, path: str | Path) -> None:
+    """Save the prompts of ``program`` as JSON, whole or not at all."""
+    write_json(path, state_of(program))
+
+
+def load_program(program: dspy.Module, path: str | Path, *, partial: bool = False) -> None:
+    """Give ``program`` the prompts that ``save_program`` saved.
+
+    Raises ``SignatureChanged`` where they were compiled for other signatures, ``DspyTooOld`` where a newer dspy saved
+    them, ``InputError`` for a file that is not such JSON, a pickle for one; ``program`` is unchanged then. With
+    ``partial`` only predictors that both have must agree, as for prompts of ``ReasoningBank`` in ``MaTTS``.
+    """
+    set_state(program, read_json(path, FORMAT, VERSION), source=str(path), partial=partial)
+
+
+def digest(data: Any) -> str:
+    """A short name for JSON values."""
+    text = json.dumps(data, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def with_prompts(state: dict[str, Any], prompts: Prompts) -> dict[str, Any]:
+    """``state`` with the prompts of the predictors that ``prompts`` names."""
+    predictors = {name: {**each, **prompts.get(name, {})} for name, each in state["predictors"].items()}
+    return {**state, "predictors": predictors}
+
+
+def _is_frozen(module: Any) -> bool:
+    return bool(getattr(module, _FROZEN, False))
+
+
+def _fields(signature: Any) -> list[dict[str, Any]]:
+    found = []
+    for name, field in signature.fields.items():
+        schema = pydantic.TypeAdapter(field.annotation).json_schema()
+        extra = field.json_schema_extra
+        found.append(
+            {
+                "name": name,
+                "kind": extra["__dspy_field_type"],
+                "type": inspect.formatannotation(field.annotation),
+                "schema": digest(schema),  # a type may keep its name and get other fields
+                "description": extra["desc"],
+            }
+        )
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as it stands in a prompt, where dspy formats it in the same way."""
+    return pydantic.TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
+
+
+def _demo(signature: Any, demo: Mapping[str, Any]) -> Any:
+    """A demonstration with the types of its fields; a value that is not of its field's type stays what it is."""
+    typed = {}
+    for name, value in demo.items():
+        field = signature.fields.get(name)
+        if field is not None and not isinstance(value, str):
+            with suppress(pydantic.ValidationError):
+                value = pydantic.TypeAdapter(field.annotation).validate_python(value)
+        typed[name] = value
+    return dspy.Example(**typed)
+
+
+def _checked(state: Mapping[str, Any], source: str) -> Prompts:
+    """The predictors of a state, which may come from anywhere."""
+    predictors: Any = state.get("predictors")
+    sound = isinstance(predictors, dict) and all(
+        isinstance(each, dict)
+        and isinstance(each.get("instructions"), str)
+        and isinstance(each.get("demos"), list)
+        and all(isinstance(demo, dict) for demo in each["demos"])
+        and isinstance(each.get("fields"), list)
+        and all(isinstance(field, dict) and "name" in field for field in each["fields"])
+        for each in predictors.values()
+    )
+    if not sound:
+        raise InputError(f"{source}: its predictors cannot be read; expected what save_program wrote: save it again")
+    return {str(name): each for name, each in predictors.items()}
+
+
+def _check_version(state: Mapping[str, Any], source: str) -> None:
+    saved = state.get("versions", {}).get("dspy", "0")
+    here = installed("dspy")
+    if _release(saved) > _release(here):
+        raise DspyTooOld(
+            f"{source}: saved with dspy {saved}, and dspy {here} is installed, which may format its prompts in another"
+            f" way; install dspy {saved} or newer"
+        )
+
+
+def _check_signatures(here: Mapping[str, list[dict[str, Any]]], saved: Prompts, source: str, *, partial: bool) -> None:
+    found = []
+    if not partial:
+        found += [f"{name} is not in this program" for name in saved if name not in here]
+        found += [f"{name} is not in the file" for name in here if name not in saved]
+    elif not set(saved) & set(here):
+        found.append("no predictor is in both")
+    for name in saved:
+        if name in here:
+            found += [f"{name}: {what}" for what in _differences(here[name], saved[name]["fields"])]
+    if found:
+        raise SignatureChanged(
+            f"{source}: compiled for other signatures than this program has: {'; '.join(found)}; compile it again"
+        )
+
+
+def _differences(here: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[str]:
+    """What is different from ``saved``, field by field."""
+    now, then = ({field["name"]: field for field in fields} for fields in (here, saved))
+    found = [f"field {name!r} is gone" for name in then if name not in now]
+    found += [f"field {name!r} is new" for name in now if name not in then]
+    for name in now:
+        if name in then:
+            for what in ("kind", "type", "schema", "description"):
+                if now[name].get(what) != then[name].get(what):
+                    shown = (
+                        f" ({_cut(then[name].get(what))} -> {_cut(now[name].get(what))})" if what != "schema" else ""
+                    )
+                    found.append(f"field {name!r} has another {what}{shown}")
+                    break
+    if not found and list(now) != list(then):
+        found.append(f"the fields have another order ({', '.join(then)} -> {', '.join(now)})")
+    return found
+
+
+def _cut(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _release(version: Any) -> tuple[int, ...]:
+    """``3.4.1rc2`` as 3, 4, 1."""
+    return tuple(int(number) for number in re.findall(r"\d+", str(version))[:3])

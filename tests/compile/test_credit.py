@@ -1,0 +1,102 @@
+"""Downstream credit: what lessons do for other tasks of their kind."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import dspy
+import pytest
+from dspy import lm15
+
+from rb_dspy import MemoryDraft, ReasoningBank, Task
+from rb_dspy.compile.credit import Credit, Credited, Pair
+from rb_dspy.testing import Lock, Prompt, Reply
+from tests.worlds import answers, backbones, lock, prompts
+
+
+def program(script: Any = answers) -> ReasoningBank:
+    return ReasoningBank(backbones=backbones(script), environments=Lock.make)
+
+
+def lesson(code: str) -> MemoryDraft:
+    return MemoryDraft(title="Use the code", description="For locks.", content=f"For all locks the code is {code}.")
+
+
+def credited(drafts: list[MemoryDraft], *codes: str, script: Any = answers, rollouts: int = 1) -> Credited:
+    siblings = [lock("Abus", number, code) for number, code in enumerate(codes)]
+    credit = Credit(program(script))
+    return credit.of(drafts, siblings, [credit.without(task, rollouts) for task in siblings], rollouts)
+
+
+def test_a_lesson_that_opens_locks_is_credited_and_one_that_shuts_them_debited() -> None:
+    helped = credited([lesson("4711")], "4711", "4711", "0000")
+    assert [(pair.without, pair.given) for pair in helped.pairs] == [(0, 1), (0, 1), (1, 0)]
+    assert helped.credit == pytest.approx(1 / 3)
+    assert helped.score == pytest.approx(2 / 3)
+    assert credited([lesson("4711")], "0000").score == 0
+    assert credited([lesson("4711")], "4711").score == 1
+    assert credited([lesson("9999")], "4711").score == 0.5
+
+
+def test_a_rollout_that_failed_with_the_lesson_is_kept() -> None:
+    (pair,) = credited([lesson("4711")], "0000").pairs
+    assert pair.failed is not None
+    assert pair.failed.answer == "4711"
+    (pair,) = credited([lesson("4711")], "4711").pairs
+    assert pair.failed is None
+
+
+def test_only_the_agent_is_asked_and_both_sides_have_the_same_rollouts() -> None:
+    seen: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        seen.append(prompt)
+        return answers(prompt)
+
+    with dspy.context(trace=[]):
+        credited([lesson("4711")], "4711", script=script, rollouts=3)
+        assert dspy.settings.trace == []
+    assert all("action" in prompt.wants for prompt in seen)
+    without, given = ([p.seed for p in seen if ("code is" in p["memory"]) is had] for had in (False, True))
+    assert without == given
+    assert len(set(given)) == 3
+
+
+def test_rollouts_are_counted_one_by_one() -> None:
+    def script(prompt: Prompt) -> Reply:
+        lucky = "code is" in prompt["memory"] and prompt.seed is not None
+        return {"thought": "", "action": "4711" if lucky else "0000"}
+
+    found = credited([lesson("4711")], "4711", script=script, rollouts=4)
+    assert found.credit == 0.75
+    assert found.pairs[0].failed is not None
+
+
+def test_no_lesson_changes_nothing_and_asks_nobody() -> None:
+    made = program()
+    found = Credit(made).of([], [lock("Abus", 0)], [0.25])
+    assert (found.score, [(pair.without, pair.given) for pair in found.pairs]) == (0.5, [(0.25, 0.25)])
+    assert prompts(made.backbones) == []  # type: ignore[arg-type]
+
+
+def test_a_sibling_that_breaks_counts_on_neither_side() -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "serial 0" in prompt.text and "code is" in prompt["memory"]:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    found = credited([lesson("4711")], "4711", "4711", script=script)
+    assert [pair.task.id for pair in found.pairs] == ["lock/Abus/1"]
+    assert len(found.broken) == 1
+    assert "overloaded" in found.broken[0]
+    assert found.credit == 1
+
+
+def test_credit_stays_in_its_range() -> None:
+    task = Task(id="t", instruction="Do it.")
+    for without, given in itertools.product((0.0, 0.5, 1.0), repeat=2):
+        found = Credited((Pair(task, without, given),))
+        assert found.credit == given - without
+        assert 0 <= found.score <= 1
+    assert Credited().score == 0.5

@@ -1,0 +1,138 @@
+"""Programs x backbones: who is better where, and what is to be compiled again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dspy import lm15
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.compile.matrix import SEED, Cell, matrix, state_for, state_path
+from rb_dspy.compile.state import save_program
+from rb_dspy.errors import InputError
+from rb_dspy.stream import TaskStream
+from rb_dspy.testing import Prompt, Reply, scripted_lm
+from rb_dspy.testing.embedder import HashEmbedder
+from rb_dspy.testing.teacher import BACKWARDS, EVIDENCE, locks, pupil
+from tests.compile.school import program
+
+
+def stubborn(prompt: Prompt) -> Reply:
+    """A pupil who does not listen, and on long instructions types nothing that opens."""
+    if "action" in prompt.wants and BACKWARDS in prompt.system:
+        return {"thought": "I was told so.", "action": "0000"}
+    return pupil(prompt)
+
+
+def saved(folder: Path, name: str, **instructions: str) -> Path:
+    made = program()
+    for step, sentence in instructions.items():
+        predict = getattr(made, step).predict
+        predict.signature = predict.signature.with_instructions(f"{predict.signature.instructions}\n\n{sentence}")
+    path = state_path(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_program(made, path)
+    return path
+
+
+HELD_OUT = TaskStream("held-out", tuple(locks(5, 4, first=3)))
+
+
+def test_a_program_is_compared_with_the_seed_program_on_every_backbone(tmp_path: Path) -> None:
+    path = saved(tmp_path, "backwards", act=BACKWARDS, judge=EVIDENCE)
+    told: list[Cell] = []
+
+    found = matrix(
+        program(), {"backwards": path}, {"willing": scripted_lm(pupil), "stubborn": Backbones(scripted_lm(stubborn))},
+        HELD_OUT, embedder=HashEmbedder(), on_cell=told.append,
+    )  # fmt: skip
+
+    assert [(cell.backbone, cell.program) for cell in found.cells] == [
+        ("willing", SEED), ("willing", "backwards"), ("stubborn", SEED), ("stubborn", "backwards"),
+    ]  # fmt: skip
+    assert told == found.cells
+    willing, stubborn_one = found.cell("backwards", "willing"), found.cell("backwards", "stubborn")
+    assert willing.success is not None
+    assert willing.success.mean == 1.0
+    assert willing.difference is not None
+    assert willing.difference.low > 0
+    assert not willing.recompile
+    assert stubborn_one.success is not None
+    assert stubborn_one.success.mean == 0.0
+    assert stubborn_one.recompile
+    assert found.to_recompile() == [("backwards", "stubborn")]
+    assert willing.judge_agreement == 1.0
+    seed = found.cell(SEED, "willing")
+    assert seed.judge_agreement is not None
+    assert seed.judge_agreement < 1.0
+    assert seed.difference is None
+    assert seed.tokens > 0
+    assert seed.seconds > 0
+    assert found.stream == HELD_OUT.digest
+
+
+def test_each_backbone_gets_its_own_state_where_there_is_one(tmp_path: Path) -> None:
+    saved(tmp_path, "mine", act="Nothing new.")
+    save_program(program(), state_path(tmp_path, "mine", "large"))
+    own = program()
+    own.act.predict.signature = own.act.predict.signature.with_instructions(
+        f"{own.act.predict.signature.instructions}\n\n{BACKWARDS}"
+    )
+    save_program(own, state_path(tmp_path, "mine", "small"))
+    found = matrix(
+        program(), {"mine": tmp_path / "mine"}, {"small": scripted_lm(pupil), "other": scripted_lm(pupil)},
+        HELD_OUT, embedder=HashEmbedder(),
+    )  # fmt: skip
+    small, other = found.cell("mine", "small"), found.cell("mine", "other")
+    assert small.success is not None
+    assert small.success.mean == 1.0
+    assert other.success is not None
+    assert other.success.mean < 1.0
+    assert state_for(tmp_path / "mine", "large").name == "large.json"
+    assert state_for(tmp_path / "mine", "tiny").name == "default.json"
+    (tmp_path / "mine" / "default.json").unlink()
+    with pytest.raises(InputError, match=r"holds neither tiny\.json nor default\.json"):
+        state_for(tmp_path / "mine", "tiny")
+
+
+def test_what_breaks_one_cell_stands_in_it(tmp_path: Path) -> None:
+    def down(prompt: Prompt) -> Reply:
+        raise lm15.AuthError("bad key")
+
+    found = matrix(
+        program(),
+        {"lost": tmp_path / "lost.json"},
+        {"up": scripted_lm(pupil), "down": scripted_lm(down)},
+        TaskStream("few", tuple(locks(1, 2))),
+        embedder=HashEmbedder(),
+    )
+    assert "no such file" in found.cell("lost", "up").error
+    assert "bad key" in found.cell(SEED, "down").error
+    assert found.cell(SEED, "up").error == ""
+    assert found.cell(SEED, "up").success is not None
+    assert found.to_recompile() == [("lost", "up"), ("lost", "down")]
+    with pytest.raises(InputError, match="no program 'x'"):
+        found.cell("x", "up")
+
+
+def test_without_backbones_there_is_no_matrix() -> None:
+    with pytest.raises(InputError, match="no backbones"):
+        matrix(program(), {}, {}, HELD_OUT)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "c:d", "..", 'q"'])
+def test_names_that_make_no_path_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="cannot be that of a file"):
+        state_path(tmp_path, name)
+
+
+def test_the_callers_program_keeps_its_prompts_and_backbones(tmp_path: Path) -> None:
+    made: Any = program()
+    own = made.backbones
+    path = saved(tmp_path, "b", act=BACKWARDS)
+    few = TaskStream("few", tuple(locks(1, 2)))
+    matrix(made, {"b": path}, {"x": scripted_lm(pupil)}, few, embedder=HashEmbedder(), orders=3, threads=2)
+    assert made.backbones is own
+    assert BACKWARDS not in made.act.predict.signature.instructions

@@ -1,0 +1,212 @@
+"""A compile that was stopped goes on, whichever optimizer it is, and no file of it holds what it must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from dspy.clients._deprecation import adapter_message_call
+from filelock import FileLock
+
+from rb_dspy.compile.optimizers import OPTIMIZERS
+from rb_dspy.compile.progress import Progress
+from rb_dspy.compile.result import Compiled
+from rb_dspy.compile.state import load_program, prompts_of, save_program
+from rb_dspy.errors import InputError
+from rb_dspy.stream import TaskStream
+from rb_dspy.testing import Prompt, Reply, scripted_lm
+from rb_dspy.testing.teacher import locks, pupil, teacher
+from tests.compile.school import compiled, program, streams
+
+_ROOT = Path(__file__).parents[2]
+
+
+class Dies:
+    """Plays a role until it was asked ``after`` times by all who share it; then whoever asks is interrupted."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self.asked = 0
+        self._lock = threading.Lock()
+
+    def lm(self, script: Any) -> Any:
+        def played(prompt: Prompt) -> Reply:
+            with self._lock:
+                if self.asked >= self.after:
+                    raise KeyboardInterrupt
+                self.asked += 1
+            reply: Reply = script(prompt)
+            return reply
+
+        return scripted_lm(played)
+
+
+def run(dies: Dies, **kwargs: Any) -> Compiled:
+    return compiled(program=program(dies.lm(pupil)), reflection=dies.lm(teacher), **kwargs)
+
+
+def core(made: Compiled) -> dict[str, Any]:
+    usage = {role: used.model_copy(update={"seconds": 0.0}) for role, used in made.usage.items()}
+    return {**made.model_dump(mode="json", exclude={"seconds", "usage"}), "usage": usage}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("stage", ["judge", "all"])
+def test_stopped_twice_it_ends_as_if_it_had_not_been_and_nothing_is_asked_twice(
+    tmp_path: Path, optimizer: str, stage: str
+) -> None:
+    arguments: dict[str, Any] = {"optimizer": optimizer, "stage": stage, "budget": 45}
+    whole = Dies(10**6)
+    expected = run(whole, **arguments)
+
+    asked = 0
+    for part in (0.4, 0.3):
+        dies = Dies(int(whole.asked * part))
+        with pytest.raises(KeyboardInterrupt):
+            run(dies, folder=tmp_path / "here", **arguments)
+        asked += dies.asked
+    rest = Dies(10**6)
+    made = run(rest, folder=tmp_path / "here", **arguments)
+
+    assert core(made) == core(expected)
+    assert asked + rest.asked == whole.asked
+    assert prompts_of(made.program) == expected.prompts_after
+
+    again = Dies(0)  # and when it is done, nobody is asked at all
+    assert core(run(again, folder=tmp_path / "here", **arguments)) == core(expected)
+
+
+def test_a_process_that_was_killed_leaves_what_the_next_one_goes_on_with(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from rb_dspy.testing import scripted_lm\n"
+        "from rb_dspy.testing.teacher import pupil\n"
+        "from tests.compile.school import compiled, program\n"
+        "asked = []\n"
+        "def dying(prompt):\n"
+        "    asked.append(1)\n"
+        "    if len(asked) == 90: os._exit(9)\n"
+        "    return pupil(prompt)\n"
+        "compiled(program=program(scripted_lm(dying)), optimizer='gepa', stage='judge', folder=sys.argv[1])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "here")], cwd=_ROOT, env=environment, check=False)
+    assert ran.returncode == 9
+    with (tmp_path / "here" / "answers.jsonl").open("a") as file:
+        file.write('{"key": "half a li')  # what a killed process may leave
+    again, rest = Dies(20), Dies(10**6)
+    with pytest.raises(KeyboardInterrupt):
+        run(again, optimizer="gepa", stage="judge", folder=tmp_path / "here")
+    made = run(rest, optimizer="gepa", stage="judge", folder=tmp_path / "here")
+    whole = Dies(10**6)
+    assert core(made) == core(run(whole, optimizer="gepa", stage="judge"))
+    assert whole.asked - rest.asked == 89 + 20
+
+
+def test_the_best_so_far_is_there_to_be_used(tmp_path: Path) -> None:
+    """As soon as a better candidate is known, ``best.json`` has it."""
+    seen: list[tuple[float, str]] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.best is not None and progress.note.startswith("gepa"):
+            best = program()
+            load_program(best, tmp_path / "here" / "best.json")
+            seen.append((progress.best, best.judge.predict.signature.instructions))
+
+    made = compiled(optimizer="gepa", stage="judge", folder=tmp_path / "here", on_progress=watch)
+    assert len({score for score, _ in seen}) == len({prompt for _, prompt in seen}) > 1
+    assert seen[-1][1] == made.prompts_after["judge.predict"]["instructions"]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"optimizer": "bootstrap_rs"}, r"optimizer \(bootstrap there, bootstrap_rs here\)"),
+        ({"seed": 1}, r"seed \(0 there, 1 here\)"),
+        ({"budget": 61}, r"budget \(60 there, 61 here\)"),
+        ({"stage": "agent"}, r"stage \(judge there, agent here\)"),
+        ({"streams": "other"}, r"other compile tasks \("),
+        ({"program": "other"}, r"other prompts \("),
+        ({"program": "k"}, r"other settings \("),
+        ({"program": "model"}, r"other models \("),
+    ],
+)
+def test_a_folder_of_another_compile_is_refused_and_the_difference_named(
+    tmp_path: Path, other: dict[str, Any], said: str
+) -> None:
+    given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "judge", "folder": tmp_path / "here"}
+    with pytest.raises(KeyboardInterrupt):
+        run(Dies(30), **given)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    changed = program()
+    if other.get("program") == "other":
+        changed.judge.predict.signature = changed.judge.predict.signature.with_instructions("Judge.")
+    elif other.get("program") == "k":
+        changed = program(k=3)
+    elif other.get("program") == "model":
+        changed = program(scripted_lm(pupil, model="scripted/other"))
+    others = streams()
+    if "streams" in other:
+        object.__setattr__(others, "compile", TaskStream("to-compile", tuple(locks(3, 5))))
+    with pytest.raises(InputError, match=said) as caught:
+        compiled(**{**given, **other, "program": changed, "streams": others})
+    assert "\n" not in str(caught.value)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()} == kept
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with (
+        FileLock(tmp_path / "here" / ".lock", is_singleton=False),
+        pytest.raises(InputError, match="another process compiles in this folder"),
+    ):
+        compiled(optimizer="bootstrap", stage="judge", folder=tmp_path / "here")
+
+
+def test_damaged_answers_and_strange_folders_are_refused(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "judge", "folder": tmp_path / "here"}
+    with pytest.raises(KeyboardInterrupt):
+        run(Dies(30), **given)
+    answers = tmp_path / "here" / "answers.jsonl"
+    answers.write_bytes(b"{}\n" + answers.read_bytes())
+    with pytest.raises(InputError, match=r"answers.jsonl: damaged; remove it"):
+        compiled(**given)
+    (tmp_path / "here" / "compile.json").unlink()
+    with pytest.raises(InputError, match="nobody knows which"):
+        compiled(**given)
+
+
+class CanaryLM(dspy.LM):
+    """An LM with everything that must not be saved."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__("openai/canary-model", api_key="canary-key", api_base="http://canary-base", cache=False)
+        self._inner = scripted_lm(script)
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        with adapter_message_call(self._inner, messages):  # as an adapter would; else dspy warns
+            return self._inner(prompt, messages=messages, **kwargs)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_no_file_holds_a_key_an_address_or_the_name_of_a_model(tmp_path: Path, optimizer: str) -> None:
+    made = compiled(
+        program=program(CanaryLM(pupil)), reflection=CanaryLM(teacher), optimizer=optimizer, stage="all", budget=30,
+        folder=tmp_path / "here",
+    )  # fmt: skip
+    made.save(tmp_path / "made.json")
+    save_program(made.program, tmp_path / "program.json")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"compile.json", "answers.jsonl", "best.json", "compiled.json"}
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        for secret in ("canary", "scripted/", "api_key", "api_base"):
+            assert secret not in text, (path.name, secret)
+        assert path.suffix != ".json" or json.loads(text)

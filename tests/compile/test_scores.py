@@ -1,0 +1,102 @@
+"""Intervals: what they hold, how they behave on few tasks, and that orders count."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import comb
+
+import pytest
+
+from rb_dspy.compile.scores import Ratings, compare, estimate
+from rb_dspy.errors import InputError
+
+
+def ratings(*scores: float | list[float], crossed: bool = False) -> Ratings:
+    made = Ratings(crossed=crossed)
+    for number, score in enumerate(scores):
+        made.scores[f"task/{number}"] = score if isinstance(score, list) else [score]
+    return made
+
+
+def test_an_estimate_holds_the_plain_mean() -> None:
+    found = estimate(ratings(1, 0, 1, 1))
+    assert found.mean == 0.75
+    assert found.low < 0.75 < found.high
+    assert (found.tasks, found.orders) == (4, 1)
+    assert found.low >= 0
+    assert found.high <= 1
+
+
+def test_tasks_that_all_agree_do_not_make_it_certain() -> None:
+    assert estimate(ratings(1, 1, 1, 1)).low < 0.7
+    assert estimate(ratings(*[1] * 40)).low > 0.85
+    same = compare(ratings(1, 0, 1), ratings(1, 0, 1)).difference
+    assert (same.mean, same.low < -0.2, same.high > 0.2) == (0, True, True)
+
+
+@pytest.mark.parametrize(("wins", "better"), [(3, False), (4, False), (6, True), (8, True)])
+def test_few_wins_without_a_loss_are_not_yet_better(wins: int, better: bool) -> None:
+    found = compare(ratings(*[0] * wins), ratings(*[1] * wins))
+    assert found.difference.mean == 1
+    assert found.better is better
+
+
+def test_it_is_paired_by_task() -> None:
+    """The same means: on 20 tasks of which each got a little better, and on 20 that were dealt anew."""
+    before = [0.0, 1.0] * 10
+    a_little = [[0.2, 0.0, 0.0], [1.0, 1.0, 1.0]] * 10
+    paired = compare(ratings(*([score] * 3 for score in before)), ratings(*a_little))
+    dealt = compare(ratings(*before), ratings(*[1 - score for score in before]))
+    assert paired.difference.high - paired.difference.low < 0.5 * (dealt.difference.high - dealt.difference.low)
+
+
+@pytest.mark.parametrize("tasks", [5, 12])
+def test_an_interval_of_a_mean_holds_the_truth_often_enough(tasks: int) -> None:
+    """Exactly, over all outcomes of 0 and 1."""
+    found = [estimate(ratings(*[1] * won, *[0] * (tasks - won))) for won in range(tasks + 1)]
+    for truth in (0.05, 0.2, 0.5, 0.8, 0.97):
+        held = sum(
+            comb(tasks, won) * truth**won * (1 - truth) ** (tasks - won)
+            for won in range(tasks + 1)
+            if found[won].low <= truth <= found[won].high
+        )
+        assert held >= 0.94, (tasks, truth, held)
+
+
+@pytest.mark.parametrize("chance", [0.05, 0.2, 0.4])
+def test_equals_are_seldom_called_better(chance: float) -> None:
+    """Exactly: 10 tasks, each won with ``chance`` and lost with the same."""
+    tasks, called = 10, 0.0
+    for won, lost in product(range(tasks + 1), repeat=2):
+        even = tasks - won - lost
+        if (
+            even >= 0
+            and compare(
+                ratings(*[0] * won, *[1] * lost, *[0] * even), ratings(*[1] * won, *[0] * lost, *[0] * even)
+            ).better
+        ):
+            ways = comb(tasks, won) * comb(tasks - won, lost)
+            called += ways * chance ** (won + lost) * (1 - 2 * chance) ** even
+    assert called <= 0.025, called
+
+
+def test_orders_that_disagree_make_it_less_sure() -> None:
+    steady = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]] * 10
+    by_order = [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]] * 10
+    narrow, wide = estimate(ratings(*steady, crossed=True)), estimate(ratings(*by_order, crossed=True))
+    assert narrow.mean == wide.mean == 0.5
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+    blind = estimate(ratings(*by_order))  # columns that are no orders
+    assert blind.high - blind.low == pytest.approx(narrow.high - narrow.low)
+
+
+def test_it_is_the_same_every_time() -> None:
+    one = compare(ratings(0, 1, 0.5, 0), ratings(1, 1, 0.25, 1))
+    assert one == compare(ratings(0, 1, 0.5, 0), ratings(1, 1, 0.25, 1))
+
+
+def test_other_tasks_are_refused() -> None:
+    with pytest.raises(InputError, match="other tasks"):
+        compare(ratings(1, 0), ratings(1, 0, 1))
+    with pytest.raises(InputError, match="nothing was rated"):
+        estimate(Ratings())
