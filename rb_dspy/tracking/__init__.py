@@ -1,0 +1,5 @@
+"""What runs did, kept in MLflow: numbers, traces, prompts, data, and programs that can be loaded and served."""
+
+from rb_dspy.tracking.tracker import NoRun, Tracker
+
+__all__ = ["NoRun", "Tracker"]

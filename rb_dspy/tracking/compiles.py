@@ -1,0 +1,101 @@
+"""A compile as a run: how the best candidate grew, every candidate as a run below it, prompts before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rb_dspy.compile.progress import Progress
+from rb_dspy.compile.result import Compiled, Found
+from rb_dspy.compile.scores import Comparison
+from rb_dspy.compile.state import Prompts
+from rb_dspy.tracking.prompts import register_prompts
+from rb_dspy.tracking.run import Run
+from rb_dspy.tracking.streams import totals
+
+_MOST_CANDIDATES = 200
+"""Runs of candidates, the best first; the rest are in ``candidates.json`` only."""
+
+
+class CompileRun:
+    """A compile that is under way: ``on_progress`` is for ``compile_program``, ``log_compiled`` for its result."""
+
+    def __init__(self, run: Run, prefix: str, models: Mapping[str, str]) -> None:
+        self.run = run
+        self._prefix = prefix
+        self._models = models
+
+    @property
+    def id(self) -> str:
+        """MLflow's id of the run; empty where it could not be made."""
+        return self.run.id
+
+    def on_progress(self, progress: Progress) -> None:
+        """Log how far the compile is, at its metric calls so far."""
+        found: dict[str, float | None] = {"compile/best": progress.best, "compile/seconds": progress.seconds}
+        for role, used in progress.usage.items():
+            found[f"tokens/{role}"] = used.prompt_tokens + used.completion_tokens
+        self.run.metrics(found, step=progress.metric_calls, later=True)
+
+    def log_compiled(self, compiled: Compiled) -> None:
+        """Log the result: scores with intervals, what it cost, prompts and their difference, every candidate."""
+        self.run.guard("logging the result", self._log, compiled)
+
+    def _log(self, compiled: Compiled) -> None:
+        run = self.run
+        run.params(
+            {
+                "optimizer": compiled.optimizer,
+                "stage": compiled.stage,
+                "budget": compiled.budget,
+                "metric_calls": compiled.metric_calls,
+                "seed": compiled.seed,
+                "orders": compiled.orders,
+                "measure": compiled.measure,
+                **{f"hash.{name}": value for name, value in compiled.hashes.model_dump().items() if value},
+            }
+        )
+        run.tags({"rb.improved": "true" if compiled.improved else "false"})
+        run.metrics(compared("dev", compiled.scores.dev) | compared("held_out", compiled.scores.held_out))
+        run.metrics(
+            {**totals(compiled.usage, self._models), "total/seconds": compiled.seconds, "total/broken": compiled.broken}
+        )
+        run.text("prompts.diff", compiled.diff() or "no prompt has changed\n")
+        run.made_file("compiled.json", compiled.save)
+        self._log_prompts(compiled.prompts_before, compiled.prompts_after)
+        self._log_candidates(compiled.candidates)
+
+    def _log_prompts(self, before: Prompts, after: Prompts) -> None:
+        for what, prompts in (("seed", before), ("compiled", after)):
+            texts = {name: prompt["instructions"] for name, prompt in prompts.items()}
+            run_id = self.run.id if what == "compiled" else ""
+            self.run.call(
+                "registering prompts", register_prompts, self.run.place, self._prefix, texts, note=what, run_id=run_id
+            )
+
+    def _log_candidates(self, candidates: Sequence[Found]) -> None:
+        ranked = sorted(enumerate(candidates), key=lambda each: -each[1].score)
+        for number, found in ranked[:_MOST_CANDIDATES]:
+            child = self.run.child(f"candidate {number}", "candidate")
+            child.metrics({"dev/score": found.score})
+            child.params({"candidate": number})
+            for name, prompt in found.prompts.items():
+                child.text(f"prompts/{name}.txt", prompt["instructions"])
+            child.end()
+        rows = [
+            (found.score, number, name, prompt["instructions"], len(prompt["demos"]))
+            for number, found in ranked
+            for name, prompt in found.prompts.items()
+        ]
+        names = ("score", "candidate", "predictor", "instructions", "demos")
+        self.run.table("candidates.json", {name: [row[i] for row in rows] for i, name in enumerate(names)})
+
+
+def compared(split: str, comparison: Comparison) -> dict[str, float | None]:
+    """Before, after and the difference, each with its interval, as metrics."""
+    found: dict[str, float | None] = {}
+    for what in ("before", "after", "difference"):
+        estimate = getattr(comparison, what)
+        found[f"{split}/{what}"] = estimate.mean
+        found[f"{split}/{what}_low"] = estimate.low
+        found[f"{split}/{what}_high"] = estimate.high
+    return found

@@ -1,0 +1,74 @@
+"""What there is to say of a program, its language models and its bank, as parameters of a run.
+
+Of a language model only its name: never a key, an address, or anything else it was configured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dspy
+import pydantic
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import RBError
+from rb_dspy.matts import MaTTS
+
+_STEPS = ("retrieve", "act", "judge", "distill")
+
+
+def described(program: Any) -> dict[str, Any]:
+    """Kind, settings and models of ``program``: ``program``, ``mode``, ``k``, ``lm.ROLE``, ``STEP.SETTING``."""
+    found: dict[str, Any] = {"program": type(program).__name__}
+    if isinstance(program, MaTTS):
+        found |= {"mode": program.config.mode, "k": program.config.k}
+        found |= _flat("matts", program.config.model_dump(mode="json", exclude={"mode", "k"}))
+    for name in _STEPS:
+        step = getattr(program, name, None)
+        config = getattr(step, "config", None)
+        if isinstance(config, pydantic.BaseModel):
+            found |= _flat(name, config.model_dump(mode="json"))
+        elif step is not None:
+            found[name] = type(step).__name__
+    return found | {f"lm.{role}": model for role, model in models(program.backbones).items()}
+
+
+def title(program: Any) -> str:
+    """``program`` in a few words, to tell runs apart."""
+    if isinstance(program, MaTTS):
+        return f"MaTTS {program.config.mode} {program.config.k}"
+    return type(program).__name__
+
+
+def models(backbones: Backbones | None) -> dict[str, str]:
+    """Role -> name of the model that plays it; of roles that nobody plays nothing."""
+    active = backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
+    try:
+        return {role: str(lm.model) for role, lm in active.roles().items()}
+    except RBError:
+        return {}
+
+
+def lms(program: Any) -> list[Any]:
+    """The language models that play the roles of ``program``, each once."""
+    active = program.backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
+    try:
+        return list({id(lm): lm for lm in active.roles().values()}.values())
+    except RBError:
+        return []
+
+
+def described_bank(bank: MemoryBank) -> dict[str, Any]:
+    """Scope, size, and the digest of the bank's history: equal digests are equal banks."""
+    with bank.fork() as fork:
+        digest = fork.snapshot("as-tracked").digest
+    return {"bank.scope": bank.scope, "bank.items": len(bank), "bank.digest": digest or "empty"}
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(f"{prefix}.{name}", value) if isinstance(value, Mapping) else {f"{prefix}.{name}": value}
+    return found

@@ -1,0 +1,48 @@
+"""What usage costs, by the list of prices that litellm brings; what is not in the list has no price."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rb_dspy.schema import Usage
+
+_LIST = "model_prices_and_context_window_backup.json"
+
+
+def cost(model: str, prompt_tokens: int, completion_tokens: int) -> tuple[float, float] | None:
+    """US dollars for what goes in and for what comes out; None where the price of ``model`` is not known."""
+    if model.startswith("local/"):
+        return 0.0, 0.0
+    prices = _prices()
+    found = prices.get(model) or prices.get(model.partition("/")[2]) or {}
+    if "input_cost_per_token" not in found or "output_cost_per_token" not in found:
+        return None
+    return prompt_tokens * found["input_cost_per_token"], completion_tokens * found["output_cost_per_token"]
+
+
+def costs(usage: Usage, models: Mapping[str, str]) -> dict[str, float]:
+    """Role -> US dollars for the tokens that were billed; a role whose model has no known price is left out."""
+    found: dict[str, float] = {}
+    for role, used in usage.items():
+        price = cost(models.get(role, ""), used.prompt_tokens, used.completion_tokens)
+        if price is not None:
+            found[role] = sum(price)
+    return found
+
+
+@cache
+def _prices() -> Mapping[str, Mapping[str, Any]]:
+    """The list, read from the file: importing litellm takes seconds."""
+    package = find_spec("litellm")
+    if package is None or package.origin is None:
+        return {}
+    try:
+        found: dict[str, dict[str, Any]] = json.loads((Path(package.origin).parent / _LIST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found

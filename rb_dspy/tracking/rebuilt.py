@@ -1,0 +1,104 @@
+"""A program as settings and back: what a registered model is made of, besides its prompts.
+
+Of language models the names and how they sample are kept, never a key or an address. What is made by the caller's own
+code is named as ``package.module:attribute``, and imported where the model is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.config import BackboneConfig, MattsConfig, ProgramConfig, Role
+from rb_dspy.environments import make_environment
+from rb_dspy.errors import ConfigError, InputError
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.steps import Judge
+
+BackbonesLike = Backbones | Mapping[Role, BackboneConfig | str] | str
+"""Backbones, or a configuration or a model's name by role, or ``package.module:attribute`` of a function that makes
+them."""
+
+
+def settings_of(program: ReasoningBank | MaTTS, environments: str | None = None) -> dict[str, Any]:
+    """What ``rebuilt`` needs. ``environments``: where the program's are found, if they are not the installed ones.
+
+    Raises ``InputError`` for a part that is the caller's own and that nobody could make again.
+    """
+    if not isinstance(program.judge, Judge) or program.retrieve.reranker is not None:
+        what = "reranker" if isinstance(program.judge, Judge) else "judge"
+        raise InputError(f"a program with a {what} of its own cannot be registered: its code would not be in the model")
+    if program.environments is not make_environment and environments is None:
+        raise InputError(
+            "the program's environments are not the installed ones; say where they are found, as"
+            " environments='package.module:attribute'"
+        )
+    config = ProgramConfig(
+        retrieve=program.retrieve.config,
+        act=program.act.config,
+        judge=program.judge.config,
+        distill=program.distill.config,
+    )
+    matts = program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None
+    return {"program": config.model_dump(mode="json"), "matts": matts, "environments": environments}
+
+
+def rebuilt(settings: Mapping[str, Any]) -> ReasoningBank | MaTTS:
+    """The program that ``settings_of`` was given, without its prompts and without backbones."""
+    environments = settings.get("environments")
+    program = ReasoningBank(
+        ProgramConfig.model_validate(settings["program"]),
+        environments=make_environment if environments is None else named(environments),
+    )
+    matts = settings.get("matts")
+    return program if matts is None else MaTTS(program, config=MattsConfig.model_validate(matts))
+
+
+def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
+    """What is kept of backbones: of each role the model's name and how it samples; or the name of what makes them."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Backbones):
+        return {role: {"model": str(lm.model)} for role, lm in given.roles().items()}
+    hidden = {"api_base", "api_key_env"}
+    found: dict[str, Any] = {}
+    for role, config in given.items():
+        config = BackboneConfig(model=config) if isinstance(config, str) else config
+        found[role] = config.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
+    return found
+
+
+def made_backbones(given: BackbonesLike | None) -> Backbones:
+    """Backbones from what ``saved_backbones`` kept, or from what the caller gives instead."""
+    if given is None:
+        return Backbones()
+    if isinstance(given, Backbones):
+        return given
+    if isinstance(given, str):
+        made = named(given)()
+        if not isinstance(made, Backbones):
+            raise ConfigError(f"{given} gave a {type(made).__name__}; expected Backbones")
+        return made
+    configs = {role: BackboneConfig.model_validate(_config(config)) for role, config in given.items()}
+    return Backbones.from_settings(configs)
+
+
+def _config(config: BackboneConfig | str | Mapping[str, Any]) -> Any:
+    return {"model": config} if isinstance(config, str) else config
+
+
+def named(place: str) -> Any:
+    """What ``package.module:attribute`` names. Raises ``ConfigError`` where there is nothing."""
+    module, colon, attribute = place.partition(":")
+    if not colon or not attribute:
+        raise ConfigError(f"{place!r}: expected package.module:attribute")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(f"{place!r}: {exc}; expected package.module:attribute of what is installed") from exc
+    return found

@@ -1,0 +1,173 @@
+"""Programs in MLflow's model registry: registered from code, promoted by what held-out tasks say, loaded again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from rb_dspy import plugins
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.result import Compiled
+from rb_dspy.compile.state import prompts_of, save_program, signature_hash
+from rb_dspy.errors import InputError
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.protocols import Embedder
+from rb_dspy.tracking.prompts import register_prompts, set_alias
+from rb_dspy.tracking.rebuilt import BackbonesLike, named, saved_backbones, settings_of
+from rb_dspy.tracking.run import KIND
+from rb_dspy.tracking.where import Place, load_mlflow, quiet
+
+CHAMPION = "champion"
+"""The alias of the version that is to be used, and of its prompts."""
+_IMPROVED, _HELD_OUT, _MEAN, _DATA = "rb.improved", "rb.held_out", "rb.held_out.mean", "rb.held_out.data"
+_PROMPT = "rb.prompt."
+_ENTRY = Path(__file__).with_name("entry.py")
+
+
+def register(
+    place: Place,
+    compiled: Compiled | None,
+    program: ReasoningBank | MaTTS,
+    name: str,
+    *,
+    backbones: BackbonesLike | None = None,
+    bank: MemoryBank | None = None,
+    embedder: str = "minilm",
+    environments: str | None = None,
+) -> int:
+    """A new version of the registered model ``name``; its number. See ``Tracker.register``."""
+    settings = settings_of(program, environments)
+    settings["backbones"] = saved_backbones(backbones if backbones is not None else program.backbones)
+    settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
+    _check_embedder(bank, embedder)
+    with place.using(), _translated(f"registering {name}"), quiet():
+        run = place.client.create_run(place.experiment_id, tags={KIND: "model"}, run_name=f"register {name}")
+        run_id = run.info.run_id
+        model_id = _logged(run_id, name, settings, program, bank)
+        texts = {predictor: prompt["instructions"] for predictor, prompt in prompts_of(program).items()}
+        prompts = register_prompts(place, name, texts, note=_summary(compiled), run_id=run_id)
+        tags = {f"{_PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
+        tags |= {"rb.signatures": signature_hash(program), **_said_of(compiled)}
+        with suppress(load_mlflow().MlflowException):  # it is there
+            place.client.create_registered_model(name)
+        made = place.client.create_model_version(
+            name,
+            f"models:/{model_id}",
+            run_id=run_id,
+            tags=tags,
+            description=_summary(compiled),
+            model_id=model_id,
+        )
+        champion = _champion(place, name)
+    version = int(made.version)
+    if tags[_IMPROVED] == "true" and not _worse(tags, champion):
+        promote(place, name, version)
+    return version
+
+
+def promote(place: Place, name: str, version: int) -> None:
+    """Make ``version`` the champion. See ``Tracker.promote``."""
+    with place.using(), _translated(f"promoting {name} version {version}"):
+        tags = place.client.get_model_version(name, str(version)).tags
+        if tags.get(_IMPROVED) != "true":
+            raise InputError(
+                f"{name} version {version}: held-out tasks do not say that it is better than the program it came from"
+                f" ({tags.get(_HELD_OUT, 'not measured')}); the interval of the difference must be above 0"
+            )
+        place.client.set_registered_model_alias(name, CHAMPION, str(version))
+        prompts = {key.removeprefix(_PROMPT): int(value) for key, value in tags.items() if key.startswith(_PROMPT)}
+        set_alias(place, name, prompts, CHAMPION)
+
+
+def load(place: Place, name_or_uri: str, backbones: BackbonesLike | None = None) -> Any:
+    """A registered program as an MLflow pyfunc. See ``Tracker.load``."""
+    uri = name_or_uri if ":/" in name_or_uri else f"models:/{name_or_uri}@{CHAMPION}"
+    with place.using(), _translated(f"loading {uri}"), quiet():
+        model = load_mlflow().pyfunc.load_model(uri)
+    if backbones is not None:
+        model.unwrap_python_model().use(backbones)
+    return model
+
+
+def _logged(
+    run_id: str,
+    name: str,
+    settings: Mapping[str, Any],
+    program: ReasoningBank | MaTTS,
+    bank: MemoryBank | None,
+) -> str:
+    """Log the program as a model of the run, which ends with it; the model's id."""
+    mlflow = load_mlflow()
+    with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, mlflow.start_run(run_id=run_id):
+        artifacts = {"state": str(Path(folder) / "state.json")}
+        save_program(program, artifacts["state"])
+        if bank is not None:
+            artifacts["bank"] = str(Path(folder) / "bank.jsonl")
+            bank.export_jsonl(artifacts["bank"])
+        logged = mlflow.pyfunc.log_model(
+            name=name,
+            python_model=str(_ENTRY),
+            artifacts=artifacts,
+            model_config=dict(settings),
+            pip_requirements=[f"rb-dspy=={installed('rb-dspy')}", f"mlflow=={installed('mlflow')}"],
+        )
+    return str(logged.model_id)
+
+
+def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
+    if bank is None:
+        return
+    found: Embedder = named(embedder)() if ":" in embedder else plugins.embedder(embedder)
+    filled = bank.stats().embedder
+    if found.id != filled:
+        raise InputError(
+            f"the bank was filled with the embedder {filled}, and {embedder!r} is {found.id}; give the name of the"
+            " bank's own as embedder=..."
+        )
+
+
+def _said_of(compiled: Compiled | None) -> dict[str, str]:
+    """What held-out tasks say, as tags of the version."""
+    if compiled is None:
+        return {_IMPROVED: "false"}
+    held_out = compiled.scores.held_out
+    return {
+        _IMPROVED: "true" if compiled.improved else "false",
+        _HELD_OUT: str(held_out),
+        _MEAN: repr(held_out.after.mean),
+        _DATA: compiled.hashes.held_out,
+    }
+
+
+def _summary(compiled: Compiled | None) -> str:
+    if compiled is None:
+        return "Not compiled."
+    return f"Compiled by {compiled.optimizer}, stage {compiled.stage}. Held-out: {compiled.scores.held_out}."
+
+
+def _champion(place: Place, name: str) -> Mapping[str, str]:
+    """The tags of the version that is champion now; none where there is no champion."""
+    try:
+        tags: Mapping[str, str] = place.client.get_model_version_by_alias(name, CHAMPION).tags
+    except load_mlflow().MlflowException:
+        return {}
+    return tags
+
+
+def _worse(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
+    """Whether it did worse than the champion on the same held-out tasks; on others nobody knows."""
+    return tags[_DATA] == champion.get(_DATA) and float(tags[_MEAN]) < float(champion[_MEAN])
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """MLflow's errors as ours, on one line."""
+    try:
+        yield
+    except load_mlflow().MlflowException as exc:
+        raise InputError(f"{what}: MLflow refused: {' '.join(str(exc).split())[:300]}") from exc

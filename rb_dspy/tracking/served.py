@@ -1,0 +1,117 @@
+"""A registered program as MLflow calls it: tasks in, answers out. Imports MLflow."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import dspy
+import pydantic
+from mlflow.pyfunc.model import PythonModel
+
+from rb_dspy.backbones import Backbones, session
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.state import load_program
+from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
+from rb_dspy.matts import MaTTS
+from rb_dspy.protocols import Embedder
+from rb_dspy.schema import Task
+from rb_dspy.tracking.rebuilt import BackbonesLike, made_backbones, named, rebuilt
+
+_NO_ID = "served"
+"""Id of a task that comes without one."""
+
+
+class TaskIn(pydantic.BaseModel):
+    """A task to do. ``env_args`` is JSON text, so that arguments of every environment have one type."""
+
+    instruction: str
+    id: str | None = None
+    env: str | None = None
+    """Name of an installed environment; None is ``question``."""
+    env_args: str | None = None
+
+
+class AnswerOut(pydantic.BaseModel):
+    """What came of it. ``lessons``: titles of what the agent was shown; ``error``: why there is no answer."""
+
+    id: str
+    answer: str
+    steps: int
+    lessons: list[str]
+    error: str
+
+
+class ServedProgram(PythonModel):
+    """Does tasks with the prompts and the lessons that it was registered with, and learns nothing from them.
+
+    Every answer starts from the same lessons: what several copies of a server learned on their own would drift apart.
+    Backbones are made at the first task, so that a model can be loaded where those it was registered with are not.
+    """
+
+    def load_context(self, context: Any) -> None:
+        """Build the program. Raises ``SignatureChanged`` where its prompts were compiled for other signatures."""
+        settings = context.model_config
+        self._program = rebuilt(settings)
+        load_program(self._program, context.artifacts["state"])
+        self._backbones: BackbonesLike | None = settings.get("backbones")
+        self._bank = _bank(settings, context.artifacts.get("bank"))
+        self._making = threading.Lock()
+
+    def use(self, backbones: BackbonesLike) -> None:
+        """From now on with other language models."""
+        self._backbones = backbones
+
+    def predict(self, model_input: list[TaskIn]) -> list[AnswerOut]:  # type: ignore[override]
+        """One answer for each task, in order. A task that breaks has an error; a model that cannot be used raises."""
+        return [self._answer(given) for given in model_input]
+
+    def _answer(self, given: TaskIn) -> AnswerOut:
+        backbones = self._bound()
+        try:
+            task = _task(given)
+            with session(backbones), dspy.context(disable_history=True), self._bank.fork() as fork:
+                if isinstance(self._program, MaTTS):
+                    found = self._program(task=task, bank=fork)
+                    trajectory, memory = found.trajectory, found.memory
+                else:  # judging and distilling would be for nothing
+                    memory = self._program.retrieve(task, fork)
+                    trajectory = self._program.act(task, memory, self._program.environments)
+        except (BackboneError, MissingDependency):
+            raise
+        except RBError as exc:
+            return AnswerOut(id=given.id or _NO_ID, answer="", steps=0, lessons=[], error=str(exc))
+        return AnswerOut(
+            id=task.id,
+            answer=trajectory.answer or "",
+            steps=len(trajectory.steps),
+            lessons=[item.title for item in memory.items],
+            error="",
+        )
+
+    def _bound(self) -> Backbones:
+        with self._making:
+            made = made_backbones(self._backbones)
+            self._backbones = made
+        return made
+
+
+def _task(given: TaskIn) -> Task:
+    try:
+        args = json.loads(given.env_args or "{}")
+    except json.JSONDecodeError as exc:
+        raise InputError(f"env_args: not JSON: {exc.msg}; expected an object, as text") from None
+    if not isinstance(args, dict):
+        raise InputError("env_args: expected a JSON object, as text")
+    return Task(id=given.id or _NO_ID, instruction=given.instruction, env=given.env or "question", env_args=args)
+
+
+def _bank(settings: dict[str, Any], file: str | None) -> MemoryBank:
+    """The lessons that the model was registered with, in memory."""
+    name = str(settings["embedder"])
+    embedder: Embedder | str = named(name)() if ":" in name else name
+    bank = MemoryBank.open(None, scope=settings["scope"], embedder=embedder)
+    if file is not None:
+        bank.import_jsonl(file)
+    return bank

@@ -1,0 +1,140 @@
+"""A stream of tasks as a run: numbers by position, totals, pictures, the traces, what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.schema import RoleUsage, Usage
+from rb_dspy.stream import RunReport, TaskResult
+from rb_dspy.tracking import plots
+from rb_dspy.tracking.hidden import Hidden
+from rb_dspy.tracking.prices import costs
+from rb_dspy.tracking.run import Run
+from rb_dspy.tracking.traces import Traces
+
+
+class StreamRun:
+    """A stream that is under way. ``on_result`` is for ``run_stream``, ``finish`` for when it is done."""
+
+    def __init__(self, run: Run, bank: MemoryBank, models: Mapping[str, str], traces: Traces | None) -> None:
+        self.run = run
+        self._bank = bank
+        self._models = models
+        self._traces = traces
+        self._results: list[TaskResult] = []
+        self._finished = False
+
+    @property
+    def id(self) -> str:
+        """MLflow's id of the run; empty where it could not be made."""
+        return self.run.id
+
+    def on_result(self, result: TaskResult) -> None:
+        """Log the numbers of a task, at its position, from 1 on, and end its trace."""
+        if self._traces is not None:
+            self._traces.done(result)
+        self._results.append(result)
+        self.run.guard("counting", self._log_position, result)
+
+    def finish(self, report: RunReport | None = None, bank: MemoryBank | None = None) -> None:
+        """Log totals, pictures, a table of the tasks, and the bank as it is now. Done once; what a run that is stopped
+        has done so far is logged without it."""
+        if self._finished:
+            return
+        self._finished = True
+        report = report or RunReport("", self._results)
+        bank = bank or self._bank
+        self.run.guard("adding up", self._log_totals, report)
+        self.run.figure("plots/learning_curve.png", lambda: plots.learning_curve(report.results))
+        self.run.figure("plots/judge.png", lambda: plots.judge_confusion(report.results))
+        self.run.figure("plots/lessons.png", lambda: plots.item_use(report.results))
+        self.run.guard(
+            "listing the tasks", lambda: self.run.table("tasks.json", _table(report.results, self.run.hidden))
+        )
+        self.run.made_file("bank.jsonl", bank.export_jsonl)
+
+    def _log_position(self, result: TaskResult) -> None:
+        scored = [each.outcome.success for each in self._results if each.outcome is not None]
+        agreed = [each.agreed for each in self._results if each.agreed is not None]
+        found: dict[str, float | None] = {
+            "success/solved": None if result.outcome is None else float(result.outcome.success),
+            "success/rate": _mean(scored),
+            "success/judge_agreement": _mean(agreed),
+            "bank/items": len(self._bank),
+        }
+        if result.prediction is not None:
+            found["task/steps"] = len(result.prediction.trajectory.steps)
+            found["task/lessons_shown"] = len(result.prediction.memory.items)
+            found["task/lessons_learned"] = len(result.prediction.memory_items)
+        for role, used in result.usage.items():
+            found[f"tokens/{role}"] = _tokens(used)
+            found[f"seconds/{role}"] = used.seconds
+        self.run.metrics(found, step=len(self._results), later=True)
+
+    def _log_totals(self, report: RunReport) -> None:
+        summary = report.summary()
+        found: dict[str, float | None] = {
+            "total/tasks": summary.tasks,
+            "total/solved": summary.solved,
+            "total/scored": summary.scored,
+            "total/success_rate": summary.success_rate,
+            "total/judge_agreement": summary.judge_agreement,
+            "total/unknown_verdicts": summary.unknown_verdicts,
+            "total/infrastructure_errors": summary.infrastructure_errors,
+            "total/mean_steps": summary.mean_steps,
+            "total/lessons_learned": summary.items,
+        }
+        if summary.scaling is not None:
+            scaled = summary.scaling.model_dump(exclude={"pass_at", "passes"})
+            found |= {f"scaling/{name}": value for name, value in scaled.items()}
+            found |= {f"scaling/pass_at_{each.j}": each.rate for each in summary.scaling.pass_at}
+        self.run.metrics(found | totals(summary.usage, self._models), step=len(report.results))
+
+
+def totals(usage: Usage, models: Mapping[str, str]) -> dict[str, float | None]:
+    """Calls, tokens, seconds and money, of each role and in all, as metrics. Money only of what has a known price."""
+    found: dict[str, float | None] = {}
+    for role, used in usage.items():
+        found[f"usage/{role}.calls"] = used.calls
+        found[f"usage/{role}.prompt_tokens"] = used.prompt_tokens
+        found[f"usage/{role}.completion_tokens"] = used.completion_tokens
+        found[f"usage/{role}.seconds"] = used.seconds
+    found["total/tokens"] = sum(_tokens(used) for used in usage.values())
+    money = costs(usage, models)
+    found |= {f"usage/{role}.usd": cost for role, cost in money.items()}
+    if money:
+        found["total/usd"] = sum(money.values())
+    return found
+
+
+def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:
+    """A row for each task."""
+    rows = []
+    for position, result in enumerate(results, 1):
+        found = result.prediction
+        rows.append(
+            {
+                "position": position,
+                "task": result.task.id,
+                "template": result.task.template or "",
+                "solved": "" if result.outcome is None else "yes" if result.outcome.success else "no",
+                "verdict": found.verdict.label if found is not None else "",
+                "steps": len(found.trajectory.steps) if found is not None else None,
+                "answer": (found.answer or "") if found is not None else "",
+                "lessons shown": [item.title for item in found.memory.items] if found is not None else [],
+                "lessons learned": [item.title for item in found.memory_items] if found is not None else [],
+                "tokens": sum(_tokens(used) for used in result.usage.values()),
+                "error": hidden(result.error),
+            }
+        )
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {"position": []}
+
+
+def _tokens(used: RoleUsage) -> int:
+    return used.prompt_tokens + used.completion_tokens
+
+
+def _mean(values: list[bool]) -> float | None:
+    return sum(values) / len(values) if values else None

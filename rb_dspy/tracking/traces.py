@@ -1,0 +1,190 @@
+"""A trace for each task of a run: what was retrieved, every prompt and answer, what was judged and learned.
+
+MLflow's own tracing of dspy is not used; where it is on, it is off inside a run. It patches dspy's optimizers for good,
+changes settings of the whole process, writes every object that a step is given, banks and environments among them,
+makes several traces of a task that is resumed, and costs 18 CPU-ms a call against 2 (``experiments/tracking``). This
+one lives in a context, knows what the values are, and leaves what needs no span without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import Any
+
+import dspy
+from dspy.utils.callback import BaseCallback
+
+from rb_dspy.backbones import Meter
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.schema import Task
+from rb_dspy.steps import Act, Contrast, Distill, Judge, Refine, Retrieve, Select
+from rb_dspy.stream import TaskResult
+from rb_dspy.tracking.guard import Guard
+from rb_dspy.tracking.hidden import Hidden
+from rb_dspy.tracking.recording import Recorded, RecordedTrace, SpanKind, current, enter, leave
+from rb_dspy.tracking.shown import coming_out, going_in, handed_in
+from rb_dspy.tracking.writing import TraceWriter
+
+_KINDS: dict[type, SpanKind] = {
+    Retrieve: "RETRIEVER",
+    Act: "AGENT",
+    Refine: "AGENT",
+    Judge: "EVALUATOR",
+    Select: "EVALUATOR",
+    Distill: "MEMORY",
+    Contrast: "MEMORY",
+}
+_SAMPLING = ("temperature", "max_tokens", "rollout_id")
+
+_predictor: ContextVar[str] = ContextVar("rb_dspy_predictor", default="")
+"""Name of the predictor that asks."""
+
+_Opened = tuple[Recorded, Token[Recorded | None]]
+
+
+class Traces(BaseCallback):
+    """A dspy callback that records the traces of one run, whose tasks are done one after the other.
+
+    A trace is open from the first step of a task until ``done``, so that what is known only then is in it: the ground
+    truth.
+    """
+
+    def __init__(self, writer: TraceWriter, guard: Guard, program: Any, hidden: Hidden) -> None:
+        """``hidden``: what errors are passed through."""
+        self._writer = writer
+        self._guard = guard
+        self._hidden = hidden
+        self._names = {id(predict): name for name, predict in program.named_predictors()}
+        self._several = isinstance(program, MaTTS) and program.config.mode != "sequential" and program.config.k > 1
+        self._trace: RecordedTrace | None = None
+        self._token: Token[Recorded | None] | None = None
+        self._position = 0
+        self._spans: dict[str, _Opened] = {}
+        self._meters: dict[str, tuple[Meter, tuple[int, int]]] = {}
+        self._asking: dict[str, Token[str]] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Trace what happens inside the block; all of it is written when the block is left."""
+        others = [each for each in dspy.settings.callbacks if type(each).__name__ != "MlflowCallback"]
+        try:
+            with dspy.context(callbacks=[*others, self]):
+                yield
+        finally:
+            self._guard("ending a trace", self._end_trace, None)
+            self._writer.close()
+
+    def done(self, result: TaskResult) -> None:
+        """The task whose trace is open is over."""
+        self._guard("ending a trace", self._end_trace, result)
+
+    # What dspy calls
+
+    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        self._guard("tracing", self._module_started, call_id, instance, inputs)
+
+    def on_module_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        self._guard("tracing", self._ended, call_id, coming_out, outputs, exception)
+
+    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        self._guard("tracing", self._lm_started, call_id, instance, inputs)
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        self._guard("tracing", self._ended, call_id, _said, outputs, exception)
+
+    def _module_started(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        if isinstance(instance, ReasoningBank | MaTTS):
+            self._end_trace(None)
+            self._begin_trace(inputs)
+        elif isinstance(instance, dspy.Predict):
+            # A span of its own would repeat what its language model's has; its name is what is wanted.
+            self._asking[call_id] = _predictor.set(self._names.get(id(instance), type(instance).__name__))
+        elif type(instance) in _KINDS:
+            if self._trace is None:  # a rollout that had waited in the bank is learned from
+                self._begin_trace(inputs)
+            shown = going_in(inputs)
+            self._begin(call_id, self._step_name(instance, inputs, shown), _KINDS[type(instance)], shown)
+
+    def _step_name(self, instance: Any, inputs: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
+        name = type(instance).__name__.lower()
+        number = next((arg for arg in inputs.get("args", ()) if type(arg) is int), None)
+        if "rollout" in shown:
+            number = shown["rollout"]["rollout"]
+        return f"{name}, rollout {number}" if self._several and number is not None else name
+
+    def _lm_started(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        if self._trace is None:
+            return
+        model = str(instance.model)
+        messages = inputs.get("messages") or [{"role": "user", "content": str(inputs.get("prompt"))}]
+        span = self._begin(call_id, _predictor.get() or model, "CHAT_MODEL", {"messages": messages})
+        given = {**instance.kwargs, **inputs.get("kwargs", {})}
+        span.attributes = {name: given[name] for name in _SAMPLING if given.get(name) is not None}
+        span.model = model
+        meter = dspy.settings.usage_tracker
+        if isinstance(meter, Meter):
+            self._meters[call_id] = meter, _counted(meter)
+
+    def _begin(self, call_id: str, name: str, kind: SpanKind, inputs: Any) -> Recorded:
+        assert self._trace is not None
+        parent = current()
+        span = Recorded(name, kind, parent.id if parent is not None else self._trace.root.id, inputs)
+        self._trace.spans.append(span)
+        self._spans[call_id] = span, enter(span)
+        return span
+
+    def _ended(self, call_id: str, show: Callable[[Any], Any], outputs: Any, exception: BaseException | None) -> None:
+        if call_id in self._asking:
+            _predictor.reset(self._asking.pop(call_id))
+        if call_id not in self._spans:
+            return
+        span, token = self._spans.pop(call_id)
+        if call_id in self._meters:
+            meter, before = self._meters.pop(call_id)
+            now = _counted(meter)
+            span.tokens = now[0] - before[0], now[1] - before[1]
+        if exception is not None:
+            span.error = self._hidden(f"{type(exception).__name__}: {exception}")
+        else:
+            span.outputs = show(outputs)
+        leave(span, token)
+
+    # The trace of a task
+
+    def _begin_trace(self, inputs: Mapping[str, Any]) -> None:
+        given = (*inputs.get("args", ()), *inputs.get("kwargs", {}).values())
+        task = next((value for value in given if isinstance(value, Task)), None)
+        self._position += 1
+        root = Recorded(f"task {task.id}" if task is not None else f"task {self._position}", "TASK", None)
+        if task is not None:
+            root.inputs = {"task": task.instruction}
+            root.attributes = {"env": task.env, "template": task.template}
+        root.attributes["position"] = self._position
+        self._trace, self._token = RecordedTrace([root]), enter(root)
+
+    def _end_trace(self, result: TaskResult | None) -> None:
+        trace, self._trace = self._trace, None
+        if trace is None or self._token is None:
+            return
+        root, trace.result = trace.root, result
+        if result is None:
+            root.error = "the run ended before the task did"
+        else:
+            root.error = self._hidden(result.error)
+            root.attributes["resumed"] = result.resumed
+            root.outputs = handed_in(result.prediction) if result.prediction is not None else None
+        leave(root, self._token)
+        self._writer.put(trace)
+
+
+def _counted(meter: Meter) -> tuple[int, int]:
+    return meter.prompt_tokens, meter.completion_tokens
+
+
+def _said(outputs: Any) -> dict[str, Any]:
+    """What a language model answered, in the form that MLflow shows as a conversation."""
+    texts = [each if isinstance(each, str) else str((each or {}).get("text", each)) for each in outputs or ()]
+    return {"choices": [{"message": {"role": "assistant", "content": text}} for text in texts]}

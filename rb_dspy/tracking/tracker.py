@@ -1,0 +1,230 @@
+"""The way into tracking: one object, made from the settings, that does nothing where tracking is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.progress import Progress
+from rb_dspy.compile.state import signature_hash
+from rb_dspy.config import TrackingConfig
+from rb_dspy.errors import ConfigError
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream
+from rb_dspy.tracking.described import described, described_bank, lms, models, title
+from rb_dspy.tracking.guard import Guard
+from rb_dspy.tracking.hidden import Hidden
+
+if TYPE_CHECKING:  # what is below imports MLflow, or may
+    from rb_dspy.compile.result import Compiled
+    from rb_dspy.tracking.compiles import CompileRun
+    from rb_dspy.tracking.rebuilt import BackbonesLike
+    from rb_dspy.tracking.run import Kind, Run
+    from rb_dspy.tracking.streams import StreamRun
+
+Program = ReasoningBank | MaTTS
+
+
+class Tracker:
+    """Keeps what runs do in MLflow.
+
+    With ``enabled=False`` runs are not kept, and MLflow is never imported. Else the place is looked at here, and made
+    where it is new: raises ``ConfigError`` for one that cannot be used. From then on nothing that has to do with
+    tracking a run raises: what fails is said once, in one line of the log, and the run goes on. MLflow's own settings,
+    which belong to the whole process, are not touched by runs; ``register``, ``promote`` and ``load`` change them while
+    they work, and put them back.
+    """
+
+    def __init__(self, config: TrackingConfig | None = None) -> None:
+        self.config = config or TrackingConfig()
+        self._place: Any = None
+        if self.config.enabled:
+            from rb_dspy.tracking.where import Place
+
+            self._place = Place(self.config)
+
+    @contextmanager
+    def stream_run(
+        self,
+        program: Program,
+        stream: TaskStream,
+        bank: MemoryBank,
+        *,
+        run_id: str,
+        name: str = "",
+        params: Mapping[str, Any] | None = None,
+    ) -> Iterator[StreamRun | NoRun]:
+        """A run of ``program`` over ``stream``: give its ``on_result`` to ``run_stream``, and ``finish`` it after.
+
+        ``run_id`` is the stream's, and the session of its traces: one trace a task. ``params``: what else there is to
+        say, such as seeds.
+        """
+        with self._run(name or f"{stream.name}, {title(program)}", "stream", program, params) as run:
+            if run is None:
+                yield NoRun()
+                return
+            from rb_dspy.tracking.streams import StreamRun
+            from rb_dspy.tracking.traces import Traces
+            from rb_dspy.tracking.writing import TraceWriter
+
+            run.guard("describing the bank", lambda: run.params(described_bank(bank)))
+            run.params(
+                {"stream": stream.name, "stream.tasks": len(stream), "stream.digest": stream.digest, "run_id": run_id}
+            )
+            run.dataset(stream, "stream")
+            traces = None
+            if self.config.traces:
+                metadata = {"mlflow.trace.session": run_id, **({"mlflow.sourceRun": run.id} if run.id else {})}
+                writer = TraceWriter(self._place, run.guard.part(), metadata)
+                traces = Traces(writer, run.guard.part(), program, run.hidden)
+            tracked = StreamRun(run, bank, models(program.backbones), traces)
+            try:
+                if traces is None:
+                    yield tracked
+                else:
+                    with traces.listening():
+                        yield tracked
+            finally:
+                tracked.finish()
+
+    @contextmanager
+    def compile_run(
+        self, name: str, program: Program, streams: Streams, *, params: Mapping[str, Any] | None = None
+    ) -> Iterator[CompileRun | NoRun]:
+        """A compile of ``program``: give its ``on_progress`` to ``compile_program``, and the result to
+        ``log_compiled``.
+
+        ``name`` says for what: the run is called ``compile NAME``, and a predictor's prompt ``NAME.PREDICTOR``. Calls
+        of candidates are not traced: there are thousands.
+        """
+        with self._run(f"compile {name}", "compile", program, params) as run:
+            if run is None:
+                yield NoRun()
+                return
+            from rb_dspy.tracking.compiles import CompileRun
+
+            for split in ("compile", "dev", "held_out"):
+                run.dataset(getattr(streams, split), split)
+            yield CompileRun(run, name, models(program.backbones))
+
+    @contextmanager
+    def evaluation(
+        self,
+        name: str,
+        program: Program | None = None,
+        stream: TaskStream | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+    ) -> Iterator[Run | NoRun]:
+        """A run that compares: log to it what there is, with ``params``, ``metrics``, ``table``, ``text``."""
+        with self._run(name, "evaluation", program, params) as run:
+            if run is None:
+                yield NoRun()
+                return
+            if stream is not None:
+                run.dataset(stream, "held_out")
+            yield run
+
+    def register(
+        self,
+        compiled: Compiled | None,
+        program: Program,
+        name: str,
+        *,
+        backbones: BackbonesLike | None = None,
+        bank: MemoryBank | None = None,
+        embedder: str = "minilm",
+        environments: str | None = None,
+    ) -> int:
+        """Make ``program`` a new version of the registered model ``name``; its number.
+
+        In the model are the prompts, the settings, the lessons of ``bank`` where one is given, and the names of the
+        language models: those of ``backbones``, of the program where none are given. ``backbones`` may also be
+        ``package.module:attribute`` of a function without arguments that makes them where the model is loaded, which is
+        how keys and addresses get there; they are never kept. ``embedder`` names the bank's; ``environments``, likewise
+        by place, the program's where they are not the installed ones.
+
+        The version becomes ``champion`` where ``compiled`` says that held-out tasks show it to be better, unless the
+        champion did better on the same tasks. ``compiled`` is None for a program that was not compiled. Raises
+        ``InputError`` for a program that could not be made again from the model, ``ConfigError`` where tracking is off.
+        """
+        from rb_dspy.tracking.registry import register
+
+        return register(
+            self._there(),
+            compiled,
+            program,
+            name,
+            backbones=backbones,
+            bank=bank,
+            embedder=embedder,
+            environments=environments,
+        )
+
+    def promote(self, name: str, version: int) -> None:
+        """Make a version, and its prompts, ``champion``.
+
+        Raises ``InputError`` where held-out tasks do not say that it is better: the interval of the difference must be
+        above 0.
+        """
+        from rb_dspy.tracking.registry import promote
+
+        promote(self._there(), name, version)
+
+    def load(self, name_or_uri: str, backbones: BackbonesLike | None = None) -> Any:
+        """A registered program as an MLflow pyfunc: the champion of a name, or what a URI such as ``models:/NAME/2``
+        says.
+
+        ``predict([{"instruction": "..."}])`` gives an ``AnswerOut`` for each task. ``backbones``: other ones than those
+        it was registered with. Raises ``SignatureChanged`` or ``DspyTooOld`` where its prompts are not for what is
+        installed here, ``InputError`` where there is no such model.
+        """
+        from rb_dspy.tracking.registry import load
+
+        return load(self._there(), name_or_uri, backbones)
+
+    def _there(self) -> Any:
+        if self._place is None:
+            raise ConfigError("tracking is off, and models are kept in MLflow; set tracking.enabled=true")
+        return self._place
+
+    @contextmanager
+    def _run(
+        self, name: str, kind: Kind, program: Program | None, params: Mapping[str, Any] | None
+    ) -> Iterator[Run | None]:
+        """A run that is described as far as all runs are; None where tracking is off."""
+        if self._place is None:
+            yield None
+            return
+        from rb_dspy.tracking.run import Run
+        from rb_dspy.tracking.where import limited
+
+        guard = Guard()
+        with limited():
+            hidden = Hidden(lms(program)) if program is not None else None
+            run = Run.begun(self._place, guard, name, kind, hidden=hidden)
+            with run.ending():
+                if program is not None:
+                    guard("describing the program", lambda: run.params(described(program)))
+                    guard("naming the signatures", lambda: run.params({"signatures": signature_hash(program)}))
+                run.params(params or {})
+                yield run
+
+
+class NoRun:
+    """Stands in for a run where tracking is off: takes everything, does nothing."""
+
+    id = ""
+
+    def on_result(self, result: TaskResult) -> None: ...
+    def on_progress(self, progress: Progress) -> None: ...
+    def finish(self, report: RunReport | None = None, bank: MemoryBank | None = None) -> None: ...
+    def log_compiled(self, compiled: Compiled) -> None: ...
+    def params(self, values: Mapping[str, Any]) -> None: ...
+    def tags(self, values: Mapping[str, Any]) -> None: ...
+    def metrics(self, values: Mapping[str, float | None], step: int = 0) -> None: ...
+    def text(self, name: str, text: str) -> None: ...
+    def table(self, name: str, columns: Mapping[str, list[Any]]) -> None: ...

@@ -1,0 +1,185 @@
+"""The place that runs are tracked in: a SQLite file with its artifacts beside it, or a tracking server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rb_dspy.config import TrackingConfig
+from rb_dspy.errors import ConfigError
+
+_SQLITE = "sqlite:///"
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
+_ANSWER_SECONDS = 5.0
+"""How long a tracking server may take to say that it is there."""
+_LIMITS = {
+    # MLflow's own would keep a run waiting for minutes when its server is gone.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    # Bars of MLflow's between ours.
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+_TRACKING_URI, _EXPERIMENT_ID = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID"
+
+
+def load_mlflow() -> Any:
+    """The ``mlflow`` package, imported at the first call. It takes seconds, and asks a remote server what to report
+    home unless it is told not to."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    import mlflow
+
+    return mlflow
+
+
+class Place:
+    """An MLflow store and an experiment in it, made where they are not there yet."""
+
+    def __init__(self, config: TrackingConfig) -> None:
+        """Raises ``ConfigError`` for an address that cannot be used, or where nobody answers."""
+        self.uri, self._artifacts = _resolved(config.uri)
+        self.experiment = config.experiment
+        mlflow = load_mlflow()
+        try:
+            with quiet():
+                import_module("mlflow.types.responses")  # warns of its own type hints, wherever that is first
+                self.client = mlflow.MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+                with limited():
+                    self.experiment_id = self._experiment()
+        except ConfigError:
+            raise
+        except Exception as exc:
+            said = " ".join(str(exc).split())[:300]
+            raise ConfigError(
+                f"tracking.uri = {_shown(config.uri)!r}: MLflow cannot use it: {said}; correct it, or set"
+                " tracking.enabled=false"
+            ) from exc
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """What MLflow does of itself inside the block, it does here. Its own settings are as before afterwards.
+
+        They belong to the whole process, so no two places can be used at once.
+        """
+        mlflow = load_mlflow()
+        variables = {name: os.environ.get(name) for name in (_TRACKING_URI, _EXPERIMENT_ID)}
+        before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+        mlflow.set_tracking_uri(self.uri)
+        os.environ[_EXPERIMENT_ID] = self.experiment_id
+        try:
+            with limited():
+                yield
+        finally:
+            mlflow.set_tracking_uri(before)
+            for name, value in variables.items():
+                _restore(name, value)
+
+    def _experiment(self) -> str:
+        found = self.client.get_experiment_by_name(self.experiment)
+        if found is None:
+            found = self._made()
+        if found.lifecycle_stage != "active":
+            raise ConfigError(
+                f"tracking.experiment = {self.experiment!r}: it was deleted; restore it with `mlflow experiments"
+                " restore`, or choose another name"
+            )
+        return str(found.experiment_id)
+
+    def _made(self) -> Any:
+        mlflow = load_mlflow()
+        where = None if self._artifacts is None else f"{self._artifacts.as_uri()}/{_file_name(self.experiment)}"
+        try:
+            made = self.client.create_experiment(
+                self.experiment, artifact_location=where, tags={"mlflow.experimentKind": "genai_development"}
+            )
+        except mlflow.MlflowException as exc:
+            found = self.client.get_experiment_by_name(self.experiment)
+            if found is None:  # else another process made it just now
+                raise exc
+            return found
+        return self.client.get_experiment(made)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """How MLflow behaves inside the block, unless the environment says otherwise."""
+    before = {name: os.environ.get(name) for name in _LIMITS}
+    for name, value in _LIMITS.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            _restore(name, old)
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _resolved(uri: str) -> tuple[str, Path | None]:
+    """``uri`` as MLflow is given it, and the folder for artifacts where that is for us to say."""
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if scheme not in _SCHEMES:
+        raise ConfigError(
+            f"tracking.uri = {_shown(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"
+            " (http://HOST:PORT)"
+        )
+    if scheme == "sqlite":
+        if not uri.startswith(_SQLITE) or uri == _SQLITE:
+            raise ConfigError(f"tracking.uri = {uri!r}: expected sqlite:///FILE.db (four slashes: from the root)")
+        file = Path(uri.removeprefix(_SQLITE)).absolute()
+        if file.is_dir() or not file.parent.is_dir():
+            raise ConfigError(f"tracking.uri = {uri!r}: {file.parent} is no folder, or {file.name} is one; make it")
+        return f"{_SQLITE}{file}", file.with_name(f"{file.stem}-artifacts")
+    if scheme in ("http", "https"):
+        _check_answers(uri)
+    return uri, None
+
+
+def _check_answers(uri: str) -> None:
+    try:
+        httpx.get(f"{uri.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        raise ConfigError(
+            f"tracking.uri = {_shown(uri)!r}: no tracking server answers there ({exc or type(exc).__name__}); start one"
+            " (`mlflow server`), correct the address, or set tracking.enabled=false"
+        ) from None
+
+
+def _shown(uri: str) -> str:
+    """``uri`` without user and password."""
+    return re.sub(r"(?<=//)[^/]*@", "", uri)
+
+
+def _file_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what MLflow and its parts announce: a new database in a hundred steps, what of SQLAlchemy is deprecated,
+    its opinion of type hints."""
+    loggers = [logging.getLogger(name) for name in ("alembic", "mlflow")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", message=".*Any type hint", category=UserWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

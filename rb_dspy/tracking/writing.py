@@ -1,0 +1,170 @@
+"""Writing recorded traces to MLflow, from a thread of their own, several at once where they wait together."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from rb_dspy.bank.collecting import uncollected
+from rb_dspy.tracking.guard import Guard
+from rb_dspy.tracking.prices import cost
+from rb_dspy.tracking.recording import Recorded, RecordedTrace
+from rb_dspy.tracking.where import Place, load_mlflow
+
+_CLOSE_SECONDS = 30.0
+"""How long the end of a run waits for its traces."""
+_PREVIEW = 500
+"""Characters of what a list of traces shows of a request and of its response."""
+
+
+class TraceWriter:
+    """Takes traces at once and writes them when it can. ``metadata`` is that of all of them."""
+
+    def __init__(self, place: Place, guard: Guard, metadata: Mapping[str, str]) -> None:
+        self._place = place
+        self._guard = guard
+        self._metadata = metadata
+        self._queue: SimpleQueue[RecordedTrace | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def put(self, trace: RecordedTrace) -> None:
+        """Write ``trace`` soon."""
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="rb-dspy-traces", daemon=True)
+            self._thread.start()
+        self._queue.put(trace)
+
+    def close(self) -> None:
+        """Wait until all is written, but not for long: the server may be gone."""
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._guard.warn(f"traces are not written after {_CLOSE_SECONDS:.0f} seconds")
+        self._thread = None
+
+    def _work(self) -> None:
+        going_on = True
+        while going_on:
+            waiting = [self._queue.get()]
+            while True:
+                try:
+                    waiting.append(self._queue.get_nowait())
+                except Empty:
+                    break
+            going_on = None not in waiting
+            traces = [trace for trace in waiting if trace is not None]
+            if traces:
+                with uncollected():  # a third of the time, else: SQLAlchemy makes many objects, and few are garbage
+                    self._guard("writing traces", self._write, traces)
+
+    def _write(self, traces: list[RecordedTrace]) -> None:
+        load_mlflow()
+        from mlflow.tracing.client import TracingClient
+
+        client = TracingClient(self._place.uri)
+        for trace in traces:
+            # Before its spans: a trace that is there already is merged value by value, ten times as slowly.
+            client.start_trace(self._information(trace))
+        client.log_spans(self._place.experiment_id, [_span(trace, span) for trace in traces for span in trace.spans])
+
+    def _information(self, trace: RecordedTrace) -> Any:
+        from mlflow.entities import TraceInfo, TraceLocation, TraceState
+
+        root = trace.root
+        outputs = root.outputs or {}
+        return TraceInfo(
+            trace_id=_trace_id(trace),
+            trace_location=TraceLocation.from_experiment_id(self._place.experiment_id),
+            request_time=root.began // 1_000_000,
+            execution_duration=(root.ended - root.began) // 1_000_000,
+            state=TraceState.ERROR if root.error else TraceState.OK,
+            request_preview=_preview((root.inputs or {}).get("task", "")),
+            response_preview=_preview(root.error or outputs.get("answer") or outputs.get("verdict", "")),
+            trace_metadata={"mlflow.trace_schema.version": "3", **self._metadata},
+            tags={"mlflow.traceName": root.name},
+            assessments=_assessments(trace),
+        )
+
+
+def _trace_id(trace: RecordedTrace) -> str:
+    return f"tr-{trace.id:032x}"
+
+
+def _assessments(trace: RecordedTrace) -> list[Any]:
+    """What the environment and the judge say of the task, as MLflow's feedback."""
+    from mlflow.entities import AssessmentSource, Feedback
+
+    found: list[Any] = []
+    result = trace.result
+    if result is not None and result.outcome is not None:
+        source = AssessmentSource(source_type="CODE", source_id="environment")
+        metadata = {"reward": str(result.outcome.reward)}
+        found.append(Feedback(name="solved", value=result.outcome.success, source=source, metadata=metadata))
+    if result is not None and result.prediction is not None:
+        source = AssessmentSource(source_type="LLM_JUDGE", source_id="judge")
+        verdict = result.prediction.verdict
+        found.append(Feedback(name="verdict", value=verdict.label, source=source, rationale=verdict.reasons or None))
+    return found
+
+
+def _span(trace: RecordedTrace, span: Recorded) -> Any:
+    from mlflow.entities import Span
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import Event, ReadableSpan
+    from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+
+    def context(id: int) -> Any:
+        return SpanContext(trace.id, id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+    events = []
+    if span.error:
+        events.append(Event("exception", {"exception.message": span.error}, span.ended or span.began))
+    return Span(
+        ReadableSpan(
+            name=span.name,
+            context=context(span.id),
+            parent=context(span.parent) if span.parent is not None else None,
+            resource=Resource({}),
+            attributes={name: _json(value) for name, value in _attributes(trace, span).items() if value is not None},
+            events=events,
+            status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.OK),
+            start_time=span.began,
+            end_time=span.ended or time.time_ns(),
+        )
+    )
+
+
+def _attributes(trace: RecordedTrace, span: Recorded) -> dict[str, Any]:
+    found = {
+        "mlflow.traceRequestId": _trace_id(trace),
+        "mlflow.spanType": span.kind,
+        "mlflow.spanInputs": span.inputs,
+        "mlflow.spanOutputs": span.outputs,
+        **span.attributes,
+    }
+    if span.model:
+        found |= {"mlflow.llm.model": span.model, "mlflow.llm.provider": span.model.partition("/")[0]}
+    if span.tokens is not None:
+        into, out = span.tokens
+        found["mlflow.chat.tokenUsage"] = {"input_tokens": into, "output_tokens": out, "total_tokens": into + out}
+        price = cost(span.model, into, out)
+        # Where there is none that is said too, else MLflow would import litellm, for seconds, to look for one.
+        found["mlflow.llm.cost"] = (
+            {"input_cost": price[0], "output_cost": price[1], "total_cost": sum(price)} if price is not None else {}
+        )
+    return found
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _preview(text: Any) -> str:
+    text = str(text)
+    return text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 1]}…"

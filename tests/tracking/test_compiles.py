@@ -1,0 +1,109 @@
+"""A compile as a run: the scores, the candidates, the prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import ReasoningBank, TaskStream
+from rb_dspy.compile.progress import Progress
+from rb_dspy.compile.result import Compiled
+from rb_dspy.schema import RoleUsage
+from rb_dspy.stream import Streams
+from rb_dspy.tracking import Tracker
+from tests.tracking.made import BETTER, capitals, compiled, questions
+from tests.worlds import backbones
+
+
+def streams() -> Streams:
+    tasks = capitals(4).tasks
+    parts = [TaskStream(name, tasks[n : n + 1]) for n, name in enumerate(("capitals", "capitals-dev", "capitals-held"))]
+    return Streams(*parts, check=False)
+
+
+@pytest.fixture(scope="module")
+def run(tracker: Tracker, client: Any) -> Any:
+    program = ReasoningBank(backbones=backbones(questions))
+    with tracker.compile_run("capitals", program, streams(), params={"threads": 1}) as run:
+        for calls, best in ((0, None), (8, 0.5), (16, 0.7)):
+            usage = {"judge": RoleUsage(calls=calls, prompt_tokens=100 * calls)}
+            run.on_progress(Progress(calls, 40, best, usage=usage, seconds=float(calls)))
+        run.log_compiled(compiled(program))
+    return client.get_run(run.id)
+
+
+def text(client: Any, run: Any, name: str) -> str:
+    return Path(client.download_artifacts(run.info.run_id, name)).read_text()
+
+
+def test_scores_are_logged_with_their_intervals(run: Any) -> None:
+    assert (run.info.run_name, run.info.status) == ("compile capitals", "FINISHED")
+    found = run.data.metrics
+    assert (found["held_out/before"], found["held_out/after"]) == (pytest.approx(0.5), 0.7)
+    assert (found["held_out/difference_low"], found["held_out/difference_high"]) == pytest.approx((0.1, 0.3))
+    assert found["dev/after"] == 0.7
+    assert (found["usage/reflection.calls"], found["total/seconds"]) == (4, 6.5)
+    said = run.data.params
+    assert (said["optimizer"], said["stage"], said["budget"], said["metric_calls"]) == ("gepa", "judge", "40", "38")
+    assert (said["hash.held_out"], said["seed"], said["threads"]) == ("feed", "7", "1")
+    assert run.data.tags["rb.improved"] == "true"
+
+
+def test_the_best_so_far_is_at_its_metric_call(run: Any, client: Any) -> None:
+    points = client.get_metric_history(run.info.run_id, "compile/best")
+    assert sorted((point.step, point.value) for point in points) == [(8, 0.5), (16, 0.7)]
+
+
+def test_the_three_streams_are_inputs(run: Any) -> None:
+    given = {each.tags[0].value: each.dataset for each in run.inputs.dataset_inputs}
+    assert set(given) == {"compile", "dev", "held_out"}
+    assert given["dev"].digest == streams().dev.digest
+
+
+def test_candidates_are_runs_below_it(run: Any, client: Any) -> None:
+    found = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
+    scores = {child.info.run_name: child.data.metrics["dev/score"] for child in found}
+    assert scores == {"candidate 0": pytest.approx(0.5), "candidate 1": 0.7}
+    best = next(child for child in found if child.info.run_name == "candidate 1")
+    assert text(client, best, "prompts/judge.predict.txt") == BETTER
+    table = json.loads(text(client, run, "candidates.json"))
+    assert table["columns"][:2] == ["score", "candidate"]
+    assert [row[1] for row in table["data"]] == [1] * 4 + [0] * 4, "the best first, a row for each predictor"
+
+
+def test_the_difference_and_the_result_can_be_read_again(run: Any, client: Any, tmp_path: Path) -> None:
+    assert f"+{BETTER}" in text(client, run, "prompts.diff")
+    again = Compiled.load(client.download_artifacts(run.info.run_id, "compiled.json", str(tmp_path)))
+    assert again.prompts_after["judge.predict"]["instructions"] == BETTER
+
+
+def test_instructions_are_versions_of_prompts(run: Any, client: Any) -> None:
+    versions = {version.version: version for version in client.search_prompt_versions("capitals.judge.predict")}
+    assert versions[2].template == BETTER
+    assert versions[1].template != BETTER
+    assert [version.version for version in client.search_prompt_versions("capitals.act.predict")] == [1]
+    linked = json.loads(run.data.tags["mlflow.linkedPrompts"])
+    assert {"name": "capitals.judge.predict", "version": "2"} in linked
+
+
+def test_the_same_prompts_again_are_no_new_versions(tracker: Tracker, client: Any, run: Any) -> None:
+    program = ReasoningBank(backbones=backbones(questions))
+    with tracker.compile_run("capitals", program, streams()) as again:
+        again.log_compiled(compiled(program))
+    assert len(client.search_prompt_versions("capitals.judge.predict")) == 2
+
+
+def test_an_evaluation_takes_what_there_is(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(backbones=backbones(questions))
+    with tracker.evaluation("matrix", program, capitals(2), params={"orders": 3}) as run:
+        run.metrics({"seed/success": 0.5, "compiled/success": 0.7, "nothing": None, "broken": float("nan")})
+        run.table("matrix.json", {"program": ["seed", "compiled"], "success": [0.5, 0.7]})
+        run.table("more.json", {"x": [1]})
+    found = client.get_run(run.id)
+    assert found.data.metrics == {"seed/success": 0.5, "compiled/success": 0.7}
+    assert found.data.params["orders"] == "3"
+    assert len(json.loads(found.data.tags["mlflow.loggedArtifacts"])) == 2
+    assert found.inputs.dataset_inputs[0].dataset.digest == capitals(2).digest

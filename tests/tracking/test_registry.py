@@ -1,0 +1,235 @@
+"""Programs as registered models: what is in them, who becomes champion, and what loading gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rb_dspy import Backbones, MemoryBank, ReasoningBank, Verdict, run_stream
+from rb_dspy.config import ProgramConfig, RetrieveConfig
+from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
+from rb_dspy.matts import MaTTS
+from rb_dspy.testing import HashEmbedder, Lock, scripted_lm
+from rb_dspy.tracking import Tracker
+from tests.tracking.made import BETTER, capitals, compiled, known, questions
+from tests.worlds import backbones, prompts
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOWN = "tests.tracking.made:known"
+HASH = "rb_dspy.testing:HashEmbedder"
+PERU = {"instruction": "What is the capital of Peru?"}
+
+
+def program() -> ReasoningBank:
+    return ReasoningBank(ProgramConfig(retrieve=RetrieveConfig(k=2)), backbones=backbones(questions))
+
+
+@pytest.fixture(scope="module")
+def registered(tracker: Tracker) -> str:
+    """The name of a model that is champion, with lessons of capitals."""
+    made = program()
+    result = compiled(made)
+    with MemoryBank.open(None, scope="capitals", embedder=HashEmbedder()) as bank:
+        run_stream(made, capitals(), bank, run_id="before")
+        version = tracker.register(result, made, "atlas", backbones=KNOWN, bank=bank, embedder=HASH)
+    assert version == 1
+    return "atlas"
+
+
+def test_a_loaded_program_answers_with_its_prompts_and_lessons(tracker: Tracker, registered: str) -> None:
+    model = tracker.load(registered)
+    (answer,) = model.predict([{**PERU, "id": "peru"}])
+    assert (answer.id, answer.answer, answer.steps, answer.error) == ("peru", "Lima", 1, "")
+    assert len(answer.lessons) > 0
+
+
+def test_the_signature_is_typed(tracker: Tracker, registered: str) -> None:
+    signature = tracker.load(registered).metadata.signature
+    fields = signature.inputs.to_dict()[0]["properties"]
+    assert fields["instruction"] == {"type": "string", "required": True}
+    assert fields["env_args"]["required"] is False
+    with pytest.raises(Exception, match="instruction"):
+        tracker.load(registered).predict([{"wrong": 1}])
+
+
+def test_another_backbone_is_asked_the_same(tracker: Tracker, registered: str) -> None:
+    """Byte for byte, by a program that was loaded with it, and by the one that was registered."""
+    others = [Backbones(agent=scripted_lm(questions, model=f"other/{n}")) for n in range(2)]
+    for other in others:
+        (answer,) = tracker.load(registered, backbones=other).predict([PERU])
+        assert answer.answer == "Lima"
+    asked = [[prompt.text for prompt in prompts(other)] for other in others]
+    assert asked[0] == asked[1]
+    assert len(asked[0]) == 1
+
+
+def test_a_compiled_prompt_is_what_is_asked(tracker: Tracker) -> None:
+    made = MaTTS(program(), k=2)
+    tracker.register(compiled(made), made, "scaled", backbones=KNOWN, embedder=HASH)
+    bones = Backbones(agent=scripted_lm(questions))
+    model = tracker.load("scaled", backbones=bones)
+    found = model.predict([{**PERU, "id": "first"}, {**PERU, "id": "second"}])
+    assert [answer.answer for answer in found] == ["Lima", "Lima"]
+    assert [answer.lessons for answer in found] == [[], []], "what was learned the first time is forgotten"
+    judged = [prompt for prompt in prompts(bones) if "label" in prompt.wants]
+    assert len(judged) == 4
+    assert all(BETTER in prompt.system for prompt in judged)
+
+
+def test_nothing_is_learned_and_a_task_that_breaks_costs_only_itself(tracker: Tracker, registered: str) -> None:
+    model = tracker.load(registered)
+    given = [PERU, {**PERU, "env_args": "[1]"}, {**PERU, "env": "nowhere"}, {"instruction": " "}, PERU]
+    found = model.predict(given)
+    assert [bool(answer.error) for answer in found] == [False, True, True, True, False]
+    assert "expected a JSON object" in found[1].error
+    assert found[0] == found[-1]
+
+
+def test_a_new_process_with_another_backbone_gives_the_same(tracker: Tracker, registered: str) -> None:
+    here = known()
+    tracker.load(registered, backbones=here).predict([PERU])
+    code = (
+        "import json, sys\n"
+        "from rb_dspy.config import TrackingConfig\n"
+        "from rb_dspy.tracking import Tracker\n"
+        "from tests.tracking.made import known\n"
+        f"tracker = Tracker(TrackingConfig(uri={tracker.config.uri!r}, experiment='tests'))\n"
+        "bones = known()\n"
+        f"(answer,) = tracker.load({registered!r}, backbones=bones).predict([{PERU!r}])\n"
+        "print(json.dumps([answer.answer, *(prompt.text for prompt in bones.lm('agent').engine.prompts)]))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["Lima", *(prompt.text for prompt in prompts(here))]
+
+
+def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tracker, client: Any) -> None:
+    made = program()
+    assert tracker.register(compiled(made, gain=0.1, reach=0.2), made, "contest", embedder=HASH) == 1
+    with pytest.raises(InputError, match=r"contest version 1: held-out tasks do not say.*-0\.100"):
+        tracker.promote("contest", 1)
+    with pytest.raises(InputError, match="champion"):
+        tracker.load("contest")
+    assert tracker.register(compiled(made, after=0.7), made, "contest", embedder=HASH) == 2
+    assert champion(client, "contest") == 2
+    assert tracker.register(compiled(made, after=0.6), made, "contest", embedder=HASH) == 3
+    assert champion(client, "contest") == 2, "better than its seed, but worse than the champion on the same tasks"
+    assert tracker.register(None, made, "contest", embedder=HASH) == 4
+    with pytest.raises(InputError, match="not measured"):
+        tracker.promote("contest", 4)
+    tracker.promote("contest", 3)
+    assert champion(client, "contest") == 3
+
+
+def test_the_champions_prompts_are_champions(tracker: Tracker, client: Any, registered: str) -> None:
+    assert client.get_prompt_version_by_alias("atlas.judge.predict", "champion").template == BETTER
+
+
+def test_what_could_not_be_made_again_is_refused(tracker: Tracker) -> None:
+    def judge(task: Any, trajectory: Any) -> Verdict:
+        return Verdict(label="success")
+
+    with pytest.raises(InputError, match="judge of its own"):
+        tracker.register(None, ReasoningBank(judge=judge), "own")
+    with pytest.raises(InputError, match="environments='package"):
+        tracker.register(None, ReasoningBank(environments=Lock.make), "own")
+    with (
+        MemoryBank.open(None, scope="x", embedder=HashEmbedder(32)) as bank,
+        pytest.raises(InputError, match="hash-32"),
+    ):
+        tracker.register(None, program(), "own", bank=bank, embedder=HASH)
+    with pytest.raises(InputError, match="loading models:/own@champion"):
+        tracker.load("own")
+
+
+def test_environments_are_found_by_their_name(tracker: Tracker) -> None:
+    made = ReasoningBank(environments=Lock.make, backbones=backbones())
+    version = tracker.register(None, made, "locks", embedder=HASH, environments="rb_dspy.testing:Lock.make")
+    task = {"instruction": "Open the lock.", "env": "lock", "env_args": '{"code": "0000"}'}
+    (answer,) = tracker.load(f"models:/locks/{version}", backbones=backbones()).predict([task])
+    assert (answer.answer, answer.error) == ("0000", "")
+    with pytest.raises(ConfigError, match=r"expected package\.module:attribute"):
+        tracker.load(f"models:/locks/{version}", backbones="nowhere").predict([task])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda state: state["predictors"]["judge.predict"]["fields"].pop(), SignatureChanged, "judge.predict: field"),
+        (lambda state: state["versions"].update(dspy="99.0.0"), DspyTooOld, "saved with dspy 99.0.0"),
+    ],
+)
+def test_prompts_that_are_not_for_this_program_are_refused_by_name(
+    tracker: Tracker, client: Any, registered: str, change: Any, error: type[Exception], message: str
+) -> None:
+    """As after an upgrade of rb_dspy, or a downgrade of dspy: the file in the model is changed in place, and back."""
+    files = list(Path(tracker.config.uri.removeprefix("sqlite:///")).parent.rglob("state.json"))
+    kept = {file: file.read_text() for file in files}
+    try:
+        for file in files:
+            state = json.loads(kept[file])
+            change(state)
+            file.write_text(json.dumps(state))
+        with pytest.raises(error, match=message):
+            tracker.load(registered)
+    finally:
+        for file, text in kept.items():
+            file.write_text(text)
+
+
+def test_a_served_model_answers_over_http(tracker: Tracker, registered: str, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # where uvicorn is
+        "PYTHONPATH": str(ROOT),
+        "MLFLOW_TRACKING_URI": tracker.config.uri,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", f"models:/{registered}@champion"]
+    command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        answered = invoked(server, port, {"inputs": [PERU]}, tmp_path / "log")
+        assert answered.status_code == 200, answered.text
+        (answer,) = answered.json()["predictions"]
+        assert (answer["answer"], answer["error"]) == ("Lima", "")
+        refused = httpx.post(f"http://127.0.0.1:{port}/invocations", json={"inputs": [{"wrong": 1}]}, timeout=30)
+        assert refused.status_code == 400
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def invoked(server: subprocess.Popen[bytes], port: int, body: Any, log: Path) -> httpx.Response:
+    """What the server answers, once it does."""
+    ends = time.monotonic() + 120
+    while time.monotonic() < ends:
+        assert server.poll() is None, log.read_text()
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/ping", timeout=5)
+        except httpx.TransportError:
+            time.sleep(0.3)
+        else:
+            return httpx.post(f"http://127.0.0.1:{port}/invocations", json=body, timeout=60)
+    raise AssertionError(log.read_text())
+
+
+def champion(client: Any, name: str) -> int:
+    return int(client.get_model_version_by_alias(name, "champion").version)

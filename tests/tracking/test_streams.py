@@ -1,0 +1,281 @@
+"""A stream as a run: what is logged of it, and that nothing which must not be is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
+from rb_dspy.errors import InfrastructureError
+from rb_dspy.matts import MaTTS
+from rb_dspy.schema import Task
+from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
+from rb_dspy.tracking import Tracker
+from tests.tracking.made import locks, provider, secretive
+from tests.worlds import answers, backbones, hall, openers
+
+CANARY = "canary4f1e"
+
+
+def tracked(tracker: Tracker, program: Any, stream: TaskStream, bank: MemoryBank, run_id: str, **kwargs: Any) -> str:
+    """Run and track; MLflow's id of the run."""
+    with tracker.stream_run(program, stream, bank, run_id=run_id, **kwargs) as run:
+        report = run_stream(program, stream, bank, run_id=run_id, on_result=run.on_result)
+        run.finish(report, bank)
+    return run.id
+
+
+def traces_of(client: Any, run_id: str) -> list[Any]:
+    """Oldest first."""
+    experiment = client.get_run(run_id).info.experiment_id
+    found = client.search_traces(locations=[experiment], run_id=run_id, max_results=100)
+    return sorted(found, key=lambda trace: trace.data.spans[0].start_time_ns)
+
+
+def tree(trace: Any) -> list[str]:
+    """Names of the spans, indented by depth, children in the order in which they began."""
+    children: dict[str | None, list[Any]] = {}
+    for span in sorted(trace.data.spans, key=lambda span: span.start_time_ns):
+        children.setdefault(span.parent_id, []).append(span)
+
+    def lines(parent: str | None, depth: int) -> list[str]:
+        return [
+            line
+            for span in children.get(parent, [])
+            for line in (f"{'  ' * depth}{span.name}", *lines(span.span_id, depth + 1))
+        ]
+
+    return lines(None, 0)
+
+
+@pytest.fixture(scope="module")
+def run(tracker: Tracker, client: Any) -> Any:
+    """A tracked run of six locks, of which the codes are learned."""
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as bank:
+        id = tracked(tracker, program, locks(), bank, "stream-1", params={"seed": 3})
+    return client.get_run(id)
+
+
+def test_parameters_say_what_ran_on_what(run: Any) -> None:
+    said = run.data.params
+    assert (said["program"], said["stream"], said["stream.digest"]) == ("ReasoningBank", "locks", locks().digest)
+    assert (said["lm.agent"], said["lm.selector"], said["seed"], said["run_id"]) == (
+        "scripted/lm",
+        "scripted/lm",
+        "3",
+        "stream-1",
+    )
+    assert (said["act.temperature"], said["retrieve.k"], said["bank.items"]) == ("0.7", "1", "0")
+    assert len(said["signatures"]) == 20
+    assert (run.info.run_name, run.info.status) == ("locks, ReasoningBank", "FINISHED")
+    assert run.data.tags["rb.kind"] == "stream"
+
+
+def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
+    def history(name: str) -> list[tuple[int, float]]:
+        return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name))
+
+    assert history("success/solved") == [(1, 1.0), (2, 0.0), (3, 1.0), (4, 0.0), (5, 1.0), (6, 0.0)]
+    assert [round(value, 3) for _, value in history("success/rate")] == [1.0, 0.5, 0.667, 0.5, 0.6, 0.5]
+    assert [step for step, _ in history("tokens/agent")] == [1, 2, 3, 4, 5, 6]
+    totals = run.data.metrics
+    assert (totals["total/tasks"], totals["total/solved"], totals["total/success_rate"]) == (6, 3, 0.5)
+    assert totals["total/judge_agreement"] == 1.0
+    assert totals["total/tokens"] == sum(
+        value for name in ("agent", "judge", "distiller") for _, value in history(f"tokens/{name}")
+    )
+    assert totals["usage/agent.calls"] == 6
+
+
+def test_money_is_logged_where_a_price_is_known(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(model="openai/gpt-4o-mini"), environments=Lock.make)
+    found = client.get_run(tracked(tracker, program, locks(1), bank, "priced")).data.metrics
+    into, out = found["usage/agent.prompt_tokens"], found["usage/agent.completion_tokens"]
+    assert found["usage/agent.usd"] == pytest.approx(into * 0.15e-6 + out * 0.6e-6)
+    assert found["total/usd"] > found["usage/agent.usd"]
+
+
+def test_artifacts_are_there_beside_the_database(run: Any, client: Any, folder: Path) -> None:
+    paths = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert paths == {"bank.jsonl", "plots", "tasks.json"}
+    plots = {file.path for file in client.list_artifacts(run.info.run_id, "plots") if file.file_size > 5000}
+    assert plots == {"plots/judge.png", "plots/learning_curve.png", "plots/lessons.png"}
+    assert run.info.artifact_uri.startswith((folder / "store-artifacts").as_uri())
+    table = json.loads(client_text(client, run, "tasks.json"))
+    assert table["columns"][:4] == ["position", "task", "template", "solved"]
+    assert [row[3] for row in table["data"]] == ["yes", "no"] * 3
+
+
+def test_the_bank_that_was_learned_can_be_opened_again(run: Any, client: Any, tmp_path: Path) -> None:
+    file = client.download_artifacts(run.info.run_id, "bank.jsonl", str(tmp_path))
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as again:
+        again.import_jsonl(file)
+        assert run.data.metrics["bank/items"] == len(again)
+
+
+def test_the_stream_is_an_input_by_its_digest(run: Any) -> None:
+    (given,) = run.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("locks", locks().digest)
+    assert json.loads(given.dataset.profile)["num_rows"] == 6
+    assert {tag.key: tag.value for tag in given.tags} == {"mlflow.data.context": "stream"}
+
+
+def test_every_task_is_one_trace_of_the_session(run: Any, client: Any) -> None:
+    traces = traces_of(client, run.info.run_id)
+    assert [trace.info.tags["mlflow.traceName"] for trace in traces] == [f"task {task.id}" for task in locks()]
+    assert {trace.info.trace_metadata["mlflow.trace.session"] for trace in traces} == {"stream-1"}
+    assert {trace.info.tags["mlflow.trace.spansLocation"] for trace in traces} == {"TRACKING_STORE"}
+    assert tree(traces[0]) == [
+        "task lock/acme/0",
+        "  retrieve",
+        "  act",
+        "    act.predict",
+        "  judge",
+        "    judge.predict",
+        "  distill",
+        "    distill.success",
+    ]
+    solved = [{each.name: each.feedback.value for each in trace.info.assessments} for trace in traces[:2]]
+    assert solved == [{"solved": True, "verdict": "success"}, {"solved": False, "verdict": "failure"}]
+
+
+def test_a_span_of_a_call_holds_prompt_answer_and_tokens(run: Any, client: Any) -> None:
+    first = traces_of(client, run.info.run_id)[0]
+    (span,) = [span for span in first.data.spans if span.name == "judge.predict"]
+    assert span.span_type == "CHAT_MODEL"
+    assert "lock" in span.inputs["messages"][-1]["content"]
+    assert "success" in span.outputs["choices"][0]["message"]["content"]
+    used = span.attributes["mlflow.chat.tokenUsage"]
+    assert used["total_tokens"] == used["input_tokens"] + used["output_tokens"] > 100
+    assert first.info.token_usage["total_tokens"] > used["total_tokens"]
+    assert span.attributes["mlflow.llm.model"] == "scripted/lm"
+
+
+def test_rollouts_are_nested_with_their_own_calls(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    program = MaTTS(ReasoningBank(backbones=backbones(openers), environments=Doors.make), k=3)
+    id = tracked(tracker, program, TaskStream("halls", (hall("acme", 1),)), bank, "nested")
+    (trace,) = traces_of(client, id)
+    spans = {span.span_id: span for span in trace.data.spans}
+    parents = [(span.name, spans[span.parent_id].name) for span in trace.data.spans if span.parent_id is not None]
+    for number in range(3):
+        assert (f"act, rollout {number}", "task hall/acme/1") in parents
+        assert parents.count(("act.predict", f"act, rollout {number}")) == 2
+        assert ("judge.predict", f"judge, rollout {number}") in parents
+    assert ("contrast.predict", "contrast") in parents
+    assert ("select.predict", "select") in parents
+    said = client.get_run(id).data
+    assert (said.params["mode"], said.params["k"], said.metrics["scaling/launched"]) == ("parallel", "3", 3)
+
+
+def test_a_resumed_rollout_is_one_trace_too(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    broken = True
+
+    def script(prompt: Prompt) -> Reply:
+        if broken and "label" in prompt.wants:
+            raise dspy.LMServerError("down")
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    (error,) = run_stream(program, locks(1), bank, run_id="resumed").results
+    assert error.error
+    broken = False
+    (trace,) = traces_of(client, tracked(tracker, program, locks(1), bank, "resumed"))
+    assert tree(trace) == ["task lock/acme/0", "  judge", "    judge.predict", "  distill", "    distill.success"]
+
+
+def test_a_task_that_breaks_is_a_trace_with_its_error(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise dspy.LMServerError("down for good")
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    id = tracked(tracker, program, locks(1), bank, "broken")
+    (trace,) = traces_of(client, id)
+    assert trace.info.state == "ERROR"
+    assert "down for good" in trace.info.response_preview
+    assert client.get_run(id).data.metrics["total/infrastructure_errors"] == 1
+
+
+def test_a_run_that_is_ended_by_an_error_keeps_what_it_has(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "serial 0" not in prompt.text:
+            raise dspy.LMServerError("down")
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    with pytest.raises(InfrastructureError), tracker.stream_run(program, locks(), bank, run_id="ended") as run:
+        run_stream(program, locks(), bank, run_id="ended", on_result=run.on_result)
+    found = client.get_run(run.id)
+    assert found.info.status == "FAILED"
+    assert "3 tasks in a row broke" in found.data.tags["error"]
+    assert found.data.metrics["total/tasks"] == 5
+    assert "tasks.json" in {file.path for file in client.list_artifacts(run.id)}
+
+
+def test_no_key_and_no_address_is_anywhere(tracker: Tracker, client: Any, folder: Path, bank: MemoryBank) -> None:
+    """Neither where all goes well nor where an error quotes the address that did not answer."""
+    with provider() as port:
+        program = ReasoningBank(backbones=secretive(port, CANARY), environments=Lock.make)
+        good = tracked(tracker, program, locks(2), bank, "secretive")
+    assert client.get_run(good).data.metrics["total/solved"] == 1
+    lost = ReasoningBank(backbones=secretive(1, CANARY), environments=Lock.make)
+    with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:1"):
+        tracked(tracker, lost, locks(), bank, "lost")
+    with sqlite3.connect(folder / "store.db") as database:
+        written = "\n".join(database.iterdump())
+    database.close()
+    assert "failed to connect to [hidden]" in written
+    for secret in (CANARY, "127.0.0.1"):
+        assert secret not in written
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        assert len(files) > 5
+        assert not [file for file in files if secret.encode() in file.read_bytes()]
+
+
+def test_without_traces_there_are_none(folder: Path, tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    quiet = Tracker(tracker.config.model_copy(update={"traces": False}))
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    id = tracked(quiet, program, locks(1), bank, "no-traces")
+    assert client.get_run(id).data.metrics["total/tasks"] == 1
+    assert traces_of(client, id) == []
+
+
+def test_a_store_that_breaks_costs_the_run_nothing(
+    tmp_path: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, tracker: Tracker
+) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    breaking = Tracker(tracker.config.model_copy(update={"uri": f"sqlite:///{place / 'store.db'}"}))
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with caplog.at_level(logging.WARNING, "rb_dspy"), breaking.stream_run(program, locks(), bank, run_id="b") as run:
+        with sqlite3.connect(place / "store.db") as database:
+            for table in ("metrics", "trace_info", "params"):
+                database.execute(f"DROP TABLE {table}")
+        database.close()
+        report = run_stream(program, locks(), bank, run_id="b", on_result=run.on_result)
+        run.finish(report, bank)
+    assert [result.error for result in report.results] == [""] * 6
+    warned = [record.getMessage() for record in caplog.records if record.name == "rb_dspy"]
+    assert len(warned) == 1
+    assert warned[0].startswith("tracking: ")
+    assert "\n" not in warned[0]
+
+
+def client_text(client: Any, run: Any, name: str) -> str:
+    return Path(client.download_artifacts(run.info.run_id, name)).read_text()
+
+
+def test_hostile_texts_are_logged_as_they_are(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    text = 'Öffne $x^2$ <b>"lock"</b> {{name}} | \\n 🔒'
+    task = Task(id="lock/é $1", instruction=text, env="lock", env_args={"code": "0000"}, template="a/b c")
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    id = tracked(tracker, program, TaskStream("odd $name", (task,)), bank, "hostile")
+    assert len(client.list_artifacts(id, "plots")) == 3
+    (trace,) = traces_of(client, id)
+    assert trace.info.request_preview == text

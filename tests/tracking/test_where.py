@@ -1,0 +1,210 @@
+"""Where runs are tracked: off, in a file, on a server; and what happens where that cannot be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rb_dspy import MemoryBank, ReasoningBank, run_stream
+from rb_dspy.config import TrackingConfig, load_settings
+from rb_dspy.errors import ConfigError
+from rb_dspy.testing import Lock
+from rb_dspy.tracking import Tracker
+from tests.tracking.made import compiled, locks
+from tests.worlds import backbones
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tracked(tracker: Tracker, bank: MemoryBank, run_id: str) -> str:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with tracker.stream_run(program, locks(2), bank, run_id=run_id) as run:
+        report = run_stream(program, locks(2), bank, run_id=run_id, on_result=run.on_result)
+        run.finish(report, bank)
+    assert report.summary().solved == 1
+    return run.id
+
+
+def test_settings_say_where() -> None:
+    assert load_settings().tracking == TrackingConfig(
+        enabled=True, uri="sqlite:///rb-mlflow.db", experiment="rb_dspy", traces=True
+    )
+    assert load_settings(None, ["tracking.enabled=false"]).tracking.enabled is False
+
+
+def test_off_means_that_mlflow_is_never_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from rb_dspy import MemoryBank, ReasoningBank, run_stream\n"
+        "from rb_dspy.config import TrackingConfig\n"
+        "from rb_dspy.errors import ConfigError\n"
+        "from rb_dspy.stream import Streams\n"
+        "from rb_dspy.testing import HashEmbedder, Lock\n"
+        "from rb_dspy.tracking import Tracker\n"
+        "from tests.tracking.made import compiled, locks\n"
+        "from tests.worlds import backbones\n"
+        "program = ReasoningBank(backbones=backbones(), environments=Lock.make)\n"
+        "tracker = Tracker(TrackingConfig(enabled=False))\n"
+        "with MemoryBank.open(None, scope='x', embedder=HashEmbedder()) as bank:\n"
+        "    with tracker.stream_run(program, locks(2), bank, run_id='r') as run:\n"
+        "        run.finish(run_stream(program, locks(2), bank, run_id='r', on_result=run.on_result), bank)\n"
+        "streams = Streams(locks(1), locks(1), locks(1), check=False)\n"
+        "with tracker.compile_run('x', program, streams) as run:\n"
+        "    run.log_compiled(compiled(program))\n"
+        "with tracker.evaluation('x') as run:\n"
+        "    run.metrics({'a': 1.0})\n"
+        "try:\n"
+        "    tracker.load('x')\n"
+        "except ConfigError as exc:\n"
+        "    print(exc)\n"
+        "print('mlflow' in sys.modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "tracking is off, and models are kept in MLflow; set tracking.enabled=true",
+        "False",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("nonsense", "expected sqlite:///FILE.db, or the address of a tracking server"),
+        ("sqlite:///", "expected sqlite:///FILE.db"),
+        ("sqlite:///nowhere/at/all.db", "is no folder"),
+        ("http://127.0.0.1:1", "no tracking server answers there"),
+        ("http://name:secret@127.0.0.1:1", "no tracking server answers there"),
+        ("http://[", "tracking.uri"),
+        ("postgresql://name:secret@127.0.0.1:1/x", "MLflow cannot use it"),
+    ],
+)
+def test_a_wrong_place_is_refused_at_the_start(uri: str, message: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        Tracker(TrackingConfig(uri=uri))
+    said = str(caught.value)
+    assert message in said
+    assert said.startswith("tracking.uri = ")
+    assert "\n" not in said
+    assert "secret" not in said
+    assert time.monotonic() - started < 20
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database " * 100)
+    with pytest.raises(ConfigError, match="MLflow cannot use it"):
+        Tracker(TrackingConfig(uri=f"sqlite:///{file}"))
+    assert file.read_text().startswith("not a database")
+
+
+def test_a_deleted_experiment_is_refused(tracker: Tracker, client: Any) -> None:
+    config = tracker.config.model_copy(update={"experiment": "gone"})
+    Tracker(config)
+    client.delete_experiment(client.get_experiment_by_name("gone").experiment_id)
+    with pytest.raises(ConfigError, match="it was deleted"):
+        Tracker(config)
+
+
+def test_what_mlflow_was_set_to_is_as_before(tracker: Tracker, bank: MemoryBank, tmp_path: Path) -> None:
+    """Also while a run is under way: it touches nothing of the process."""
+    import mlflow
+
+    mine = f"sqlite:///{tmp_path / 'mine.sqlite'}"
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    mlflow.set_tracking_uri(mine)
+    try:
+        program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+        with tracker.stream_run(program, locks(1), bank, run_id="mine"):
+            assert mlflow.get_tracking_uri() == mine
+            run_stream(program, locks(1), bank, run_id="mine")
+        tracker.register(None, ReasoningBank(), "mine", embedder="rb_dspy.testing:HashEmbedder")
+        assert mlflow.get_tracking_uri() == os.environ["MLFLOW_TRACKING_URI"] == mine
+        assert not (tmp_path / "mine.sqlite").exists()
+    finally:
+        mlflow.set_tracking_uri(None)
+        if before is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = before
+
+
+@pytest.fixture
+def server(folder: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A tracking server on loopback, with a store of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{tmp_path / 'server.sqlite'}"]
+    command += ["--artifacts-destination", str(tmp_path / "artifacts")]
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        ends = time.monotonic() + 120
+        while True:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < ends, (tmp_path / "log").read_text()
+            with suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
+                    break
+            time.sleep(0.3)
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def test_a_server_keeps_the_same(
+    server: tuple[str, subprocess.Popen[bytes]], bank: MemoryBank, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Runs, artifacts, traces, prompts and models; and where it goes away in the middle, the run ends as it should."""
+    import mlflow
+
+    uri, process = server
+    tracker = Tracker(TrackingConfig(uri=uri, experiment="remote"))
+    client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+    with caplog.at_level(logging.WARNING, "rb_dspy"):
+        id = tracked(tracker, bank, "remote-1")
+        run = client.get_run(id)
+        assert run.data.metrics["total/solved"] == 1
+        assert {file.path for file in client.list_artifacts(id)} == {"bank.jsonl", "plots", "tasks.json"}
+        traces = client.search_traces(locations=[run.info.experiment_id], run_id=id)
+        assert sorted(len(trace.data.spans) for trace in traces) == [8, 8]
+        program = ReasoningBank()
+        result = compiled(program)
+        tracker.register(result, program, "far", embedder="rb_dspy.testing:HashEmbedder")
+        assert tracker.load("far").metadata.signature is not None
+        assert not caplog.records
+
+        program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+        started = time.monotonic()
+        with tracker.stream_run(program, locks(), bank, run_id="remote-2") as going:
+            kill(process)
+            report = run_stream(program, locks(), bank, run_id="remote-2", on_result=going.on_result)
+        assert [result.error for result in report.results] == [""] * 6
+        assert time.monotonic() - started < 60
+    warned = [record.getMessage() for record in caplog.records if record.name == "rb_dspy"]
+    assert len(warned) == 1
+    assert warned[0].endswith("its record in MLflow is incomplete")
