@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
+
+import pytest
 
 import rb_dspy
 from rb_dspy import errors
@@ -13,6 +18,7 @@ def test_public_names_are_the_pinned_ones() -> None:
         "BackboneConfig",
         "Backbones",
         "BankStore",
+        "Compiled",
         "Embedder",
         "Environment",
         "EnvironmentFactory",
@@ -34,19 +40,44 @@ def test_public_names_are_the_pinned_ones() -> None:
         "RunReport",
         "Settings",
         "Step",
+        "StreamProgram",
+        "Streams",
         "Task",
         "TaskResult",
         "TaskStream",
+        "Tracker",
+        "TrackingConfig",
         "Trajectory",
         "Verdict",
         "__version__",
+        "compile_program",
         "errors",
+        "load_program",
         "load_settings",
         "make_environment",
         "run_stream",
+        "save_program",
+        "split_streams",
         "testing",
     ]
     assert all(hasattr(rb_dspy, name) for name in rb_dspy.__all__)
+
+
+def test_importing_the_package_brings_none_of_what_few_need() -> None:
+    """dspy itself brings gepa."""
+    code = "import sys, dspy; before = set(sys.modules); import rb_dspy; print(*(set(sys.modules) - before))"
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    brought = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "rb_dspy" in brought
+    assert not brought & {"mlflow", "gepa", "optuna", "scipy", "matplotlib", "datasets", "torch", "faiss"}
+
+
+def test_a_name_that_is_not_there_is_missed_as_in_any_module() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'compile_programme'"):
+        rb_dspy.compile_programme  # noqa: B018
+    assert rb_dspy.compile_program.__module__ == "rb_dspy.compile.compile"
+    assert rb_dspy.Compiled.__module__ == "rb_dspy.compile.result"
 
 
 def test_the_loop_is_called_as_documented() -> None:

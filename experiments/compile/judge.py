@@ -16,10 +16,13 @@ from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
+import dspy
+
 from rb_dspy import Backbones, ReasoningBank, TaskStream
 from rb_dspy.compile.compile import compile_program
 from rb_dspy.compile.progress import Progress
-from rb_dspy.config import ActConfig, BackboneConfig, DistillConfig, JudgeConfig, ProgramConfig
+from rb_dspy.config import ActConfig, BackboneConfig, JudgeConfig, ProgramConfig
+from rb_dspy.steps import Distilled
 from rb_dspy.stream import Streams
 
 PARTS = {
@@ -35,20 +38,20 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="local/qwen2.5-coder-1.5b")
     options.add_argument("--threads", type=int, help="CPU threads of the model; default: as many as there are cores")
-    options.add_argument("--tasks", type=int, nargs=3, default=(16, 8, 12), help="of compile, dev and held-out")
-    options.add_argument("--budget", type=int, default=24)
+    options.add_argument("--tasks", type=int, nargs=3, default=(12, 6, 10), help="of compile, dev and held-out")
+    options.add_argument("--budget", type=int, default=20)
     options.add_argument("--seed", type=int, default=3)
     options.add_argument("--folder", type=Path)
     options.add_argument("--out", type=Path, help="save the compiled program here")
     chosen = options.parse_args()
     steps = ProgramConfig(
         act=ActConfig(max_tokens=96, temperature=0.3),
-        judge=JudgeConfig(max_tokens=140),
-        distill=DistillConfig(max_tokens=80),
+        judge=JudgeConfig(max_tokens=120),
     )
     backbones = Backbones(agent=BackboneConfig(model=chosen.model, threads=chosen.threads))
     program = ReasoningBank(steps, backbones=backbones)
     program.act.predict.signature = program.act.predict.signature.with_instructions(TERSE)
+    program.distill = Nothing()
     streams = Streams(
         **{
             name: TaskStream.named("reasoning-gym", n=n, seed=chosen.seed, templates=templates)
@@ -75,6 +78,14 @@ def main() -> None:
         tokens = f"{used.prompt_tokens:8,} prompt tokens  {used.completion_tokens:7,} output"
         print(f"{role:10} {used.calls:4} calls  {tokens}")
     print(compiled.diff() or "the prompt is as it was")
+
+
+class Nothing(dspy.Module):
+    """Distils nothing: rollouts are all that is wanted here."""
+
+    def forward(self, *_: object) -> Distilled:
+        """No drafts."""
+        return Distilled(note="not distilled: this experiment is about the judge")
 
 
 def tell(progress: Progress) -> None:

@@ -10,6 +10,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from rb_dspy.cli.scored import print_usage
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.steps.events import (
     Appended,
@@ -196,15 +197,7 @@ def print_summary(console: Console, report: RunReport) -> None:
     table.add_row("mean steps", "-" if summary.mean_steps is None else f"{summary.mean_steps:.1f}")
     table.add_row("lessons learned", str(summary.items))
     console.print(table)
-    roles = Table("role", box=None, pad_edge=False, header_style="bold")
-    for heading in ("calls", "prompt tokens", "output tokens", "seconds"):
-        roles.add_column(heading, justify="right")
-    for role, used in summary.usage.items():
-        calls = f"{used.calls:,}" + (f" ({used.cached_calls} cached)" if used.cached_calls else "")
-        roles.add_row(
-            Text(role), calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}"
-        )
-    console.print(roles)
+    print_usage(console, summary.usage)
     if summary.scaling is not None:
         _print_scaling(console, summary.scaling)
 

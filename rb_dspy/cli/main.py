@@ -16,7 +16,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import typer
 from rich.text import Text
 
-from rb_dspy.cli import bank, envs, models, roles, run
+from rb_dspy.cli import bank, compile, envs, models, programs, roles, run
 from rb_dspy.cli.common import err
 from rb_dspy.errors import RBError, StorageError
 from rb_dspy.schema import visible
@@ -29,6 +29,8 @@ app = typer.Typer(
     help="Agents that learn from their own successes and failures.",
 )
 app.command("run")(run.run)
+app.command("compile")(compile.compile_)
+app.add_typer(programs.app, name="programs")
 app.add_typer(bank.app, name="bank")
 app.add_typer(roles.app, name="backbones")
 app.add_typer(models.app, name="models")

@@ -9,15 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.backbones.check import check
+from rb_dspy.cli import matrix
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, err, out, print_json, settings
 from rb_dspy.errors import BackboneError
 
 app = typer.Typer(no_args_is_help=True, help="The language models by role.")
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps ``check`` a subcommand while it is the only one."""
+app.command("matrix")(matrix.matrix_command)
 
 
 @app.command("check")

@@ -7,13 +7,14 @@ import shlex
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.built import KOption, MattsOption, Program, ProgramOption, give_prompts, program_for, settings_for
 from rb_dspy.cli.common import (
     BankOption,
     ConfigOption,
@@ -24,17 +25,16 @@ from rb_dspy.cli.common import (
     err,
     out,
     print_json,
-    settings,
 )
 from rb_dspy.cli.display import Display, print_summary
-from rb_dspy.config import MattsMode, RunConfig, Settings
-from rb_dspy.errors import ConfigError, InfrastructureError
-from rb_dspy.matts import MaTTS
-from rb_dspy.program import ReasoningBank
+from rb_dspy.cli.tracked import TrackOption, tracker_for, where_to_look
+from rb_dspy.config import RunConfig, Settings
+from rb_dspy.errors import InfrastructureError
 from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
 from rb_dspy.steps.ingest import as_task
 from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
+from rb_dspy.tracking import Tracker
 
 
 def run(
@@ -46,31 +46,29 @@ def run(
         int | None, typer.Option("--tasks", "-n", help="How many tasks that the bank has not seen.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Which tasks the stream is made of.")] = None,
-    matts: Annotated[
-        str | None,
-        typer.Option(metavar="MODE", help="Several rollouts of each task: parallel, sequential, best-of-n, vanilla."),
-    ] = None,
-    k: Annotated[int | None, typer.Option("--k", "-k", help="How many rollouts, or passes; with --matts.")] = None,
+    program: ProgramOption = None,
+    matts: MattsOption = None,
+    k: KOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    track: TrackOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Run the program over a stream of tasks, learning from each; a second run goes on where the first ended."""
-    if k is not None and matts is None and settings(config, set_).matts is None:
-        raise ConfigError(f"--k {k} is for test-time scaling; say how with --matts MODE: {_MODES}")
-    chosen = settings(
+    chosen = settings_for(
         config,
         set_,
+        matts,
+        k,
         run__stream=stream,
         run__tasks=tasks,
         run__seed=seed,
         bank__url=bank,
         bank__scope=scope,
-        matts__mode=_mode(matts),
-        matts__k=k,
     )
     own = as_task(task) if task is not None else None
-    program = _program(chosen)
+    built = program_for(chosen)
+    noted = "" if program is None else _compiled(built, program)
     with MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder) as opened:
         todo = [own] if own is not None else _tasks(chosen.run, opened)
         if not todo:
@@ -78,23 +76,15 @@ def run(
             err.print(Text(f"{seen}; another --seed or --scope gives new ones"))
             return
         name = "your task" if own is not None else chosen.run.stream
-        _run(program, name, todo, opened, chosen, json_=json_)
+        tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
+        _run(built, name, todo, opened, chosen, tracker, noted, json_=json_)
 
 
-_MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
-
-
-def _mode(given: str | None) -> str | None:
-    """A mode as the settings call it."""
-    mode = given and given.strip().lower().replace("-", "_")
-    if mode is not None and mode not in get_args(MattsMode):
-        raise ConfigError(f"--matts {given!r}: no such mode; expected one of {_MODES}")
-    return mode
-
-
-def _program(chosen: Settings) -> ReasoningBank | MaTTS:
-    program = ReasoningBank(chosen.program, backbones=Backbones.from_settings(chosen.backbones))
-    return program if chosen.matts is None else MaTTS(program, config=chosen.matts)
+def _compiled(program: Program, path: Path) -> str:
+    """Give ``program`` the prompts in a file; what there is to say of them."""
+    compiled, misfit = give_prompts(program, path)
+    by = "" if compiled is None else f", by {compiled.optimizer} for stage {compiled.stage}"
+    return f"prompts from {path}{by}" + (f"; {misfit}" if misfit else "")
 
 
 def _tasks(config: RunConfig, bank: MemoryBank) -> list[Task]:
@@ -109,11 +99,13 @@ def _tasks(config: RunConfig, bank: MemoryBank) -> list[Task]:
 
 
 def _run(
-    program: ReasoningBank | MaTTS,
+    program: Program,
     name: str,
     todo: list[Task],
     bank: MemoryBank,
     chosen: Settings,
+    tracker: Tracker,
+    noted: str,
     *,
     json_: bool,
 ) -> None:
@@ -124,16 +116,27 @@ def _run(
         number = f"  {_counted(len(todo), 'task')}  "
         out.print(Text.assemble((name, "bold"), number, _scaled(chosen), (_models(program), "dim")))
         out.print(Text(f"{_place(chosen)} · {_counted(len(bank), 'lesson')} so far", "dim"))
+        if noted:
+            out.print(Text(noted, "dim"))
+    tracked: Any = None
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
+        tracked.on_result(result)
         if json_:
             print_json(_as_json(result))
         else:
             display.on_result(result)
 
+    stream = TaskStream(name, tuple(todo))
     try:
-        with display if not json_ else nullcontext(), listening(display.on_event) if not json_ else nullcontext():
+        with (
+            tracker.stream_run(
+                program, stream, bank, run_id=report.run_id, params={"seed": chosen.run.seed}
+            ) as tracked,
+            display if not json_ else nullcontext(),
+            listening(display.on_event) if not json_ else nullcontext(),
+        ):
             run_stream(
                 program,
                 todo,
@@ -149,21 +152,24 @@ def _run(
         )
         raise typer.Exit(130) from None
     finally:
-        _conclude(report, bank, chosen, json_=json_)
+        _conclude(report, bank, chosen, tracked, json_=json_)
     if report.results and all(result.error for result in report.results):
         raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
 
 
-def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, *, json_: bool) -> None:
+def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, tracked: Any, *, json_: bool) -> None:
     where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
     if json_:
         named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
+        named |= {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
         print_json({"summary": report.summary(), **named})
     elif report.results:
         print_summary(out, report)
         out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
         look = f"{command_name()} bank list {where}"
         out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
+        if tracked is not None and tracked.id:
+            out.print(where_to_look(chosen.tracking, tracked), soft_wrap=True)
 
 
 def _counted(number: int, what: str) -> str:
@@ -185,7 +191,7 @@ def _scaled(chosen: Settings) -> str:
     return f"{matts.mode.replace('_', '-')} MaTTS, {some}{matts.k} {one if matts.k == 1 else more} a task  "
 
 
-def _models(program: ReasoningBank | MaTTS) -> str:
+def _models(program: Program) -> str:
     """Who plays what; one name where one model plays every role."""
     played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
     names = set(played.values())

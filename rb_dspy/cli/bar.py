@@ -1,0 +1,61 @@
+"""How far a compile is: a line for each phase, and below them one bar of metric calls."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from rb_dspy.compile.progress import Progress
+
+
+class CompileBar:
+    """Prints the phases to ``console``; on a terminal it also shows the bar, for as long as it is entered."""
+
+    def __init__(self, console: Console, budget: int, *, phases: bool = True) -> None:
+        self.console = console
+        self._phases = phases
+        self._phase = ""
+        self._bars = Bars(
+            SpinnerColumn(),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("metric calls · {task.fields[said]} ·"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._bars.add_task("", total=budget, said=_said(None, 0))
+
+    def __enter__(self) -> CompileBar:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def on_progress(self, progress: Progress) -> None:
+        """Show it. May be called from any thread."""
+        if self._phases and progress.note != self._phase:
+            self._phase = progress.note
+            self.console.print(Text(progress.note, "dim"))
+        tokens = sum(used.prompt_tokens + used.completion_tokens for used in progress.usage.values())
+        self._bars.update(self._bar, completed=progress.metric_calls, said=_said(progress.best, tokens))
+
+
+def _said(best: float | None, tokens: int) -> str:
+    return f"best {'-' if best is None else f'{best:.2f}'} · {short_number(tokens)} tokens"
+
+
+def short_number(number: int) -> str:
+    """``950``, ``12.3k``, ``1.2M``."""
+    for size, sign in ((1_000_000, "M"), (10_000, "k")):
+        if number >= size:
+            return f"{number / (1_000 if sign == 'k' else size):.1f}{sign}"
+    return f"{number:,}"

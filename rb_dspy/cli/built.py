@@ -1,0 +1,116 @@
+"""The program that a command works with: built as the settings say, with the prompts of a file where one is given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.common import settings
+from rb_dspy.compile.files import read_json
+from rb_dspy.compile.state import FORMAT, VERSION, prompts_of, set_state
+from rb_dspy.config import MattsMode, Settings
+from rb_dspy.errors import ConfigError
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+
+if TYPE_CHECKING:
+    from rb_dspy.compile.result import Compiled
+
+Program = ReasoningBank | MaTTS
+
+MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
+
+ProgramOption = Annotated[
+    Path | None, typer.Option("--program", metavar="FILE", help="With the prompts that rb-dspy compile saved.")
+]
+MattsOption = Annotated[
+    str | None, typer.Option("--matts", metavar="MODE", help=f"Several rollouts of each task: {MODES}.")
+]
+KOption = Annotated[int | None, typer.Option("--k", "-k", help="How many rollouts, or passes; with --matts.")]
+
+LessonsOption = Annotated[
+    Path | None, typer.Option("--bank", help="Begin every run with the lessons of this bank; default: with none.")
+]
+LessonsScopeOption = Annotated[str | None, typer.Option("--scope", help="The scope of --bank.")]
+
+_SCALED = ("contrast", "select", "refine")
+"""The steps that only ``MaTTS`` has."""
+
+
+def settings_for(
+    config: Path | None, set_: list[str] | None, matts: str | None, k: int | None, **options: Any
+) -> Settings:
+    """Settings with the options of a command that works with a program."""
+    if k is not None and matts is None and settings(config, set_).matts is None:
+        raise ConfigError(f"--k {k} is for test-time scaling; say how with --matts MODE: {MODES}")
+    return settings(config, set_, matts__mode=_mode(matts), matts__k=k, **options)
+
+
+def program_for(chosen: Settings) -> Program:
+    """The program that the settings describe, with their language models."""
+    program = ReasoningBank(chosen.program, backbones=Backbones.from_settings(chosen.backbones))
+    return program if chosen.matts is None else MaTTS(program, config=chosen.matts)
+
+
+@contextmanager
+def lessons(chosen: Settings, bank: Path | None, scope: str | None) -> Iterator[MemoryBank | None]:
+    """The bank that the settings name, where one of its options was given; it must be there."""
+    if bank is None and scope is None:
+        yield None
+        return
+    url = str(bank or chosen.bank.url)
+    scope = scope or chosen.bank.scope
+    with MemoryBank.open(url, scope=scope, embedder=chosen.bank.embedder, create=False) as opened:
+        yield opened
+
+
+def saved(path: Path) -> tuple[dict[str, Any], Compiled | None]:
+    """The state in a file of ``Compiled.save`` or ``save_program``, and the report of the compile in the first."""
+    try:
+        kind = json.loads(path.read_bytes()).get("format")
+    except (OSError, ValueError, AttributeError):
+        kind = None  # said below, by who knows what is wrong
+    if kind == "rb_dspy compiled":
+        from rb_dspy.compile.result import Compiled  # brings scipy
+
+        compiled = Compiled.load(path)
+        return compiled.state, compiled
+    return read_json(path, FORMAT, VERSION), None
+
+
+def give_prompts(program: Program, path: Path, *, whole: bool = False) -> tuple[Compiled | None, str]:
+    """Give ``program`` the prompts in a file; the report of its compile, if it has one, and what does not fit.
+
+    Prompts that were compiled with ``MaTTS`` serve without it and the other way round, unless they must be ``whole``.
+    Raises ``SignatureChanged`` where the prompts are for others than the program's own signatures.
+    """
+    state, compiled = saved(path)
+    there, here = set(state.get("predictors") or ()), set(prompts_of(program))
+    differ = there ^ here
+    scaling = bool(differ) and all(str(name).partition(".")[0] in _SCALED for name in differ)
+    if scaling and whole:
+        raise ConfigError(
+            f"{path}: compiled {'with' if there > here else 'without'} test-time scaling; "
+            + (f"say how with --matts MODE: {MODES}" if there > here else "leave out --matts, and [matts] in rb.toml")
+        )
+    set_state(program, state, source=str(path), partial=scaling)
+    if not scaling:
+        return compiled, ""
+    if there > here:
+        return compiled, "compiled with test-time scaling, which this is without (--matts): some prompts are not used"
+    return compiled, "compiled without test-time scaling: its steps have their first prompts"
+
+
+def _mode(given: str | None) -> str | None:
+    """A mode as the settings call it."""
+    mode = given and given.strip().lower().replace("-", "_")
+    if mode is not None and mode not in get_args(MattsMode):
+        raise ConfigError(f"--matts {given!r}: no such mode; expected one of {MODES}")
+    return mode

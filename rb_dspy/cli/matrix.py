@@ -1,0 +1,186 @@
+"""``rb-dspy backbones matrix``: which compiled prompts carry over to which language models."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.cli.built import (
+    KOption,
+    LessonsOption,
+    LessonsScopeOption,
+    MattsOption,
+    Program,
+    give_prompts,
+    lessons,
+    program_for,
+    saved,
+    settings_for,
+)
+from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name, err, out, print_json
+from rb_dspy.cli.scored import change, in_words
+from rb_dspy.cli.tasks import SeedOption, StreamOption, TasksFileOption, chosen_file, held_out
+from rb_dspy.compile.files import write_json
+from rb_dspy.config import BackboneConfig, load_settings
+from rb_dspy.errors import InputError
+
+if TYPE_CHECKING:
+    from rb_dspy.compile.matrix import Cell, Matrix
+
+
+def matrix_command(
+    program: Annotated[
+        list[str] | None,
+        typer.Option("--program", metavar="NAME=FILE", help="A compiled program, or a folder of them by backbone."),
+    ] = None,
+    backbone: Annotated[
+        list[str] | None,
+        typer.Option("--backbone", metavar="NAME=MODEL", help="A model, or a .toml with [backbones]."),
+    ] = None,
+    tasks_file: TasksFileOption = None,
+    stream: StreamOption = None,
+    tasks: Annotated[int | None, typer.Option("--tasks", "-n", min=1, help="As many as compile was given.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="All tasks of the file, not its held-out part.")] = False,
+    orders: Annotated[int, typer.Option(min=1, help="Orders of the tasks.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Orders at the same time.")] = 1,
+    seed: SeedOption = None,
+    matts: MattsOption = None,
+    k: KOption = None,
+    bank: LessonsOption = None,
+    scope: LessonsScopeOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Run programs on backbones over held-out tasks, and say which to compile again.
+
+    The tasks are those that `compile` with the same --tasks-file or --stream, -n and --seed kept apart. Every program
+    is compared with the one without compiled prompts, on the same backbone.
+    """
+    chosen = settings_for(config, set_, matts, k, run__stream=stream, run__seed=seed)
+    files = {name: Path(value) for name, value in _pairs("--program", program).items()}
+    models = _pairs("--backbone", backbone)
+    if not models:
+        raise InputError("no backbones; name at least one: --backbone NAME=MODEL")
+    lms = {name: _backbones(value) for name, value in models.items()}
+    file = chosen_file(chosen.run, tasks_file, stream)
+    todo = held_out(chosen.run, file, tasks, whole=whole)
+    subject = program_for(chosen)
+    from rb_dspy.compile.matrix import SEED, matrix  # brings scipy
+
+    if SEED in files:
+        raise InputError(
+            f"--program {SEED}=...: that is the name of the program without compiled prompts; take another"
+        )
+    cells = len(lms) * (len(files) + 1)
+    with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, lessons(chosen, bank, scope) as base:
+        states = _states(subject, files, Path(folder))
+        done = 0
+        with err.status("") as status:
+
+            def tell(cell: Cell | None) -> None:
+                nonlocal done
+                done += cell is not None
+                status.update(f"[dim]{done} of {cells} done: {len(todo)} tasks each …[/]")
+
+            tell(None)
+            found = matrix(
+                subject,
+                states,
+                lms,
+                todo,
+                bank=base,
+                embedder=chosen.bank.embedder,
+                orders=orders,
+                seed=chosen.run.seed,
+                threads=threads,
+                on_cell=tell,
+            )
+    if json_:
+        again = [{"program": name, "backbone": on} for name, on in found.to_recompile()]
+        print_json({**found.model_dump(mode="json"), "recompile": again})
+        return
+    _print(found, len(todo), todo.name)
+    _print_next(found, models, tasks_file or file, stream)
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in given or ():
+        name, sign, value = pair.partition("=")
+        if not sign or not name or not value:
+            raise InputError(f"{option} {pair!r}: expected NAME={'FILE' if option == '--program' else 'MODEL'}")
+        if name in found:
+            raise InputError(f"{option} {pair!r}: the name {name!r} is given twice; names must differ")
+        found[name] = value
+    return found
+
+
+def _backbones(value: str) -> Backbones:
+    if value.endswith(".toml"):
+        return Backbones.from_settings(load_settings(Path(value)).backbones)
+    return Backbones.from_settings({"agent": BackboneConfig(model=value)})
+
+
+def _states(program: Program, files: Mapping[str, Path], folder: Path) -> dict[str, Path]:
+    """The states in ``files``, as files that hold nothing else; each is tried on the program before anything is run."""
+    found: dict[str, Path] = {}
+    for number, (name, path) in enumerate(files.items()):
+        each = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not each:
+            raise InputError(f"{path}: holds no .json; expected what rb-dspy compile or save_program wrote")
+        place = folder / str(number)
+        place.mkdir()
+        for file in each:
+            give_prompts(program.deepcopy(), file, whole=True)
+            write_json(place / file.name, saved(file)[0])
+        found[name] = place if path.is_dir() else place / path.name
+    return found
+
+
+def _print(found: Matrix, tasks: int, name: str) -> None:
+    out.print(Text.assemble((name, "bold"), f"  {tasks} tasks, {found.orders} order{'s' if found.orders > 1 else ''}"))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("backbone", "program", "solved", "against seed", "", "judge", "tokens"):
+        right = heading in ("solved", "judge", "tokens")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=heading == "against seed")
+    for cell in found.cells:
+        names = Text(cell.backbone), Text(cell.program)
+        if cell.error or cell.success is None:
+            table.add_row(*names, "-", "", Text("could not be run", "red"), "-", f"{cell.tokens:,}")
+            continue
+        against = (
+            ("", Text())
+            if cell.difference is None
+            else (change(cell.difference), in_words(cell.difference, short=True))
+        )
+        agreed = "-" if cell.judge_agreement is None else f"{cell.judge_agreement:.0%}"
+        solved = f"{cell.success.mean:.0%}" + (f" ({cell.broken} broke)" if cell.broken else "")
+        table.add_row(*names, solved, *against, agreed, f"{cell.tokens:,}")
+    out.print(table)
+    for cell in found.cells:
+        if cell.error:
+            out.print(Text.assemble((f"{cell.program} on {cell.backbone}: ", "bold"), (cell.error, "red")))
+
+
+def _print_next(found: Matrix, models: Mapping[str, str], file: Path | None, stream: str | None) -> None:
+    errors = {(cell.program, cell.backbone) for cell in found.cells if cell.error}
+    again = [pair for pair in found.to_recompile() if pair not in errors]
+    if not again:
+        return
+    told = ", ".join(f"{program} for {backbone}" for program, backbone in again)
+    out.print(Text.assemble("\nnot shown to be better than without, so compile again: ", (told, "bold")))
+    program, backbone = again[0]
+    model = models[backbone]
+    on = f"--config {model}" if model.endswith(".toml") else f"--set backbones.agent.model={model}"
+    source = f"--tasks-file {file}" if file is not None else f"--stream {stream}" if stream else ""
+    command = f"{command_name()} compile {source} {on} --out {program}/{backbone}.json"
+    out.print(Text.assemble("for example: ", (" ".join(command.split()), "bold")), soft_wrap=True)
+    out.print(Text(f"then --program {program}={program} takes for each backbone the file of its name", "dim"))

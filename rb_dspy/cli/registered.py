@@ -1,0 +1,147 @@
+"""What the model registry says of registered programs, and how one is made champion against its word."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rb_dspy.cli.common import err
+from rb_dspy.compile.state import Prompts
+from rb_dspy.config import TrackingConfig
+from rb_dspy.errors import InputError
+
+if TYPE_CHECKING:
+    from rb_dspy.tracking.where import Place
+
+_SIGNATURES, _IMPROVED, _HELD_OUT = "rb.signatures", "rb.improved", "rb.held_out"
+_PROMPT = "rb.prompt."
+FORCED = "rb.forced"
+"""The tag of a version that was made champion although held-out tasks do not say that it is better."""
+_SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a registered program."""
+
+    name: str
+    number: int
+    aliases: tuple[str, ...]
+    improved: bool
+    held_out: str
+    """Before, after and the difference, with intervals; empty where it was not measured."""
+    summary: str
+    forced: str
+    made: str
+    run_id: str
+
+    @property
+    def difference(self) -> str:
+        """What changed on held-out tasks, with its interval."""
+        return self.held_out.rpartition("difference ")[2]
+
+
+@contextmanager
+def registry(config: TrackingConfig, *, create: bool = False) -> Iterator[Place]:
+    """The place of the registry, in use. Raises ``InputError`` where there is none and none is to be made."""
+    file = Path(config.uri.removeprefix(_SQLITE))
+    if not create and config.uri.startswith(_SQLITE) and not file.exists():
+        raise InputError(
+            f"{file}: nothing is registered there; rb-dspy programs register makes it, tracking.uri names another"
+        )
+    from rb_dspy.tracking.where import Place, quiet
+
+    with err.status("opening MLflow …"):
+        place = Place(config)
+    with place.using(), quiet():
+        yield place
+
+
+def versions(place: Place, name: str | None = None) -> list[Version]:
+    """All versions of ``name``, or of every program, oldest first. Models of others are left out."""
+    with _refused("listing programs"):
+        models = {model.name: model for model in place.client.search_registered_models()}
+        if name is not None and name not in models:
+            raise InputError(f"no program {name!r} is registered; known: {', '.join(models) or 'none'}")
+        found = [
+            _version(each, models[each.name].aliases)
+            for each in place.client.search_model_versions()
+            if _SIGNATURES in each.tags and each.name in models and name in (None, each.name)
+        ]
+    return sorted(found, key=lambda version: (version.name, version.number))
+
+
+def version(place: Place, name: str, which: str) -> Version:
+    """The version with this number or alias."""
+    known = versions(place, name)
+    for each in known:
+        if which == str(each.number) or which in each.aliases:
+            return each
+    listed = ", ".join([*(str(each.number) for each in known), *(alias for each in known for alias in each.aliases)])
+    raise InputError(f"{name}: no version {which!r}; known: {listed or 'none'}")
+
+
+def champion(place: Place, name: str) -> Version | None:
+    """The champion now; None where there is none, or no such program."""
+    return next((each for each in versions(place) if each.name == name and "champion" in each.aliases), None)
+
+
+def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:
+    """Prompts and settings of a version, as they were registered."""
+    import mlflow
+
+    uri = f"models:/{version.name}/{version.number}"
+    with _refused(f"reading {uri}"), tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
+        file = mlflow.artifacts.download_artifacts(artifact_uri=f"{uri}/artifacts/state.json", dst_path=folder)
+        predictors = json.loads(Path(file).read_text("utf-8"))["predictors"]
+        settings = mlflow.models.get_model_info(uri).flavors["python_function"]["config"]
+    prompts = {name: {key: each[key] for key in ("instructions", "demos")} for name, each in predictors.items()}
+    return prompts, settings
+
+
+def force(place: Place, version: Version) -> str:
+    """Make a version champion whatever held-out tasks say, and let it say so; what it says."""
+    from rb_dspy.tracking.prompts import set_alias
+    from rb_dspy.tracking.registry import CHAMPION
+
+    said = f"{datetime.now(UTC):%Y-%m-%d}: made champion by --force; held-out: {version.held_out or 'not measured'}"
+    with _refused(f"promoting {version.name} version {version.number}"):
+        number = str(version.number)
+        place.client.set_model_version_tag(version.name, number, FORCED, said)  # first: no champion without it
+        place.client.set_registered_model_alias(version.name, CHAMPION, number)
+        tags: Mapping[str, str] = place.client.get_model_version(version.name, number).tags
+        prompts = {key.removeprefix(_PROMPT): int(value) for key, value in tags.items() if key.startswith(_PROMPT)}
+        set_alias(place, version.name, prompts, CHAMPION)
+    return said
+
+
+def _version(found: Any, aliases: Mapping[str, Any]) -> Version:
+    tags = found.tags
+    return Version(
+        name=found.name,
+        number=int(found.version),
+        aliases=tuple(sorted(alias for alias, number in aliases.items() if str(number) == str(found.version))),
+        improved=tags.get(_IMPROVED) == "true",
+        held_out=tags.get(_HELD_OUT, ""),
+        summary=found.description or "",
+        forced=tags.get(FORCED, ""),
+        made=f"{datetime.fromtimestamp(found.creation_timestamp / 1000, UTC):%Y-%m-%d %H:%M}",
+        run_id=found.run_id or "",
+    )
+
+
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """MLflow's errors as ours, on one line."""
+    import mlflow
+
+    try:
+        yield
+    except mlflow.MlflowException as exc:
+        raise InputError(f"{what}: MLflow refused: {' '.join(str(exc).split())[:300]}") from exc

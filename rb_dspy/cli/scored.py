@@ -1,0 +1,105 @@
+"""Scores and prompts as people read them: intervals, what they say in words, diffs."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rb_dspy.compile.state import Prompts
+from rb_dspy.schema import Usage
+
+if TYPE_CHECKING:
+    from rb_dspy.compile.result import Scores
+    from rb_dspy.compile.scores import Comparison, Estimate
+
+_FEWEST = 5
+"""Tasks below which no difference can be told; see ``rb_dspy.compile.scores``."""
+
+
+def in_words(difference: Estimate, *, short: bool = False) -> Text:
+    """What an interval of a difference says; ``short``: in one or two words."""
+    if difference.low > 0:
+        return Text("better", "green")
+    if difference.high < 0:
+        return Text("worse", "red")
+    if difference.tasks < _FEWEST or difference.mean > 0:
+        return Text("too few" if short else "too few to tell", "yellow")
+    return Text("no better" if short else "no better than before", "yellow")
+
+
+def value(estimate: Estimate) -> str:
+    """``0.67 [0.35, 0.88]``."""
+    return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def change(estimate: Estimate) -> str:
+    """``+0.20 [-0.05, +0.45]``."""
+    return f"{estimate.mean:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}]"
+
+
+def print_scores(console: Console, scores: Scores, measure: str) -> None:
+    """Before and after, on what was chosen by and on what was not looked at before."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", style="bold")
+    for heading in ("before", "after", "difference", "tasks"):
+        table.add_column(heading, justify="right" if heading == "tasks" else "left", no_wrap=True)
+    for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
+        table.add_row(name, value(found.before), value(found.after), change(found.difference), _tasks(found))
+    console.print(table)
+    told = Text.assemble("held-out tasks say: ", in_words(scores.held_out.difference))
+    console.print(told)
+    console.print(Text(f"measured: {measure}; in brackets, 95 % intervals", "dim"))
+
+
+def print_usage(console: Console, usage: Usage, money: Mapping[str, float] | None = None) -> None:
+    """Calls, tokens and seconds by role, and US dollars where any are known to be paid."""
+    paid = any(money.values()) if money else False
+    table = Table("role", box=None, pad_edge=False, header_style="bold")
+    for heading in ("calls", "prompt tokens", "output tokens", "seconds", *(("US $",) if paid else ())):
+        table.add_column(heading, justify="right")
+    for role, used in usage.items():
+        calls = f"{used.calls:,}" + (f" ({used.cached_calls} cached)" if used.cached_calls else "")
+        cells = [calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}"]
+        if paid and money is not None:
+            cells.append(f"{money[role]:.4f}" if role in money else "not known")
+        table.add_row(Text(role), *cells)
+    console.print(table)
+
+
+def prompts_diff(before: Prompts, after: Prompts, labels: tuple[str, str]) -> str:
+    """A unified diff of each predictor that is not the same in both: instructions, then demonstrations."""
+    parts = []
+    for name in dict.fromkeys([*before, *after]):
+        old, new = (_lines(prompts.get(name)) for prompts in (before, after))
+        first, second = (f"{name} {label}" for label in labels)
+        parts.append("\n".join(difflib.unified_diff(old, new, first, second, lineterm="", n=2)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def print_diff(console: Console, diff: str) -> None:
+    """A unified diff in colours."""
+    for line in diff.splitlines():
+        style = next((style for sign, style in _SIGNS if re.match(sign, line)), "")
+        console.print(Text(line, style))
+
+
+_SIGNS = ((r"(---|\+\+\+) .* (before|after|version \d+)$", "bold"), (r"@@", "dim"), (r"\+", "green"), (r"-", "red"))
+
+
+def _lines(prompts: dict[str, Any] | None) -> list[str]:
+    if prompts is None:
+        return []
+    demos = (json.dumps(demo, ensure_ascii=False) for demo in prompts["demos"])
+    return [*prompts["instructions"].splitlines(), *(f"[demonstration] {demo}" for demo in demos)]
+
+
+def _tasks(found: Comparison) -> str:
+    orders = found.after.orders
+    return f"{found.after.tasks}" + (f" × {orders} orders" if orders > 1 else "")

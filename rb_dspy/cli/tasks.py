@@ -1,0 +1,67 @@
+"""The tasks that a command compiles on, chooses by, and measures with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rb_dspy.config import RunConfig, Split
+from rb_dspy.errors import InputError
+from rb_dspy.stream import COMPILE_SHARES, Streams, TaskStream, split_streams
+
+TasksFileOption = Annotated[
+    Path | None,
+    typer.Option("--tasks-file", metavar="FILE", help="Tasks of your own: JSON Lines, or Parquet (.parquet)."),
+]
+StreamOption = Annotated[str | None, typer.Option(help="A named stream instead (see rb-dspy envs).")]
+SeedOption = Annotated[int | None, typer.Option(help="Which tasks, and how they are split.")]
+
+USUAL = 40
+"""Tasks of a named stream where nobody says how many."""
+
+_SPLITS: dict[str, Split] = {"compile": "compile", "dev": "dev", "held_out": "held-out"}
+
+
+def compile_streams(config: RunConfig, file: Path | None, n: int | None) -> Streams:
+    """Three streams without a template in common: a file's tasks split, or the splits that a named stream has.
+
+    ``n``: tasks of all three together; None: all that a file has, ``USUAL`` of a named stream.
+    """
+    if file is not None:
+        return split_streams(_of_file(file, n), seed=config.seed)
+    return Streams(_named(config, "compile", n), _named(config, "dev", n), _named(config, "held_out", n))
+
+
+def held_out(config: RunConfig, file: Path | None, n: int | None, *, whole: bool) -> TaskStream:
+    """The held-out part of ``compile_streams``; with ``whole`` all tasks of a file."""
+    if whole and file is None:
+        raise InputError("--whole takes all tasks of a file; give one with --tasks-file")
+    if file is None:
+        return _named(config, "held_out", n)
+    stream = _of_file(file, n)
+    return stream if whole else split_streams(stream, seed=config.seed).held_out
+
+
+def chosen_file(config: RunConfig, file: Path | None, stream: str | None) -> Path | None:
+    """The file of tasks, whichever option names it; None for a named stream."""
+    if file is not None and stream is not None:
+        raise InputError(f"--tasks-file {file} and --stream {stream}: two sources of tasks; give one of them")
+    if file is None and config.stream.endswith((".jsonl", ".parquet")):
+        return Path(config.stream)
+    return file
+
+
+def _named(config: RunConfig, part: str, n: int | None) -> TaskStream:
+    tasks = max(1, round(COMPILE_SHARES[part] * (n or USUAL)))
+    split = _SPLITS[part]
+    found = TaskStream.named(config.stream, n=tasks, seed=config.seed, split=split, templates=config.templates)
+    if not len(found):
+        raise InputError(f"{config.stream}: no task in its split {split}; choose another stream, or a file of tasks")
+    return TaskStream(f"{config.stream}/{part}", found.tasks)
+
+
+def _of_file(file: Path, n: int | None) -> TaskStream:
+    stream = TaskStream.from_parquet(file) if file.suffix == ".parquet" else TaskStream.from_jsonl(file)
+    return stream if n is None else TaskStream(stream.name, stream.tasks[:n])

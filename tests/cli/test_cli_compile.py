@@ -1,0 +1,306 @@
+"""``rb-dspy compile``, and what can be done with its result: ``run --program`` and ``backbones matrix``."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rb_dspy import Compiled, ReasoningBank, save_program, split_streams
+from rb_dspy.cli.bar import CompileBar
+from rb_dspy.cli.main import main
+from rb_dspy.cli.scored import in_words
+from rb_dspy.compile.progress import Progress
+from rb_dspy.compile.scores import Estimate
+from rb_dspy.matts import MaTTS
+from rb_dspy.schema import RoleUsage
+from rb_dspy.stream import TaskStream
+from rb_dspy.testing import Prompt, Reply
+from tests.cli.desk import CODES, LOOK, MAIL, clerk, deaf, staffed, write_tasks
+
+COMPILE = ("compile", "--tasks-file", "mail.jsonl", "--budget", "30")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which ``rb-dspy compile`` was called once; what it printed is in ``printed``."""
+    folder = tmp_path_factory.mktemp("desk")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        staffed(patched)
+        write_tasks(Path("mail.jsonl"))
+        assert main([*COMPILE, "--no-track"]) == 0
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _in_a_copy(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(done, tmp_path / "desk")
+    monkeypatch.chdir(tmp_path / "desk")
+    monkeypatch.setenv("COLUMNS", "120")
+    staffed(monkeypatch)
+
+
+def called(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
+    given = main([*args])
+    printed = capsys.readouterr()
+    assert given == code, printed
+    if code not in (0, 130):
+        assert printed.err.count("\n") == 1, printed.err
+    return printed.out if code == 0 else printed.err
+
+
+def lines(printed: str) -> list[str]:
+    return [" ".join(line.split()) for line in printed.splitlines()]
+
+
+def test_what_a_compile_was_good_for_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = lines(called(capsys, *COMPILE, "--no-track"))
+    made = Compiled.load("program.json")
+    assert made.improved
+    assert shown[0] == "mail gepa on stage all, 30 metric calls local/qwen2.5-coder-1.5b"
+    assert shown[1] == "tasks: 20 to compile on, 8 to choose by, 12 held out (5, 2, 3 templates)"
+    assert shown[2].startswith("was compiled before: the result is that in .rb/compile/")
+    scores = made.scores.held_out
+    assert f"{scores.before.mean:.2f} [" in next(line for line in shown if line.startswith("held-out"))
+    assert "held-out tasks say: better" in shown
+    assert f"+{CODES}" in shown
+    assert "--- act.predict before" in shown
+    assert not any(line.startswith("--- judge.predict") for line in shown)
+    assert any(line.startswith("reflection 1") for line in shown)
+    assert f"{made.metric_calls} of 30 metric calls, " in " ".join(shown)
+    assert "saved as program.json" in shown
+    assert any(line.endswith("programs register mail program.json") for line in shown)
+    assert any(line.endswith("run --program program.json") for line in shown)
+    assert not Path("rb-mlflow.db").exists()
+
+
+def test_json_is_one_line_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = called(capsys, *COMPILE, "--no-track", "--json").splitlines()
+    found = json.loads(line)
+    made = Compiled.load("program.json")
+    assert found["improved"] is True
+    assert found["held_out_says"] == "better"
+    assert found["scores"]["held_out"]["after"]["mean"] == made.scores.held_out.after.mean == 1.0
+    assert found["changed"] == ["act.predict"]
+    assert CODES in found["diff"]
+    assert (found["saved"], found["mlflow_run"]) == ("program.json", None)
+    assert Path(found["folder"], "compiled.json").exists()
+
+
+def test_the_tasks_are_those_that_the_library_splits(capsys: pytest.CaptureFixture[str]) -> None:
+    hashes = Compiled.load("program.json").hashes
+    streams = split_streams(TaskStream.from_jsonl("mail.jsonl"))
+    assert (hashes.compile, hashes.held_out) == (streams.compile.digest, streams.held_out.digest)
+
+
+def test_stopped_it_says_how_to_go_on_and_asks_nothing_twice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at the first mail of a held-out queue, that is after all else."""
+    held_out = {task.template for task in split_streams(TaskStream.from_jsonl("mail.jsonl")).held_out}
+    first = sorted(str(template) for template in held_out)[0]
+    asked: list[str] = []
+
+    def stopped(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and MAIL[first].partition("{n}")[0] in prompt["task"]:
+            raise KeyboardInterrupt
+        return clerk(prompt)
+
+    def counted(prompt: Prompt) -> Reply:
+        asked.append(prompt.text)
+        return clerk(prompt)
+
+    staffed(monkeypatch, stopped)
+    again = (*COMPILE, "--no-track", "--window", "2", "--out", "again.json")
+    told = called(capsys, *again, code=130)
+    assert "interrupted: what was answered is in .rb/compile/" in told
+    assert not Path("again.json").exists()
+
+    staffed(monkeypatch, counted)
+    shown = lines(called(capsys, *again))
+    assert "goes on from .rb/compile/" in shown[2]
+    assert int(shown[2].split()[-2]) > 20
+    assert Compiled.load("again.json").improved
+    queues = {queue for queue, text in MAIL.items() if any(text.partition("{n}")[0] in task for task in asked)}
+    assert queues <= held_out
+
+
+def test_other_arguments_do_not_meet_what_these_have_left(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(
+        called(
+            capsys, *COMPILE[:3], "--budget", "20", "--stage", "judge", "--no-track", "--json", "--out", "sub/j.json"
+        )
+    )
+    assert found["folder"] != json.loads(called(capsys, *COMPILE, "--no-track", "--json"))["folder"]
+    judged = Compiled.load("sub/j.json")
+    assert judged.stage == "judge"
+    assert LOOK in judged.prompts_after["judge.predict"]["instructions"]
+
+
+def test_a_compile_begins_with_the_prompts_of_another(capsys: pytest.CaptureFixture[str]) -> None:
+    args = (*COMPILE[:3], "--budget", "20", "--stage", "judge", "--program", "program.json", "--out", "both.json")
+    called(capsys, *args, "--no-track")
+    both = Compiled.load("both.json")
+    assert CODES in both.prompts_before["act.predict"]["instructions"]
+    assert CODES in both.prompts_after["act.predict"]["instructions"]
+
+
+def test_a_compile_is_kept_in_mlflow_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(called(capsys, *COMPILE, "--json"))
+    assert found["mlflow_run"]
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri="sqlite:///rb-mlflow.db")
+    run = client.get_run(found["mlflow_run"])
+    assert run.info.run_name == "compile mail"
+    assert run.data.metrics["held_out/after"] == 1.0
+    printed = called(capsys, *COMPILE)
+    assert "ui --backend-store-uri sqlite:///rb-mlflow.db" in printed
+
+
+def test_a_run_uses_the_compiled_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("run", "--stream", "mail.jsonl", "-n", "4", "--bank", "new.sqlite")
+    shown = lines(called(capsys, *run, "--program", "program.json"))
+    assert "prompts from program.json, by gepa for stage all" in shown
+    assert "solved 4 of 4 tasks, by ground truth (100%)" in shown
+    without = lines(called(capsys, *run, "--scope", "without"))
+    assert not any(line.startswith("prompts from") for line in without)
+    assert "solved 4 of 4 tasks, by ground truth (100%)" not in without
+    assert not Path("rb-mlflow.db").exists(), "tracking is off for runs unless it is asked for"
+
+
+@pytest.mark.parametrize("asked", [("--track",), ("--set", "tracking.traces=false")])
+def test_a_run_is_kept_in_mlflow_on_request(capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]) -> None:
+    printed = called(capsys, "run", "--stream", "mail.jsonl", "-n", "1", "--json", *asked)
+    assert json.loads(printed.splitlines()[-1])["mlflow_run"]
+    assert Path("rb-mlflow.db").exists()
+
+
+def test_prompts_serve_with_and_without_scaling_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    save_program(MaTTS(ReasoningBank()), "scaled.json")
+    run = ("run", "--stream", "mail.jsonl", "-n", "1")
+    assert "some prompts are not used" in called(capsys, *run, "--program", "scaled.json", "--scope", "a")
+    shown = called(capsys, *run, "--program", "program.json", "--matts", "parallel", "--k", "2", "--scope", "b")
+    assert "compiled without test-time scaling: its steps have their first prompts" in " ".join(shown.split())
+    told = called(capsys, *COMPILE, "--program", "scaled.json", code=2)
+    assert "compiled with test-time scaling; say how with --matts MODE" in told
+
+
+def test_a_matrix_says_what_to_compile_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staffed(monkeypatch, **{"some/deaf": deaf})
+    args = ("backbones", "matrix", "--program", "mail=program.json", "--tasks-file", "mail.jsonl")
+    args += ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
+    shown = lines(called(capsys, *args))
+    assert shown[0] == "mail/held_out 12 tasks, 1 order"
+    rows = [line.split() for line in shown[2:6]]
+    assert [row[:2] for row in rows] == [["quick", "seed"], ["quick", "mail"], ["deaf", "seed"], ["deaf", "mail"]]
+    assert (rows[1][2], rows[1][-3]) == ("100%", "better")
+    assert "no better" in shown[5]
+    assert "not shown to be better than without, so compile again: mail for deaf" in shown
+    assert any("--set backbones.agent.model=some/deaf --out mail/deaf.json" in line for line in shown)
+
+    Path("mail").mkdir()
+    shutil.copy("program.json", "mail/default.json")
+    save_program(ReasoningBank(), "mail/deaf.json")
+    found = json.loads(called(capsys, *args, "--program", "own=mail", "--json"))
+    assert found["recompile"] == [{"program": name, "backbone": "deaf"} for name in ("mail", "own")]
+    assert {cell["program"]: cell["success"]["mean"] for cell in found["cells"] if cell["backbone"] == "quick"} == {
+        "mail": 1.0,
+        "own": 1.0,
+        "seed": found["cells"][0]["success"]["mean"],
+    }
+
+
+def spoiled(path: str) -> None:
+    """A saved program, compiled for an input that is called otherwise now."""
+    save_program(ReasoningBank(), path)
+    state: dict[str, Any] = json.loads(Path(path).read_text())
+    state["predictors"]["judge.predict"]["fields"][0]["name"] = "assignment"
+    Path(path).write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("compile", "--tasks-file", "none.jsonl"), "none.jsonl: no such file"),
+        (("compile", "--stream", "none.jsonl"), "none.jsonl: no such file"),
+        (("compile", "--stream", "chess"), "unknown stream 'chess'"),
+        ((*COMPILE, "--stream", "twc"), "two sources of tasks; give one"),
+        ((*COMPILE, "-n", "4"), "expected at least 3, one for each split"),
+        ((*COMPILE, "--optimizer", "chess"), "unknown optimizer 'chess'; known: gepa"),
+        ((*COMPILE, "--stage", "select"), "a ReasoningBank has no such step; give a MaTTS"),
+        ((*COMPILE, "--k", "3"), "--k 3 is for test-time scaling"),
+        ((*COMPILE, "--out", "mail.jsonl"), "--out mail.jsonl: is there, and no program of rb_dspy's"),
+        ((*COMPILE, "--out", "mail.jsonl/x.json"), "its folder cannot be made"),
+        ((*COMPILE, "--out", ".rb"), "--out .rb: is a folder"),
+        ((*COMPILE, "--set", "tracking.uri=redis://x"), "expected sqlite:///FILE.db"),
+        ((*COMPILE, "--program", "spoiled.json"), "judge.predict: field 'assignment' is gone"),
+        (("run", "--task", "x", "--program", "spoiled.json"), "judge.predict: field 'assignment' is gone"),
+        (("run", "--task", "x", "--program", "mail.jsonl"), "mail.jsonl: not JSON"),
+        (("run", "--task", "x", "--program", "none.json"), "none.json: no such file"),
+        (("backbones", "matrix"), "no backbones; name at least one: --backbone NAME=MODEL"),
+        (("backbones", "matrix", "--backbone", "x"), "--backbone 'x': expected NAME=MODEL"),
+        (("backbones", "matrix", "--backbone", "x=y", "--backbone", "x=z"), "the name 'x' is given twice"),
+        (("backbones", "matrix", "--backbone", "x=y", "--program", "seed=program.json"), "take another"),
+        (("backbones", "matrix", "--backbone", "x=y", "--whole"), "--whole takes all tasks of a file"),
+        (
+            ("backbones", "matrix", "--backbone", "x=y", "--program", "p=spoiled.json", "--tasks-file", "mail.jsonl"),
+            "spoiled.json: compiled for other signatures",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_anything_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], message: str
+) -> None:
+    def nobody(prompt: Prompt) -> Reply:
+        raise AssertionError("a language model was asked")
+
+    staffed(monkeypatch, nobody)
+    spoiled("spoiled.json")
+    mail = Path("mail.jsonl").read_bytes()
+    assert message in called(capsys, *args, code=2)
+    assert Path("mail.jsonl").read_bytes() == mail
+    assert not Path("rb-mlflow.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("low", "mean", "high", "tasks", "said"),
+    [
+        (0.01, 0.5, 0.9, 12, "better"),
+        (-0.9, -0.5, -0.01, 12, "worse"),
+        (-0.1, 0.2, 0.5, 12, "too few to tell"),
+        (-0.9, 0.0, 0.9, 4, "too few to tell"),
+        (-0.2, 0.0, 0.2, 12, "no better than before"),
+        (-0.3, -0.1, 0.1, 12, "no better than before"),
+    ],
+)
+def test_an_interval_in_words(low: float, mean: float, high: float, tasks: int, said: str) -> None:
+    assert in_words(Estimate(mean=mean, low=low, high=high, tasks=tasks)).plain == said
+
+
+def test_the_bar_fits_a_narrow_terminal_and_says_each_phase_once() -> None:
+    out = io.StringIO()
+    usage = {"agent": RoleUsage(calls=9, prompt_tokens=1_200_000, completion_tokens=34_000)}
+    with CompileBar(Console(file=out, width=80, force_terminal=True, no_color=True), 1000) as bar:
+        bar.on_progress(Progress(0, 1000, None, note="harvesting the compile stream"))
+        for calls in (41, 42):
+            bar.on_progress(Progress(calls, 1000, 0.625, usage, 7.0, "gepa on 12 examples, 4 of dev"))
+    printed = out.getvalue()
+    assert printed.count("harvesting the compile stream") == printed.count("gepa on 12 examples, 4 of dev") == 1
+    assert "42/1000 metric calls · best 0.62 · 1.2M tokens · 0:00:0" in printed
+
+
+def test_without_a_terminal_there_are_phases_and_no_bar() -> None:
+    out = io.StringIO()
+    with CompileBar(Console(file=out, width=80), 10) as bar:
+        bar.on_progress(Progress(1, 10, None, note="scoring dev before"))
+    assert out.getvalue().strip() == "scoring dev before"

@@ -1,0 +1,149 @@
+"""``rb-dspy programs``: what is registered, what is different, who is champion and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow: else it asks a network that is not there
+
+import pytest
+
+from rb_dspy import MemoryBank, ReasoningBank, save_program
+from rb_dspy.cli.main import main
+from rb_dspy.config import TrackingConfig
+from rb_dspy.matts import MaTTS
+from rb_dspy.plugins import embedder
+from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.tracking import Tracker
+from tests.cli.desk import staffed
+from tests.tracking.made import BETTER, compiled
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with files to register, and MLflow's store once something is: making it takes seconds."""
+    made = tmp_path_factory.mktemp("programs")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(made)
+        compiled(ReasoningBank(), gain=0.3, reach=0.1).save("better.json")
+        compiled(ReasoningBank(), gain=0.1, reach=0.3).save("unsure.json")
+        save_program(ReasoningBank(), "plain.json")
+        save_program(MaTTS(ReasoningBank()), "scaled.json")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "120")
+    staffed(monkeypatch)
+
+
+def called(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> list[str]:
+    given = main(["programs", *args])
+    printed = capsys.readouterr()
+    assert given == code, printed
+    if code:
+        assert printed.err.count("\n") == 1, printed.err
+    return [" ".join(line.split()) for line in (printed.err if code else printed.out).splitlines()]
+
+
+def champion(capsys: pytest.CaptureFixture[str], name: str) -> int | None:
+    found = [json.loads(line) for line in called(capsys, "list", name, "--json")]
+    return next((version["number"] for version in found if "champion" in version["aliases"]), None)
+
+
+def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = called(capsys, "register", "desk", "better.json")
+    assert shown[0] == "desk version 1 is champion"
+    assert shown[-1].endswith("programs show desk 1")
+    shown = called(capsys, "register", "desk", "unsure.json")
+    assert shown[0] == "desk version 2 is registered, not champion: held-out tasks do not say that it is better"
+    assert called(capsys, "register", "desk", "plain.json")[1] == "Not compiled."
+
+    shown = called(capsys, "list", "desk")
+    assert shown[1].startswith("desk 1 champion yes 0.300 [0.200, 0.400]")
+    assert shown[2].startswith("desk 2 not shown 0.100 [-0.200, 0.400]")
+    assert shown[3].startswith("desk 3 not measured 2")
+
+    assert called(capsys, "diff", "desk", "1", "2") == ["desk 1 → 2", "the prompts are the same"]
+    shown = called(capsys, "diff", "desk", "3")
+    assert shown[0] == "desk 3 → 1"
+    assert "--- judge.predict version 3" in shown
+    assert f"+{BETTER}" in shown
+    assert not any("act.predict" in line for line in shown)
+
+    (refused,) = called(capsys, "promote", "desk", "2", code=2)
+    assert "held-out tasks do not say that it is better" in refused
+    assert champion(capsys, "desk") == 1
+
+    shown = called(capsys, "promote", "desk", "2", "--force")
+    assert shown[0] == "desk version 2 is champion"
+    assert "made champion by --force; held-out: 0.600" in " ".join(shown)
+    assert champion(capsys, "desk") == 2
+    assert "made champion by --force" in " ".join(called(capsys, "show", "desk"))
+    assert "not shown, forced" in called(capsys, "list", "desk")[2]
+
+    assert called(capsys, "promote", "desk", "1", "--force") == ["desk version 1 is champion"], "no force was needed"
+    assert champion(capsys, "desk") == 1
+    (first, *_) = map(json.loads, called(capsys, "list", "desk", "--json"))
+    assert first["forced"] == ""
+    shown = called(capsys, "register", "desk", "better.json")
+    assert shown[0] == "desk version 4 is champion, in place of version 1"
+
+
+def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    called(capsys, "register", "scaled", "scaled.json", "--matts", "parallel", "--k", "2")
+    shown = called(capsys, "show", "scaled", "1")
+    assert "program: MaTTS parallel, k = 2" in shown
+    assert "models: agent local/qwen2.5-coder-1.5b" in shown
+    assert "contrast.predict" in shown
+    assert any("ui --backend-store-uri sqlite:///rb-mlflow.db" in line for line in shown)
+    (line,) = called(capsys, "show", "scaled", "1", "--json")
+    found = json.loads(line)
+    assert found["settings"]["matts"]["k"] == 2
+    assert "instructions" in found["prompts"]["select.predict"]
+
+
+def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    draft = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
+    with MemoryBank.open("lessons.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
+        bank.append(Task(id="t", instruction="Put it in."), Trajectory(task_id="t"), Verdict(label="success"), [draft])
+    (line,) = called(
+        capsys, "register", "taught", "better.json", "--bank", "lessons.sqlite", "--scope", "desk", "--json"
+    )
+    assert json.loads(line)["aliases"] == ["champion"]
+    model = Tracker(TrackingConfig()).load("taught", backbones="tests.tracking.made:known")
+    (answer,) = model.predict([{"instruction": "What is the capital of Peru?"}])
+    answer = answer if isinstance(answer, dict) else answer.model_dump()
+    assert (answer["answer"], answer["lessons"]) == ("Lima", ["Open first"])
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("list", "nobody"), "no program 'nobody' is registered; known: "),
+        (("show", "nobody"), "no program 'nobody' is registered"),
+        (("show", "errors", "9"), "errors: no version '9'; known: 1"),
+        (("show", "errors"), "errors: no version 'champion'; known: 1"),
+        (("diff", "errors", "1", "next"), "errors: no version 'next'; known: 1"),
+        (("promote", "errors", "1"), "not measured"),
+        (("promote", "errors", "9", "--force"), "errors: no version '9'"),
+        (("register", "errors", "none.json"), "none.json: no such file"),
+        (("register", "errors", "scaled.json"), "compiled with test-time scaling; say how with --matts MODE"),
+        (("register", "errors", "plain.json", "--matts", "parallel"), "compiled without test-time scaling; leave out"),
+        (("list", "--set", "tracking.uri=sqlite:///none.db"), "none.db: nothing is registered there"),
+        (("list", "--set", "tracking.uri=redis://x"), "expected sqlite:///FILE.db"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    capsys: pytest.CaptureFixture[str], folder: Path, args: tuple[str, ...], message: str
+) -> None:
+    if not (folder / "errors").exists():
+        called(capsys, "register", "errors", "plain.json")
+        (folder / "errors").touch()
+    assert message in called(capsys, *args, code=2)[0]
+    assert not Path("none.db").exists()
