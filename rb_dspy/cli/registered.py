@@ -107,18 +107,10 @@ def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:
 
 def force(place: Place, version: Version) -> str:
     """Make a version champion whatever held-out tasks say, and let it say so; what it says."""
-    from rb_dspy.tracking.prompts import set_alias
-    from rb_dspy.tracking.registry import CHAMPION
+    from rb_dspy.tracking.registry import promote
 
-    said = f"{datetime.now(UTC):%Y-%m-%d}: made champion by --force; held-out: {version.held_out or 'not measured'}"
-    with _refused(f"promoting {version.name} version {version.number}"):
-        number = str(version.number)
-        place.client.set_model_version_tag(version.name, number, FORCED, said)  # first: no champion without it
-        place.client.set_registered_model_alias(version.name, CHAMPION, number)
-        tags: Mapping[str, str] = place.client.get_model_version(version.name, number).tags
-        prompts = {key.removeprefix(_PROMPT): int(value) for key, value in tags.items() if key.startswith(_PROMPT)}
-        set_alias(place, version.name, prompts, CHAMPION)
-    return said
+    promote(place, version.name, version.number, force=True)
+    return next(each.forced for each in versions(place, version.name) if each.number == version.number)
 
 
 def _version(found: Any, aliases: Mapping[str, Any]) -> Version:

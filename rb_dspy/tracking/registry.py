@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.result import Compiled
-from rb_dspy.compile.state import prompts_of, save_program, signature_hash
+from rb_dspy.compile.state import digest, prompts_of, save_program, signature_hash
 from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -25,7 +26,10 @@ from rb_dspy.tracking.where import Place, load_mlflow, quiet
 CHAMPION = "champion"
 """The alias of the version that is to be used, and of its prompts."""
 _IMPROVED, _HELD_OUT, _MEAN, _DATA = "rb.improved", "rb.held_out", "rb.held_out.mean", "rb.held_out.data"
+_MEASURE, _BEFORE, _AFTER = "rb.measure", "rb.prompts.before", "rb.prompts.after"
 _PROMPT = "rb.prompt."
+FORCED = "rb.forced"
+"""The tag of a version that was made champion although held-out tasks do not say that it is better."""
 _ENTRY = Path(__file__).with_name("entry.py")
 
 
@@ -65,20 +69,24 @@ def register(
         )
         champion = _champion(place, name)
     version = int(made.version)
-    if tags[_IMPROVED] == "true" and not _worse(tags, champion):
+    if tags[_IMPROVED] == "true" and _follows(tags, champion):
         promote(place, name, version)
     return version
 
 
-def promote(place: Place, name: str, version: int) -> None:
+def promote(place: Place, name: str, version: int, *, force: bool = False) -> None:
     """Make ``version`` the champion. See ``Tracker.promote``."""
     with place.using(), _translated(f"promoting {name} version {version}"):
         tags = place.client.get_model_version(name, str(version)).tags
+        said = tags.get(_HELD_OUT, "not measured")
         if tags.get(_IMPROVED) != "true":
-            raise InputError(
-                f"{name} version {version}: held-out tasks do not say that it is better than the program it came from"
-                f" ({tags.get(_HELD_OUT, 'not measured')}); the interval of the difference must be above 0"
-            )
+            if not force:
+                raise InputError(
+                    f"{name} version {version}: held-out tasks do not say that it is better than the program it came"
+                    f" from ({said}); the interval of the difference must be above 0"
+                )
+            why = f"{datetime.now(UTC):%Y-%m-%d}: made champion by force; held-out: {said}"
+            place.client.set_model_version_tag(name, str(version), FORCED, why)  # first: no champion without it
         place.client.set_registered_model_alias(name, CHAMPION, str(version))
         prompts = {key.removeprefix(_PROMPT): int(value) for key, value in tags.items() if key.startswith(_PROMPT)}
         set_alias(place, name, prompts, CHAMPION)
@@ -141,6 +149,9 @@ def _said_of(compiled: Compiled | None) -> dict[str, str]:
         _HELD_OUT: str(held_out),
         _MEAN: repr(held_out.after.mean),
         _DATA: compiled.hashes.held_out,
+        _MEASURE: compiled.measure,
+        _BEFORE: digest(compiled.prompts_before),
+        _AFTER: digest(compiled.prompts_after),
     }
 
 
@@ -159,9 +170,16 @@ def _champion(place: Place, name: str) -> Mapping[str, str]:
     return tags
 
 
-def _worse(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
-    """Whether it did worse than the champion on the same held-out tasks; on others nobody knows."""
-    return tags[_DATA] == champion.get(_DATA) and float(tags[_MEAN]) < float(champion[_MEAN])
+def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
+    """Whether an improved version takes the champion's place by itself.
+
+    It does where there is no champion, where it did no worse by the same measure on the same held-out tasks, and, on
+    others, where it was compiled from the champion's prompts. Else nobody knows which is better: a better judge, say,
+    may come with the agent's prompt of before.
+    """
+    if all(tags[name] == champion.get(name) for name in (_MEASURE, _DATA)):
+        return float(tags[_MEAN]) >= float(champion[_MEAN])
+    return not champion or tags[_BEFORE] == champion.get(_AFTER)
 
 
 @contextmanager
