@@ -90,8 +90,8 @@ class ContrastConfig(_Config):
     temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
     max_tokens: int = pydantic.Field(default=1500, ge=1)
     max_items: int = pydantic.Field(default=5, ge=1, le=5)
-    view_tokens: int = pydantic.Field(default=8000, ge=200)
-    """How much of all trajectories together is shown, in estimated tokens."""
+    view_tokens: int = pydantic.Field(default=5000, ge=200)
+    """How much of all trajectories together is shown, in estimated tokens; half of it where the prompt does not fit."""
 
 
 class SelectConfig(_Config):
@@ -107,8 +107,8 @@ class SelectConfig(_Config):
     """Ask in so many orders, each the one before turned by a place, and count the votes."""
     temperature: float = pydantic.Field(default=0.0, ge=0, le=2)
     max_tokens: int = pydantic.Field(default=512, ge=1)
-    view_tokens: int = pydantic.Field(default=8000, ge=200)
-    """How much of all trajectories together is shown, in estimated tokens."""
+    view_tokens: int = pydantic.Field(default=5000, ge=200)
+    """How much of all trajectories together is shown, in estimated tokens; half of it where the prompt does not fit."""
 
 
 class RefineConfig(_Config):

@@ -282,6 +282,8 @@ class Ingestion(_Frozen):
     trajectories: tuple[Trajectory, ...]
     verdicts: tuple[Verdict, ...] | None = None
     drafts: tuple[MemoryDraft, ...] | None = None
+    polarity: Polarity | None = None
+    """Of the drafts, where it is not that of the verdicts together (see ``ExperienceDraft``)."""
     run_id: str = ""
     distiller: str = ""
     note: str = ""

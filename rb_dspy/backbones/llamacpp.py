@@ -25,6 +25,7 @@ import dspy
 from dspy import lm15
 
 from rb_dspy.backbones import models, runtime
+from rb_dspy.backbones.stop import stopping
 from rb_dspy.backbones.wire import body_of, response_of
 from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import ConfigError, MissingDependency, RBError
@@ -43,7 +44,8 @@ class LlamaEngine:
 
     Making one is cheap: the model is loaded at the first call, once for all engines with the same file, ``context``
     (tokens a slot), ``slots`` (prompts kept warm) and ``threads``. Safe for several threads; requests are answered one
-    after the other. ``Usage.cache_read_tokens`` says how much of a prompt was warm.
+    after the other. ``Usage.cache_read_tokens`` says how much of a prompt was warm. A call whose work has been given up
+    (see ``stop``) ends soon, with an error.
 
     Raises ``MissingDependency`` where xllamacpp or the model is not there, ``ModelFileError`` where it is not whole,
     ``InputError`` for a name that is neither in the catalogue nor a file. Calls raise dspy.lm15 errors only.
@@ -82,7 +84,8 @@ class LlamaEngine:
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request; the prompt is read only as far as no slot holds it."""
         stop = threading.Event()
-        pending = self._submit(request, stop)
+        with stopping(stop):
+            pending = self._submit(request)
         try:
             return self._finish(request, pending)
         except BaseException:
@@ -95,7 +98,7 @@ class LlamaEngine:
 
     def close(self) -> None:
         """Unload the model, for all engines that share it; the next call loads it again."""
-        runtime.shared(self._load).unload()
+        runtime.shared(self._load).unload().result()
 
     def dump_state(self) -> dict[str, Any]:
         """What ``load_state`` needs: the model's name and the settings; no path of this machine."""
@@ -115,11 +118,11 @@ class LlamaEngine:
     def __deepcopy__(self, memo: dict[int, Any]) -> LlamaEngine:
         return self  # it holds nothing but settings
 
-    def _submit(self, request: lm15.Request, stop: threading.Event) -> Future[runtime.Answer]:
+    def _submit(self, request: lm15.Request) -> Future[runtime.Answer]:
         candidates = _candidate.get()
         body = body_of(request, default_seed=DEFAULT_SEED, candidate=next(candidates) if candidates else 0)
         body["cache_prompt"] = self.prefix_cache
-        return runtime.shared(self._load).submit(body, stop)
+        return runtime.shared(self._load).submit(body)
 
     def _finish(self, request: lm15.Request, pending: Future[runtime.Answer]) -> lm15.Response:
         try:
@@ -139,7 +142,8 @@ class AsyncLlamaEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request."""
         stop = threading.Event()
-        pending = self.engine._submit(request, stop)
+        with stopping(stop):
+            pending = self.engine._submit(request)
         try:
             await asyncio.wait([asyncio.wrap_future(pending)])
         except BaseException:

@@ -14,6 +14,7 @@ How llama.cpp is set up, and what was measured for it (2 cores, 1.5b model, CPU 
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -21,12 +22,14 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rb_dspy.backbones.stop import stop_all, watch
+from rb_dspy.backbones.worker import Worker
 from rb_dspy.errors import MissingDependency, ModelFileError
 
 _MAGIC = b"GGUF"
@@ -82,19 +85,23 @@ class Runtime:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._server: Any = None
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rb-dspy-llama")
+        self._worker = Worker("rb-dspy-llama", calls_back=True)
 
     def load(self) -> None:
         """Load the model, unless it is loaded. Raises ``ModelFileError``."""
         self._worker.submit(self._loaded).result()
 
-    def submit(self, body: Mapping[str, Any], stop: threading.Event) -> Future[Answer]:
-        """Queue a request; setting ``stop`` ends it at its next token. The future raises ``RequestRefused``."""
-        return self._worker.submit(self._answer, dict(body), stop)
+    def submit(self, body: Mapping[str, Any]) -> Future[Answer]:
+        """Queue a request. The future raises ``RequestRefused``.
 
-    def unload(self) -> None:
+        When the work at hand is given up (see ``stop``) the request is refused, at its next token if it has begun, at
+        the latest when 512 more tokens of its prompt are read.
+        """
+        return self._worker.submit(self._answer, dict(body), watch())
+
+    def unload(self) -> Future[None]:
         """Free the model when the requests before this call have been answered; a later one loads it again."""
-        self._worker.submit(self._drop).result()
+        return self._worker.submit(self._drop)
 
     def _drop(self) -> None:
         self._server = None
@@ -104,14 +111,14 @@ class Runtime:
             self._server = _start(self._load)
         return self._server
 
-    def _answer(self, body: dict[str, Any], stop: threading.Event) -> Answer:
+    def _answer(self, body: dict[str, Any], stop: Callable[[], bool]) -> Answer:
         answer = self._run(body, stop, exact=True)
         if answer is None:  # asked before, as far as the last few tokens
             self._run(_shortened(body), stop)
             answer = self._run(body, stop, exact=True)
         return answer or self._run({**body, "cache_prompt": False}, stop) or Answer()
 
-    def _run(self, body: Mapping[str, Any], stop: threading.Event, *, exact: bool = False) -> Answer | None:
+    def _run(self, body: Mapping[str, Any], stop: Callable[[], bool], *, exact: bool = False) -> Answer | None:
         """One request. None, at once, where ``exact`` is asked for and too few tokens would be evaluated."""
         answer = Answer()
         refused: list[dict[str, Any]] = []
@@ -128,10 +135,12 @@ class Runtime:
                 warm = True
                 return True
             _add(answer, event)
-            return stop.is_set()
+            return stop()
 
-        if not stop.is_set():
+        if not stop():
             self._loaded().handle_chat_completions(json.dumps({**body, "return_progress": True}), collect)
+        if stop():  # a part of an answer must not be taken, and cached, for the whole
+            raise RequestRefused("stopped", "stopped: the work that this belonged to was given up")
         if refused:
             raise RequestRefused(str(refused[0].get("type", "")), str(refused[0].get("message", refused[0])))
         return None if warm else answer
@@ -168,6 +177,7 @@ def _start(load: Load) -> Any:
     params.model.path = str(load.path)
     params.n_parallel = load.slots
     params.n_ctx = load.context * load.slots
+    params.n_batch = params.n_ubatch  # nothing is faster with more, and a request can be ended only between two batches
     params.kv_unified = False  # else a slot's window, and its numbers, would depend on what the others hold
     params.cpuparams.n_threads = load.threads
     params.cpuparams_batch.n_threads = load.threads
@@ -219,4 +229,18 @@ def shared(load: Load) -> Runtime:
     """This process's runtime for ``load``; made, but not loaded, at the first call."""
     # The process id is part of the key because a forked child inherits the model but not the threads that run it.
     with _pool_lock:
-        return _pool.setdefault((os.getpid(), load), Runtime(load))
+        key = os.getpid(), load
+        if key not in _pool:
+            _pool[key] = Runtime(load)
+        return _pool[key]
+
+
+def _unload_all() -> None:
+    """Begin to free what is loaded. Python gives it a moment (see ``worker``), then ends with what is not free."""
+    stop_all()
+    for (process, _), runtime in list(_pool.items()):
+        if process == os.getpid():
+            runtime.unload()
+
+
+atexit.register(_unload_all)

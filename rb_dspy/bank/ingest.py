@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from rb_dspy.bank.admission import identity, now
 from rb_dspy.bank.interface import BankStore, same_rollouts
 from rb_dspy.errors import InputError
-from rb_dspy.schema import Experience, ExperienceDraft, Ingestion, MemoryDraft, Task, Trajectory, Verdict, visible
+from rb_dspy.schema import (
+    Experience,
+    ExperienceDraft,
+    Ingestion,
+    MemoryDraft,
+    Polarity,
+    Task,
+    Trajectory,
+    Verdict,
+    visible,
+)
 
 
 class Ingest:
@@ -68,16 +78,20 @@ class Ingest:
         return self.state.verdicts
 
     def distilled(
-        self, drafts: Sequence[MemoryDraft], *, distiller: str = "", note: str = ""
+        self, drafts: Sequence[MemoryDraft], *, distiller: str = "", note: str = "", polarity: Polarity | None = None
     ) -> tuple[MemoryDraft, ...] | None:
         """Keep the drafts; the ones that count from now on. ``note`` says why some, or all, are missing.
+
+        ``polarity``: where the drafts come from some of the rollouts, theirs; None: that of the verdicts together.
 
         None where another attempt has taken the place of this one, and that is to be distilled.
         """
         if self.state.verdicts is None:
             raise InputError(f"task {self.task.id}: distilled before it was judged; call judged first")
         if self.state.drafts is None:
-            self._keep(drafts=tuple(drafts), distiller=visible(distiller), note=visible(note), error="")
+            self._keep(
+                drafts=tuple(drafts), distiller=visible(distiller), note=visible(note), polarity=polarity, error=""
+            )
         return self.state.drafts
 
     def failed(self, why: str) -> None:
@@ -98,6 +112,7 @@ class Ingest:
                     trajectories=state.trajectories,
                     verdicts=state.verdicts,
                     drafts=state.drafts,
+                    polarity=state.polarity,
                     run_id=state.run_id,
                     distiller=state.distiller,
                     note=state.note,

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import dspy
 import typer
 from rich.rule import Rule
 from rich.text import Text
@@ -27,9 +28,10 @@ from rb_dspy.cli.built import (
     settings_for,
 )
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name, err, out, print_json
-from rb_dspy.cli.scored import in_words, print_diff, print_scores, print_usage
+from rb_dspy.cli.scored import print_diff, print_scores, print_usage, told
 from rb_dspy.cli.tasks import SeedOption, StreamOption, TasksFileOption, chosen_file, compile_streams
 from rb_dspy.cli.tracked import TrackOption, run_id, tracker_for, where_to_look
+from rb_dspy.compile.identity import named, named_embedder, versions, who
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.stages import Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
@@ -103,12 +105,15 @@ def compile_(
     title = name or streams.compile.name.partition("/")[0]
     with lessons(chosen, bank, scope) as base:
         proposer = _reflection(chosen, reflection)
-        place = folder or _folder(program, streams, base, {**given, "reflection": getattr(proposer, "model", None)})
+        place = folder or _folder(program, streams, base, given, proposer, chosen.bank.embedder)
         tracker = tracker_for(chosen, track, usual=True)
         if not json_:
             _print_head(title, program, streams, given, place)
         try:
-            with tracker.compile_run(title, program, streams) as run, CompileBar(err, budget, phases=not json_) as bar:
+            with (
+                tracker.compile_run(title, program, streams, reflection=proposer) as run,
+                CompileBar(err, budget, phases=not json_) as bar,
+            ):
 
                 def on_progress(progress: Progress) -> None:
                     bar.on_progress(progress)
@@ -151,13 +156,17 @@ def _reflection(chosen: Settings, given: str | None) -> Any:
     return Backbones.from_settings({"agent": of_role or BackboneConfig(model=given)}).lm("agent")
 
 
-def _folder(program: Program, streams: Streams, bank: MemoryBank | None, given: dict[str, Any]) -> Path:
+def _folder(
+    program: Program, streams: Streams, bank: MemoryBank | None, given: dict[str, Any], proposer: Any, embedder: str
+) -> Path:
     """A folder of its own for every compile, so that other arguments never meet what these have left."""
     data = [part.digest for part in (streams.compile, streams.dev, streams.held_out)]
     from_bank = described_bank(bank) if bank is not None else {}
     prompts = digest(prompts_of(program))
-    named = digest([given, data, from_bank, described(program), signature_hash(program), prompts])
-    return _FOLDERS / named[:12]
+    played = program.backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
+    run_in = [who(played, proposer), named_embedder(bank, embedder), named(program.environments), versions()]
+    made_of = digest([given, data, from_bank, described(program), signature_hash(program), prompts, run_in])
+    return _FOLDERS / made_of[:12]
 
 
 def _check_plan(program: Program, stage: Stage, optimizer: str) -> None:
@@ -230,6 +239,9 @@ def _print_result(compiled: Compiled, program: Program, reflection: str | None) 
     calls = f"{compiled.metric_calls} of {compiled.budget} metric calls, {compiled.seconds:,.0f} s"
     broken = f"; {compiled.broken} broke and count as 0" if compiled.broken else ""
     out.print(Text(f"{calls}{broken}", "dim"))
+    if compiled.proposals_failed:
+        lost = f"who proposes prompts gave no answer {compiled.proposals_failed} times"
+        out.print(Text(f"{lost}: check that model, or give another as --reflection", "yellow"))
 
 
 def _print_next(compiled: Compiled, title: str, path: Path, chosen: Settings) -> None:
@@ -239,10 +251,12 @@ def _print_next(compiled: Compiled, title: str, path: Path, chosen: Settings) ->
     if compiled.improved:
         keep = f"{command_name()} programs register {shlex.quote(title)} {file}{scaled}"
         out.print(Text.assemble("keep and promote it: ", (keep, "bold")), soft_wrap=True)
+    elif not compiled.changed and compiled.proposals_failed:
+        out.print("what may help: a --reflection that answers; the same command with another model compiles anew")
     elif not compiled.changed:
         out.print("what may help: a larger --budget, a stronger model as --reflection, more tasks")
     else:
-        said = in_words(compiled.scores.held_out.difference)
+        said = told(compiled.scores.held_out)
         out.print(Text.assemble("not shown to be better (", said, "): more tasks, or a larger --budget, may tell"))
     if compiled.changed:
         use = f"{command_name()} run --program {file}{scaled}"
@@ -254,7 +268,7 @@ def _as_json(compiled: Compiled, path: Path, folder: Path, run: str | None) -> d
     return {
         **compiled.model_dump(mode="json", exclude={"state", "candidates", "prompts_before", "prompts_after"}),
         "improved": compiled.improved,
-        "held_out_says": in_words(held_out.difference).plain,
+        "held_out_says": told(held_out).plain,
         "changed": compiled.changed,
         "diff": compiled.diff(),
         "candidates": len(compiled.candidates),

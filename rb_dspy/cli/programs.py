@@ -116,19 +116,15 @@ def promote(
     """Make a version the champion, if held-out tasks say that it is better: the interval must be above 0."""
     with registry(settings(config, set_).tracking) as place:
         found = registered.version(place, name, version)
-        forced = force and not found.improved
-        if forced:
-            registered.force(place, found)
-        else:
-            from rb_dspy.tracking.registry import promote as promoted
+        from rb_dspy.tracking.registry import promote as promoted
 
-            promoted(place, name, found.number)
+        promoted(place, name, found.number, force=force)
         found = registered.version(place, name, str(found.number))
     if json_:
         print_json(_as_json(found))
         return
     out.print(Text.assemble(f"{name} version {found.number} is ", ("champion", "bold green")))
-    if forced:
+    if found.forced:
         out.print(Text(f"kept with it: {found.forced}", "yellow"))
 
 
@@ -164,8 +160,10 @@ def register(
         instead = f", in place of version {before.number}" if before is not None else ""
         out.print(Text.assemble(head, " is ", ("champion", "bold green"), instead))
     else:
-        why = "held-out tasks do not say that it is better" if not found.improved else "the champion did better"
-        out.print(Text.assemble(head, f" is registered, not champion: {why}"))
+        why = "held-out tasks do not say that it is better"
+        if found.improved and before is not None:
+            why = f"it is better than what it came from, but not known to be better than version {before.number}"
+        out.print(Text.assemble(head, f" is registered, not champion: {why}"), soft_wrap=True)
     out.print(Text(found.summary, "dim"))
     look = f"{command_name()} programs show {name} {number}"
     out.print(Text.assemble("look at it: ", (look, "bold")), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the model registry says of registered programs, and how one is made champion against its word."""
+"""What the model registry says of registered programs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from rb_dspy.errors import InputError
 if TYPE_CHECKING:
     from rb_dspy.tracking.where import Place
 
-_SIGNATURES, _IMPROVED, _HELD_OUT = "rb.signatures", "rb.improved", "rb.held_out"
-_PROMPT = "rb.prompt."
-FORCED = "rb.forced"
-"""The tag of a version that was made champion although held-out tasks do not say that it is better."""
+_SIGNATURES, _IMPROVED, _HELD_OUT, _FORCED = "rb.signatures", "rb.improved", "rb.held_out", "rb.forced"
 _SQLITE = "sqlite:///"
 
 
@@ -38,6 +35,7 @@ class Version:
     """Before, after and the difference, with intervals; empty where it was not measured."""
     summary: str
     forced: str
+    """Why it could be made champion although held-out tasks do not say that it is better; else empty."""
     made: str
     run_id: str
 
@@ -105,14 +103,6 @@ def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:
     return prompts, settings
 
 
-def force(place: Place, version: Version) -> str:
-    """Make a version champion whatever held-out tasks say, and let it say so; what it says."""
-    from rb_dspy.tracking.registry import promote
-
-    promote(place, version.name, version.number, force=True)
-    return next(each.forced for each in versions(place, version.name) if each.number == version.number)
-
-
 def _version(found: Any, aliases: Mapping[str, Any]) -> Version:
     tags = found.tags
     return Version(
@@ -122,7 +112,7 @@ def _version(found: Any, aliases: Mapping[str, Any]) -> Version:
         improved=tags.get(_IMPROVED) == "true",
         held_out=tags.get(_HELD_OUT, ""),
         summary=found.description or "",
-        forced=tags.get(FORCED, ""),
+        forced=tags.get(_FORCED, ""),
         made=f"{datetime.fromtimestamp(found.creation_timestamp / 1000, UTC):%Y-%m-%d %H:%M}",
         run_id=found.run_id or "",
     )

@@ -34,6 +34,13 @@ def in_words(difference: Estimate, *, short: bool = False) -> Text:
     return Text("no better" if short else "no better than before", "yellow")
 
 
+def told(found: Comparison) -> Text:
+    """What a comparison says: what it owes to something that broke is no improvement."""
+    if found.difference.low > 0 and not found.better:
+        return Text("too much broke to tell", "yellow")
+    return in_words(found.difference)
+
+
 def value(estimate: Estimate) -> str:
     """``0.67 [0.35, 0.88]``."""
     return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
@@ -53,9 +60,11 @@ def print_scores(console: Console, scores: Scores, measure: str) -> None:
     for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
         table.add_row(name, value(found.before), value(found.after), change(found.difference), _tasks(found))
     console.print(table)
-    told = Text.assemble("held-out tasks say: ", in_words(scores.held_out.difference))
-    console.print(told)
+    console.print(Text.assemble("held-out tasks say: ", told(scores.held_out)))
     console.print(Text(f"measured: {measure}; in brackets, 95 % intervals", "dim"))
+    for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
+        if found.broken:
+            console.print(Text(_broken(name, found), "yellow"))
 
 
 def print_usage(console: Console, usage: Usage, money: Mapping[str, float] | None = None) -> None:
@@ -102,4 +111,12 @@ def _lines(prompts: dict[str, Any] | None) -> list[str]:
 
 def _tasks(found: Comparison) -> str:
     orders = found.after.orders
-    return f"{found.after.tasks}" + (f" × {orders} orders" if orders > 1 else "")
+    unit = "" if found.after.unit == "task" else f" {found.after.unit}s"
+    return f"{found.after.tasks}{unit}" + (f" × {orders} orders" if orders > 1 else "")
+
+
+def _broken(name: str, found: Comparison) -> str:
+    """How much of a score is not the program's doing."""
+    counts = f"{name}: {found.broken_before} scores before and {found.broken_after} after are 0 since something broke"
+    clean = "nothing is left" if found.clean is None else f"the difference is {change(found.clean)}"
+    return f"{counts}; without what that touched, {clean}"

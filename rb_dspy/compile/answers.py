@@ -10,25 +10,43 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import dspy
+import pydantic
 
 from rb_dspy.backbones import Backbones, Meter, report
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.backbones.check import explain
+from rb_dspy.compile.identity import sampling
+from rb_dspy.errors import BackboneError, RBError
 from rb_dspy.schema import RoleUsage
+
+log = logging.getLogger("rb_dspy")
 
 REFLECTION = "reflection"
 """The role of whoever proposes prompts."""
 
+_PROBE = "Reply with the word: ready"
+
 _APART = 100_000
 """How far the rollout ids of two draws are apart; no program has as many rollouts of a task."""
+
+
+class _Entry(pydantic.BaseModel):
+    """A line of the file."""
+
+    key: str
+    outputs: Any
+    calls: int
+    tokens: tuple[int, int]
+    at: float
 
 
 class Answers:
@@ -41,9 +59,10 @@ class Answers:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._kept: dict[str, deque[dict[str, Any]]] = {}
+        self._kept: dict[str, deque[_Entry]] = {}
         self._earlier = 0.0
         self._started = time.monotonic()
+        self._failed: RBError | None = None
         self.replayed = 0
         if path is not None:
             self._read(path)
@@ -53,7 +72,7 @@ class Answers:
         """Wall seconds of the whole compile, earlier sittings included."""
         return self._earlier + time.monotonic() - self._started
 
-    def take(self, key: str) -> dict[str, Any] | None:
+    def take(self, key: str) -> _Entry | None:
         """The next answer to what ``key`` names that is not used up."""
         with self._lock:
             kept = self._kept.get(key)
@@ -78,11 +97,31 @@ class Answers:
         except (TypeError, ValueError):
             return
         with self._lock:
-            try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(f"{line}\n")
-            except OSError as exc:
-                raise RBError(f"{self._path}: cannot be written: {exc.strerror}; give another folder") from exc
+            self._write(self._path, f"{line}\n".encode())
+
+    def check(self) -> None:
+        """Raise what kept an answer from being kept: whoever asked may have taken it for a fault of its own."""
+        if self._failed is not None:
+            raise self._failed
+
+    def _write(self, path: Path, line: bytes) -> None:
+        """Append ``line`` whole, or not at all."""
+        self.check()
+        try:
+            with path.open("ab", buffering=0) as file:
+                before = file.tell()
+                try:
+                    while line:
+                        line = line[file.write(line) :]
+                except OSError:
+                    with suppress(OSError):
+                        file.truncate(before)
+                    raise
+        except OSError as exc:
+            self._failed = RBError(
+                f"{path}: cannot be written: {exc.strerror}; make room, and the same compile goes on from there"
+            )
+            raise self._failed from exc
 
     def _read(self, path: Path) -> None:
         if not path.exists():
@@ -91,13 +130,17 @@ class Answers:
         whole = raw[: raw.rfind(b"\n") + 1]  # the last line may have been cut when the process was killed
         if len(whole) < len(raw):
             path.write_bytes(whole)
-        try:
-            for line in whole.splitlines():
-                entry = json.loads(line)
-                self._kept.setdefault(entry["key"], deque()).append(entry)
-                self._earlier = max(self._earlier, entry["at"])
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"{path}: damaged; remove it to compile from the beginning") from None
+        torn = 0
+        for line in whole.splitlines():
+            try:
+                entry = _Entry.model_validate_json(line)
+            except pydantic.ValidationError:
+                torn += 1  # what it held is asked again
+                continue
+            self._kept.setdefault(entry.key, deque()).append(entry)
+            self._earlier = max(self._earlier, entry.at)
+        if torn:
+            log.warning("%s: %d of its lines cannot be read; what they held is asked again", path, torn)
 
 
 class Cast:
@@ -110,7 +153,10 @@ class Cast:
             role: watched.setdefault(id(lm), _watched(lm, answers)) for role, lm in backbones.roles().items()
         }
         proposer = Backbones(agent=reflection).lm("agent") if reflection is not None else backbones.lm("agent")
+        self._answers = answers
+        self._failed: list[int] = []
         self.reflection = _watched(proposer, answers, role=REFLECTION)
+        self.reflection._rb_failed = self._failed
         self._drawn: dict[tuple[int, float | None], Backbones] = {}
         self._lock = threading.Lock()
 
@@ -118,6 +164,27 @@ class Cast:
     def agent(self) -> Any:
         """The agent's LM."""
         return self._roles["agent"]
+
+    @property
+    def proposals_failed(self) -> int:
+        """How often the LM that proposes prompts gave no answer."""
+        return len(self._failed)
+
+    def check(self) -> None:
+        """Raise what kept an answer from being kept, if anything did."""
+        self._answers.check()
+
+    def probe(self) -> None:
+        """Ask the LM that proposes prompts for a word. Raises ``BackboneError`` where it gives none."""
+        try:
+            self.reflection(_PROBE)
+        except RBError:
+            raise
+        except Exception as exc:
+            why = explain(exc, self.reflection.model)
+            raise BackboneError(
+                f"who proposes prompts ({self.reflection.model}) does not answer: {why}; nothing was spent"
+            ) from exc
 
     @contextmanager
     def playing(self, draw: int = 0, temperature: float | None = None) -> Iterator[None]:
@@ -140,6 +207,7 @@ class _Watching:
 
     _rb_answers: Answers
     _rb_role: str | None = None
+    _rb_failed: list[int] | None = None
     _rb_draw = 0
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
@@ -154,10 +222,14 @@ class _Watching:
                     outputs = super().__call__(prompt, messages=messages, **kwargs)  # type: ignore[misc]
                 self._rb_answers.keep(key, outputs, meter)
             else:
-                outputs = kept["outputs"]
-                if kept["calls"]:  # what it cost then is part of what the compile cost
-                    used = dict(zip(("prompt_tokens", "completion_tokens"), kept["tokens"], strict=True))
+                outputs = kept.outputs
+                if kept.calls:  # what it cost then is part of what the compile cost
+                    used = dict(zip(("prompt_tokens", "completion_tokens"), kept.tokens, strict=True))
                     meter.add_usage(self.model, used)  # type: ignore[attr-defined]
+        except Exception:
+            if self._rb_failed is not None:
+                self._rb_failed.append(1)
+            raise
         finally:
             if self._rb_role is not None:
                 report(self._rb_role, _used(meter, time.perf_counter() - started))
@@ -208,7 +280,7 @@ def _key(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> str:
         "model": [lm.model, lm.model_type],
         "prompt": prompt,
         "messages": messages,
-        "settings": {name: value for name, value in settings.items() if not name.startswith(("api_", "base_url"))},
+        "settings": sampling(settings),
     }
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=_named).encode()).hexdigest()
 

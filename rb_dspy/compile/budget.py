@@ -19,11 +19,11 @@ from typing import Any, Self
 import dspy
 
 from rb_dspy.compile.answers import Cast
+from rb_dspy.compile.broken import all_broke, said
 from rb_dspy.compile.demos import fit
 from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.state import Prompts, digest, prompts_of
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, RBError
-from rb_dspy.stream.report import RunReport
 
 MAX_BROKEN_IN_A_ROW = 10
 """A compile ends when so many calls in a row broke: a server that is down would only use up the budget."""
@@ -97,8 +97,9 @@ class Record:
         if pred_name is not None:
             if error:
                 return dspy.Prediction(score=0.0, feedback=f"The program broke on this example: {error}")
-            return self._metric(gold, pred, trace, pred_name.removeprefix(self._prefix), pred_trace)
-        score = 0.0 if error else float(self._metric(gold, pred, trace))
+            with self._working():
+                return self._metric(gold, pred, trace, pred_name.removeprefix(self._prefix), pred_trace)
+        score = 0.0 if error else self._scored(gold, pred, trace)
         if trace is not None:  # who gives it makes demonstrations of all that is in it
             trace[:] = [step for step in trace if fit(pred, step)]
         self._rated(id(gold), pred, score)
@@ -110,8 +111,39 @@ class Record:
         if getattr(pred, "_rb_error", ""):
             return dspy.Prediction(score=score)
         names = self._candidates[pred._rb_key].prompts
-        said = {name: self._metric(gold, pred, None, name, None) for name in names}
+        with self._working():
+            said = {name: self._metric(gold, pred, None, name, None) for name in names}
         return dspy.Prediction(score=score, **{name.replace(".", "_"): each.feedback for name, each in said.items()})
+
+    def _scored(self, gold: Any, pred: Any, trace: Any) -> float:
+        try:
+            with self._working():
+                score = float(self._metric(gold, pred, trace))
+        except InfrastructureError as exc:  # the program ran, and nobody can tell how good that was
+            pred._rb_error = said(exc)
+            self._count_broken(pred._rb_error)
+            return 0.0
+        with self._lock:
+            self._in_a_row = 0
+        return score
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """For whoever rates: the siblings of credit are done by the agent of the compile, and never after its end."""
+        with self._lock:
+            if self._over:
+                raise Stopped
+            self._running += 1
+        try:
+            with self.cast.playing():
+                yield
+        except (BackboneError, MissingDependency) as exc:
+            raise Stopped(exc) from exc
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._idle.notify_all()
+            self._check_kept()
 
     def best(self) -> tuple[float, Prompts] | None:
         """The best candidate so far, with its mean on dev."""
@@ -172,22 +204,32 @@ class Record:
         except (BackboneError, MissingDependency) as exc:
             raise Stopped(exc) from exc
         except Exception as exc:  # noqa: BLE001 (an example that breaks is rated 0, whatever broke it)
+            self._check_kept()
             prediction = dspy.Prediction()
             prediction._rb_error = said(exc)
         else:
+            self._check_kept()
             error = all_broke(prediction)
             if error:
                 prediction._rb_error = error
         if trace is not None:
             # What is not fit to be shown comes first: simba shows the last call of each predictor.
             trace[before:] = sorted(trace[before:], key=lambda step: fit(prediction, step))
-        self._count_broken(getattr(prediction, "_rb_error", ""))
+        if getattr(prediction, "_rb_error", ""):
+            self._count_broken(prediction._rb_error)
         return prediction
+
+    def _check_kept(self) -> None:
+        """End it where answers cannot be kept: that is our own fault, and no example's."""
+        try:
+            self.cast.check()
+        except RBError as exc:
+            raise Stopped(exc) from exc
 
     def _count_broken(self, error: str) -> None:
         with self._lock:
-            self._in_a_row = self._in_a_row + 1 if error else 0
-            self.broken += bool(error)
+            self._in_a_row += 1
+            self.broken += 1
             if self._in_a_row == MAX_BROKEN_IN_A_ROW:
                 raise Stopped(
                     InfrastructureError(f"{self._in_a_row} metric calls in a row broke; the last one: {error}")
@@ -202,7 +244,10 @@ class Record:
                 candidate.ratings.setdefault(number, []).append(score)
                 best = self._find_best()
         if best is not None:
-            self._on_best(best)
+            try:
+                self._on_best(best)
+            except RBError as exc:
+                raise Stopped(exc) from exc
         self._tell()
 
     def _find_best(self) -> Prompts | None:
@@ -265,21 +310,3 @@ def student_of(program: dspy.Module, record: Record) -> Student:
     shown = {"__wrapped__": type(program), "__doc__": type(program).__doc__}
     kind: type[Student] = type(Student.__name__, (Student,), shown)
     return kind(program, record)
-
-
-def all_broke(prediction: Any) -> str:
-    """The first error of a stream where every task broke; empty where one did not, and for anything but a stream."""
-    report = prediction.get("report") if isinstance(prediction, dspy.Prediction) else None
-    return first_error(report) if isinstance(report, RunReport) else ""
-
-
-def first_error(report: RunReport) -> str:
-    """The first error of a report in which every task broke, else empty."""
-    errors = [result.error for result in report.results]
-    return errors[0] if errors and all(errors) else ""
-
-
-def said(exc: Exception) -> str:
-    """What broke, in one line."""
-    text = str(exc) if isinstance(exc, RBError) else f"{type(exc).__name__}: {exc}"
-    return " ".join(text.split())[:500]

@@ -10,7 +10,7 @@ import dspy
 from rb_dspy.backbones import session
 from rb_dspy.compile.stages import Program
 from rb_dspy.environments import ScoredEnvironments
-from rb_dspy.errors import RBError
+from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, MemoryItem, Provenance, Retrieved, Task, Trajectory
 from rb_dspy.steps import Memory
 from rb_dspy.steps.memory import render
@@ -64,7 +64,8 @@ class Credit:
     ) -> Credited:
         """What ``drafts`` do for ``siblings``; ``baseline``, aligned, is what ``without`` gave for each.
 
-        They are shown as they would be out of a bank. No drafts change nothing, so nobody is asked.
+        They are shown as they would be out of a bank. No drafts change nothing, so nobody is asked. Raises what would
+        break every sibling, a missing language model for one.
         """
         memory = shown(drafts, self._program.retrieve.config.max_tokens)
         if not memory:
@@ -74,7 +75,7 @@ class Credit:
         for task, without in zip(siblings, baseline, strict=True):
             try:
                 given, failed = self._solved(task, memory, rollouts)
-            except RBError as exc:
+            except (InfrastructureError, UnparseableOutput) as exc:
                 broken.append(f"task {task.id}: {exc}")
             else:
                 pairs.append(Pair(task, without, given, failed))

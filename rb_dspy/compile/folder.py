@@ -32,14 +32,19 @@ class Folder:
         return self._file("answers.jsonl")
 
     @property
+    def best(self) -> Path | None:
+        """Where the best prompts so far are."""
+        return self._file("best.json")
+
+    @property
     def result(self) -> Path | None:
         """Where the result is."""
         return self._file("compiled.json")
 
     def keep_best(self, state: Mapping[str, Any]) -> None:
         """Write what ``load_program`` reads."""
-        if self._path is not None:
-            write_json(self._path / "best.json", state)
+        if self.best is not None:
+            write_json(self.best, state)
 
     def _file(self, name: str) -> Path | None:
         return None if self._path is None else self._path / name

@@ -56,8 +56,13 @@ class Cell(pydantic.BaseModel):
 
     @property
     def recompile(self) -> bool:
-        """Whether this program is not shown to be better than the seed program on this backbone."""
-        return self.program != SEED and not (self.difference is not None and self.difference.low > 0)
+        """Whether this program could not be run, or was not shown to be better than the seed program on this backbone.
+
+        Where only the seed program could not be run, nobody knows.
+        """
+        if self.program == SEED:
+            return False
+        return self.success is None if self.difference is None else self.difference.low <= 0
 
 
 class Matrix(pydantic.BaseModel):
@@ -120,12 +125,15 @@ def matrix(
 
     ``programs``: name -> what ``save_program`` wrote for a program like ``program``, or a folder of such files by
     backbone; the seed program, ``program`` as it is, is always run too. ``backbones``: name -> ``Backbones``, an LM, a
-    ``BackboneConfig`` or a model's name. What breaks one cell is noted in it. Raises ``InputError`` for no backbones.
+    ``BackboneConfig`` or a model's name. What breaks one cell is noted in it. Raises ``InputError`` for no backbones,
+    and for a program that is called ``seed``.
     """
     if not backbones:
         raise InputError("no backbones; a matrix needs at least one: name -> language model")
     found = Matrix(stream=stream.digest, orders=orders, cells=[])
-    states = {SEED: None, **{name: path for name, path in programs.items() if name != SEED}}
+    if SEED in programs:
+        raise InputError(f"a program called {SEED!r}: that is the name of the one without compiled prompts; rename it")
+    states = {SEED: None, **programs}
     for backbone, lm in backbones.items():
         against: Ratings | None = None
         for name, path in states.items():

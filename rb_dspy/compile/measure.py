@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -10,8 +11,10 @@ from typing import Any, TypeVar
 import dspy
 
 from rb_dspy.compile.answers import Cast
-from rb_dspy.compile.budget import Rate, all_broke, said
+from rb_dspy.compile.broken import all_broke, said
+from rb_dspy.compile.budget import Rate
 from rb_dspy.compile.scores import Ratings
+from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency
 from rb_dspy.stream.tasks import TaskStream
 
@@ -44,6 +47,7 @@ def rate_stream(
     def run(number: int) -> dspy.Prediction:
         with cast.playing(number):
             prediction = program(stream=ordered[number])
+        cast.check()
         error = all_broke(prediction)
         if error:
             raise InfrastructureError(f"stream {ordered[number].name}: every task broke; the first: {error}")
@@ -52,16 +56,22 @@ def rate_stream(
     for prediction in in_threads(run, range(orders), threads):
         on_report(prediction.report)
         for result in prediction.report.results:
-            ratings.add(result.task.id, float(result.outcome is not None and result.outcome.success))
-            ratings.broken += bool(result.error)
+            solved = result.outcome is not None and result.outcome.success
+            ratings.add(result.task.id, float(solved), broken=bool(result.error))
     return ratings
 
 
 def rate_examples(
-    module: dspy.Module, examples: Sequence[Any], metric: Rate, cast: Cast, *, threads: int = 1
+    stage: Stage, module: dspy.Module, examples: Sequence[Any], metric: Rate, cast: Cast, *, threads: int = 1
 ) -> Ratings:
-    """The metric of each example, by its task. One that broke counts as 0; where all do, ``InfrastructureError``."""
-    ratings = Ratings()
+    """The metric of each example. One that broke counts as 0; where all do, ``InfrastructureError``.
+
+    By task; examples of ``distill`` and ``contrast`` by template, since those of a template share siblings. Verdicts
+    are weighted so that successes and failures count the same together, however many of each there are.
+    """
+    by_template = stage in ("distill", "contrast")
+    ratings = Ratings(unit="template" if by_template else "task")
+    weights = _by_label(examples) if stage == "judge" else [None] * len(examples)
     errors: list[str] = []
 
     def run(example: Any) -> tuple[float, str]:
@@ -72,14 +82,22 @@ def rate_examples(
             raise
         except Exception as exc:  # noqa: BLE001 (an example that breaks counts as 0, whatever broke it)
             return 0.0, said(exc)
+        finally:
+            cast.check()
 
-    for example, (score, error) in zip(examples, in_threads(run, examples, threads), strict=True):
-        ratings.add(example.task.id, score)
+    for example, weight, (score, error) in zip(examples, weights, in_threads(run, examples, threads), strict=True):
+        unit = (example.task.template if by_template else None) or example.task.id
+        ratings.add(unit, score, weight=weight, broken=bool(error))
         errors += [error] if error else []
     if examples and len(errors) == len(examples):
         raise InfrastructureError(f"all {len(errors)} examples broke; the first: {errors[0]}")
-    ratings.broken = len(errors)
     return ratings
+
+
+def _by_label(examples: Sequence[Any]) -> list[float]:
+    """What each verdict counts, so that whoever always says the same is right half of the time."""
+    counts = Counter(example.success for example in examples)
+    return [1 / counts[example.success] for example in examples]
 
 
 def in_threads(function: Callable[[Any], T], inputs: Sequence[Any], threads: int) -> list[T]:

@@ -14,7 +14,7 @@ from rb_dspy.compile.credit import Credit, Credited
 from rb_dspy.compile.evidence import ending, literals, misjudged, passed_over, quoted, short, taken_up
 from rb_dspy.compile.feedback import MOST, stream_feedback
 from rb_dspy.compile.stages import STAGES, Program, Stage
-from rb_dspy.errors import InputError
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
 from rb_dspy.matts import MaTTS
 from rb_dspy.steps import Distilled
 
@@ -24,9 +24,11 @@ T = TypeVar("T")
 
 
 class Metric(Protocol):
-    """Rates a prediction of a stage's module against its example; in [0, 1], and never raises.
+    """Rates a prediction of a stage's module against its example; in [0, 1].
 
-    A number where ``pred_name`` is None, else ``dspy.Prediction(score=..., feedback=...)`` with the same number.
+    Raises only where nothing could be rated: ``BackboneError``, ``MissingDependency``, and ``InfrastructureError``
+    where no sibling could be done with the lessons. A number where ``pred_name`` is None, else
+    ``dspy.Prediction(score=..., feedback=...)`` with the same number.
     """
 
     def __call__(
@@ -90,6 +92,8 @@ class _Metric:
     def _guarded(self, otherwise: T, work: Callable[[], T]) -> T:
         try:
             return work()
+        except (BackboneError, MissingDependency, InfrastructureError):
+            raise  # not a rating: a number in its place would read as one
         except Exception as exc:  # noqa: BLE001 (an optimizer would end, or count it as it likes)
             log.warning("a metric broke: %s: %s; it gives %r", type(exc).__name__, exc, otherwise)
             return otherwise
@@ -183,6 +187,9 @@ class _Lessons:
             known = self._known.get(key)
         if known is None:
             known = self._credit.of(distilled.drafts, gold.siblings, gold.baseline, gold.rollouts)
+            if known.broken and not known.pairs:  # not kept: another time they may be done
+                count = len(known.broken)
+                raise InfrastructureError(f"none of {count} siblings could be done; the first: {known.broken[0]}")
             with self._lock:
                 known = self._known.setdefault(key, known)
         return known

@@ -15,10 +15,11 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones.roles import adapter_for
+from rb_dspy.compile.broken import said
 from rb_dspy.compile.budget import Record, Student
 from rb_dspy.compile.measure import in_threads
 from rb_dspy.compile.quiet import quiet
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InfrastructureError, InputError
 
 MAX_DEMOS = 2
 """Demonstrations a predictor; of an agent each holds a whole episode."""
@@ -66,18 +67,27 @@ class Optimizer:
 def optimize(name: str, job: Job) -> None:
     """Run the optimizer ``name``; what it found is in ``job.record``.
 
-    Raises ``InputError`` for an unknown name or a budget with which it cannot find anything, and what broke it.
+    Raises ``InputError`` like ``check_budget``, and what broke it.
     """
+    check_budget(name, job.record.budget, len(job.train), len(job.dev))
     optimizer = optimizer_named(name)
-    needs = optimizer.needs(len(job.train), len(job.dev))
-    if job.record.budget < needs:
-        raise InputError(
-            f"a budget of {job.record.budget} metric calls is too small for {name}, which needs {needs} with"
-            f" {len(job.train)} examples to compile on and {len(job.dev)} of dev; give more, or fewer examples"
-        )
     settings = {"disable_history": True, "max_errors": _ERRORS, "num_threads": job.threads}
     with quiet(), dspy.context(**settings), job.record.stopping():
-        optimizer.run(job)
+        try:
+            optimizer.run(job)
+        except dspy.LMError as exc:  # miprov2 lets it through; the programs' own are counted, and never get here
+            model = job.record.cast.reflection.model
+            raise InfrastructureError(f"who proposes prompts ({model}) broke: {said(exc)}") from exc
+
+
+def check_budget(name: str, budget: int, train: int, dev: int) -> None:
+    """Raises ``InputError`` for an unknown optimizer, and for a budget with which it cannot find anything."""
+    needs = optimizer_named(name).needs(train, dev)
+    if budget < needs:
+        raise InputError(
+            f"a budget of {budget} metric calls is too small for {name}, which needs {needs} with"
+            f" {train} examples to compile on and {dev} of dev; give more, or fewer examples"
+        )
 
 
 def optimizer_named(name: str) -> Optimizer:

@@ -11,10 +11,11 @@ import pydantic
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Cast
-from rb_dspy.compile.budget import first_error
+from rb_dspy.compile.broken import first_error
 from rb_dspy.compile.examples import to_plain
 from rb_dspy.compile.harvest import Harvest
 from rb_dspy.compile.harvest import harvest as harvested
+from rb_dspy.compile.identity import named, named_embedder
 from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.result import Hashes
 from rb_dspy.compile.stages import Program, Stage, stage_module
@@ -54,7 +55,9 @@ class Plan:
     def harvest(self, stream: TaskStream, cast: Cast) -> Harvest:
         """Examples from a run of the program as it was."""
         with cast.playing():
-            return harvested(self.work, [stream], self.bank, embedder=self.embedder, on_report=_check_alive)
+            found = harvested(self.work, [stream], self.bank, embedder=self.embedder, on_report=_check_alive)
+        cast.check()
+        return found
 
     def hashes(self) -> Hashes:
         """What it is compiled for and on."""
@@ -76,24 +79,43 @@ class Plan:
             "signatures": own["signatures"],
             "prompts": digest(prompts_of(self.work)),
             "settings": digest(_settings(self.work)),
+            "environments": named(self.work.environments),
         }
-        return {**settings, **program, **data, "bank": own["bank"], "harvest": digest(_rows(self.given))}
+        data |= {"bank": own["bank"], "embedder": named_embedder(self.bank, self.embedder)}
+        return {**settings, **program, **data, "harvest": digest(_rows(self.given))}
 
 
-def examples_of(plan: Plan, cast: Cast, teller: Teller) -> tuple[list[Any], list[Any], list[Any]]:
-    """To compile on, to choose by, and all of dev."""
+@dataclass(frozen=True)
+class Examples:
+    """What a compile has to work with."""
+
+    train: list[Any]
+    """To compile on."""
+    dev: list[Any]
+    """To choose by."""
+    all_dev: list[Any]
+    held_out: list[Any]
+    """To score; empty for ``all``, which is scored on whole streams."""
+
+
+def examples_of(plan: Plan, cast: Cast, teller: Teller) -> Examples:
+    """The examples of all three streams, so that one without any is refused before the budget is spent."""
     compile_, dev = plan.streams.compile, plan.streams.dev
+    held_out: list[Any] = []
     if plan.stage == "all":
         size = plan.window or _window(plan.streams)
         train, all_dev = ([stream_example(each) for each in stream.windows(size)] for stream in (compile_, dev))
     else:
+        _check_given(plan)
         teller.phase("harvesting the compile stream")
-        found = plan.given or plan.harvest(compile_, cast)
+        train = found_in(plan, plan.given or plan.harvest(compile_, cast), compile_)
         teller.phase("harvesting the dev stream")
-        train, all_dev = found_in(plan, found, compile_), found_in(plan, plan.harvest(dev, cast), dev)
+        all_dev = found_in(plan, plan.harvest(dev, cast), dev)
+        teller.phase("harvesting the held-out stream")
+        held_out = found_in(plan, plan.harvest(plan.streams.held_out, cast), plan.streams.held_out)
     most = max(4, plan.budget // 8)  # so that a budget pays for rating several candidates
     chosen = sorted(random.Random(f"{plan.seed}/dev").sample(range(len(all_dev)), min(most, len(all_dev))))
-    return train, [all_dev[number] for number in chosen], all_dev
+    return Examples(train, [all_dev[number] for number in chosen], all_dev, held_out)
 
 
 def found_in(plan: Plan, harvest: Harvest, stream: TaskStream) -> list[Any]:
@@ -105,6 +127,18 @@ def found_in(plan: Plan, harvest: Harvest, stream: TaskStream) -> list[Any]:
             f" ({'; '.join(harvest.summary().splitlines())}); give more tasks, or compile stage 'all'"
         )
     return examples
+
+
+def _check_given(plan: Plan) -> None:
+    """Prompts may be written from the tasks of the compile stream only."""
+    known = {(task.id, task.instruction) for task in plan.streams.compile}
+    for example in plan.given.examples(plan.stage) if plan.given else ():
+        for task in (example.task, *example.get("siblings", ())):
+            if (task.id, task.instruction) not in known:
+                raise InputError(
+                    f"harvest: task {task.id} is not in the compile stream {plan.streams.compile.name}, and prompts may"
+                    " be written from that one only; give a harvest of it, or none"
+                )
 
 
 def _check_alive(report: RunReport) -> None:

@@ -79,6 +79,8 @@ class Compiled(pydantic.BaseModel):
     """In the order in which they came up; the first is the program as it was."""
     broken: int = 0
     """Metric calls that were rated 0 since the program broke."""
+    proposals_failed: int = 0
+    """How often the LM that proposes prompts gave no answer: what it would have proposed was not tried."""
     examples: dict[str, int] = pydantic.Field(default_factory=dict)
     """How many examples the optimizer had: ``train`` and ``dev``."""
     orders: int = 1

@@ -1,9 +1,11 @@
 """How good a program is, and how sure that is: means over tasks with 95 % intervals, and paired differences.
 
 The unit is the task: tasks are taken to be drawn independently, and what several orders or examples give for one task
-is its mean. With three or more orders, the variation between orders is in the interval as well (two-way clusters, with
-Satterthwaite's degrees of freedom); one or two orders cannot tell it, and the interval then speaks of these orders
-only. In a stream tasks are not quite independent, since lessons pass from one to the next; that is not in it.
+is its mean. Where the tasks of a template share what they are rated by, the template is the unit. Where scores have
+weights, a unit counts with those of its own. With three or more orders, the variation between orders is in the interval
+as well (two-way clusters, with Satterthwaite's degrees of freedom); one or two orders cannot tell it, and the interval
+then speaks of these orders only. In a stream tasks are not quite independent, since lessons pass from one to the next;
+that is not in it.
 
 Success is 0 or 1 and tasks are few, so a plain t interval, and a bootstrap too, would have no width where all tasks
 agree. Pseudo-tasks keep it honest: two successes and two failures in a mean (Agresti and Coull 1998), one won and one
@@ -18,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from statistics import fmean, pvariance
+from statistics import fmean
+from typing import Literal
 
 import pydantic
 from scipy.special import stdtrit  # type: ignore[import-untyped]
@@ -28,6 +31,9 @@ from rb_dspy.errors import InputError
 LEVEL = 0.95
 MIN_ORDERS = 3
 """Fewer say nothing of how much the order matters."""
+
+Unit = Literal["task", "template"]
+"""What is taken to be drawn independently."""
 
 _MEAN_PSEUDO = (0.0, 0.0, 1.0, 1.0)
 _DIFFERENCE_PSEUDO = (-1.0, 1.0)
@@ -42,7 +48,9 @@ class Estimate(pydantic.BaseModel):
     low: float
     high: float
     tasks: int
+    """How many units: tasks, or templates where that is what was rated."""
     orders: int = 1
+    unit: Unit = "task"
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -56,11 +64,22 @@ class Comparison(pydantic.BaseModel):
     before: Estimate
     after: Estimate
     difference: Estimate
+    broken_before: int = 0
+    """Scores that are 0 since something broke, and not since the program did badly."""
+    broken_after: int = 0
+    clean: Estimate | None = None
+    """Where something broke: the difference over the tasks where nothing did; None where no such task is left."""
+
+    @property
+    def broken(self) -> int:
+        """Of both sides."""
+        return self.broken_before + self.broken_after
 
     @property
     def better(self) -> bool:
-        """Whether the interval of the difference is above 0."""
-        return self.difference.low > 0
+        """Whether the interval of the difference is above 0, and where something broke, that of ``clean`` as well."""
+        clean = self.difference if not self.broken else self.clean
+        return self.difference.low > 0 and clean is not None and clean.low > 0
 
     def __str__(self) -> str:
         return f"{self.before} -> {self.after}, difference {self.difference}"
@@ -72,17 +91,27 @@ class Ratings:
 
     scores: dict[str, list[float]] = field(default_factory=dict)
     crossed: bool = False
+    unit: Unit = "task"
+    weights: dict[str, list[float]] = field(default_factory=dict)
+    """Aligned with ``scores``; empty where every task counts the same."""
     broken: int = 0
     """Scores that are 0 since something broke."""
+    touched: set[str] = field(default_factory=set)
+    """The tasks of those."""
 
-    def add(self, task: str, score: float) -> None:
-        """One more score of a task."""
+    def add(self, task: str, score: float, *, weight: float | None = None, broken: bool = False) -> None:
+        """One more score of a task; all have a weight, or none."""
         self.scores.setdefault(task, []).append(score)
+        if weight is not None:
+            self.weights.setdefault(task, []).append(weight)
+        if broken:
+            self.broken += 1
+            self.touched.add(task)
 
 
 def estimate(ratings: Ratings) -> Estimate:
     """The mean score. Raises ``InputError`` for no tasks."""
-    return _estimate(_rows(ratings.scores), _MEAN_PSEUDO, 0.0, 1.0, crossed=ratings.crossed)
+    return _estimate(ratings, ratings.scores, _MEAN_PSEUDO, 0.0, 1.0)
 
 
 def compare(before: Ratings, after: Ratings) -> Comparison:
@@ -95,35 +124,47 @@ def compare(before: Ratings, after: Ratings) -> Comparison:
         task: [new - old for old, new in zip(scores, after.scores[task], strict=True)]
         for task, scores in before.scores.items()
     }
-    crossed = before.crossed and after.crossed
-    difference = _estimate(_rows(paired), _DIFFERENCE_PSEUDO, -1.0, 1.0, crossed=crossed)
-    return Comparison(before=estimate(before), after=estimate(after), difference=difference)
-
-
-def _rows(scores: Mapping[str, Sequence[float]]) -> list[Sequence[float]]:
-    if not scores:
-        raise InputError("nothing was rated; a mean needs at least one task")
-    return list(scores.values())
+    touched = before.touched | after.touched
+    clean = {task: scores for task, scores in paired.items() if task not in touched} if touched else {}
+    return Comparison(
+        before=estimate(before),
+        after=estimate(after),
+        difference=_estimate(before, paired, _DIFFERENCE_PSEUDO, -1.0, 1.0),
+        broken_before=before.broken,
+        broken_after=after.broken,
+        clean=_estimate(before, clean, _DIFFERENCE_PSEUDO, -1.0, 1.0) if clean else None,
+    )
 
 
 def _estimate(
-    rows: Sequence[Sequence[float]], pseudo: Sequence[float], least: float, most: float, *, crossed: bool
+    of: Ratings, scores: Mapping[str, Sequence[float]], pseudo: Sequence[float], least: float, most: float
 ) -> Estimate:
-    means = [fmean(row) for row in rows]
-    held = [*means, *pseudo]
-    middle = fmean(held)
-    variance = pvariance(held) / len(held)
-    degrees: float = len(held) - 1
-    orders = len(rows[0]) if crossed else 1
+    if not scores:
+        raise InputError("nothing was rated; a mean needs at least one task")
+    rows = list(scores.values())
+    means = [fmean(row, of.weights.get(task)) for task, row in scores.items()]
+    shares = _shares([sum(of.weights[task]) for task in scores] if of.weights else [1.0] * len(rows))
+    held, counts = [*means, *pseudo], [*shares, *[1.0] * len(pseudo)]
+    middle = fmean(held, counts)
+    total = sum(counts)
+    variance = sum((count * (each - middle)) ** 2 for count, each in zip(counts, held, strict=True)) / total**2
+    degrees = total**2 / sum(count**2 for count in counts) - 1  # fewer where few units hold most of the weight
+    orders = len(rows[0]) if of.crossed else 1
     if orders >= MIN_ORDERS:
         extra = _between_orders(rows)
         if extra > 0:  # Satterthwaite: each part counts with the degrees of freedom that it has
             degrees = (variance + extra) ** 2 / (variance**2 / degrees + extra**2 / (orders - 1))
             variance += extra
     reach = float(stdtrit(degrees, (1 + LEVEL) / 2)) * sqrt(variance)  # the quantile of t; scipy.stats loads slowly
-    mean = fmean(means)
+    mean = fmean(means, shares)
     low, high = max(least, min(mean, middle - reach)), min(most, max(mean, middle + reach))
-    return Estimate(mean=mean, low=low, high=high, tasks=len(rows), orders=orders)
+    return Estimate(mean=mean, low=low, high=high, tasks=len(rows), orders=orders, unit=of.unit)
+
+
+def _shares(weights: Sequence[float]) -> list[float]:
+    """Their mean is 1, as every pseudo-task counts 1."""
+    mean = fmean(weights)
+    return [weight / mean for weight in weights]
 
 
 def _between_orders(rows: Sequence[Sequence[float]]) -> float:

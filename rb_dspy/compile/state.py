@@ -137,6 +137,7 @@ def _fields(signature: Any) -> list[dict[str, Any]]:
     for name, field in signature.fields.items():
         schema = pydantic.TypeAdapter(field.annotation).json_schema()
         extra = field.json_schema_extra
+        told = {"constraints": extra["constraints"]} if extra.get("constraints") else {}  # they stand in the prompt
         found.append(
             {
                 "name": name,
@@ -144,6 +145,7 @@ def _fields(signature: Any) -> list[dict[str, Any]]:
                 "type": inspect.formatannotation(field.annotation),
                 "schema": digest(schema),  # a type may keep its name and get other fields
                 "description": extra["desc"],
+                **told,
             }
         )
     return found
@@ -175,7 +177,7 @@ def _checked(state: Mapping[str, Any], source: str) -> Prompts:
         and isinstance(each.get("demos"), list)
         and all(isinstance(demo, dict) for demo in each["demos"])
         and isinstance(each.get("fields"), list)
-        and all(isinstance(field, dict) and "name" in field for field in each["fields"])
+        and all(isinstance(field, dict) and isinstance(field.get("name"), str) for field in each["fields"])
         for each in predictors.values()
     )
     if not sound:
@@ -184,7 +186,10 @@ def _checked(state: Mapping[str, Any], source: str) -> Prompts:
 
 
 def _check_version(state: Mapping[str, Any], source: str) -> None:
-    saved = state.get("versions", {}).get("dspy", "0")
+    versions = state.get("versions")
+    saved = versions.get("dspy") if isinstance(versions, dict) else None
+    if not isinstance(saved, str):
+        raise InputError(f"{source}: does not say which dspy saved it; expected what save_program wrote: save it again")
     here = installed("dspy")
     if _release(saved) > _release(here):
         raise DspyTooOld(
@@ -216,7 +221,7 @@ def _differences(here: list[dict[str, Any]], saved: list[dict[str, Any]]) -> lis
     found += [f"field {name!r} is new" for name in now if name not in then]
     for name in now:
         if name in then:
-            for what in ("kind", "type", "schema", "description"):
+            for what in ("kind", "type", "schema", "description", "constraints"):
                 if now[name].get(what) != then[name].get(what):
                     shown = (
                         f" ({_cut(then[name].get(what))} -> {_cut(now[name].get(what))})" if what != "schema" else ""

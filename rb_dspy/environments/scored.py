@@ -60,6 +60,8 @@ class _Sealed:
         self._whole = False
         """An episode was started, and every call since came back: its outcome means something."""
         self._closed = False
+        self._reached: Outcome | None = None
+        """What had been reached when going on broke."""
 
     def reset(self, task: Task) -> str:
         self._whole = False
@@ -87,9 +89,9 @@ class _Sealed:
         if not isinstance(self._inner, Reopens):
             return None
         whole, self._whole = self._whole, False
-        reached = self._inner.outcome() if whole else None
+        reached = self._reached = self._inner.outcome() if whole else None
         observation = self._inner.reopen()
-        self._whole = whole
+        self._whole, self._reached = whole, None
         if observation is not None:
             self._keep(reached, closed=False)
         return observation
@@ -100,6 +102,6 @@ class _Sealed:
             return
         self._closed = True
         try:
-            self._keep(self._inner.outcome() if self._whole else None, closed=True)
+            self._keep(self._inner.outcome() if self._whole else self._reached, closed=True)
         finally:
             self._inner.close()

@@ -9,8 +9,9 @@ from typing import Any
 
 from rb_dspy.bank import Ingest
 from rb_dspy.config import MattsMode
+from rb_dspy.errors import InfrastructureError
 from rb_dspy.protocols import Judge as JudgeProtocol
-from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.schema import Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Distilled, Select, Selection
 from rb_dspy.steps.ask import Do, Routine, Wanted
 from rb_dspy.steps.judge import Judging
@@ -29,10 +30,11 @@ class Lessons:
     parallel      all rollouts, contrasted                         the selector's choice
     vanilla       each rollout alone                               the selector's choice
     best_of_n     the one that is handed in                        the selector's choice
-    sequential    the trajectory; several attempts are contrasted  the last attempt
+    sequential    the trajectory; several attempts are contrasted  the last answer
     ============  ===============================================  ====================
 
-    A single rollout is distilled alone in every mode. What needs no verdicts is asked for while judging goes on.
+    A single rollout is distilled alone in every mode. What needs no verdicts is asked for while judging goes on. What
+    breaks for some rollouts only, judging or distilling, costs no other one.
     """
 
     mode: MattsMode
@@ -62,7 +64,7 @@ class Lessons:
     def chosen(self, task: Task, rollouts: Rollouts, verdicts: Sequence[Verdict]) -> Routine[Selection]:
         """Which rollout is handed in."""
         if not self._selects(rollouts):
-            return Selection(len(rollouts) - 1)
+            return self._last(rollouts)
         selection: Selection = yield Call(self.select, (task, rollouts, verdicts))
         return selection
 
@@ -79,7 +81,7 @@ class Lessons:
         if self._selects(rollouts) and not self.select.config.verdicts:
             jobs["select"] = Call(self.select, (task, rollouts))
         done = yield from _together(jobs)
-        verdicts = values([done["judge", i] if verdict is None else verdict for i, verdict in enumerate(given)])
+        verdicts = _all_judged([done["judge", i] if verdict is None else verdict for i, verdict in enumerate(given)])
         kept = yield Do("keeping the verdicts", partial(ingest.judged, verdicts))
         if kept is None or ingest.state.trajectories != rollouts:
             return None
@@ -88,22 +90,31 @@ class Lessons:
             jobs["contrast"] = Call(self.contrast, (task, rollouts, kept))
         if self._selects(rollouts) and "select" not in done:
             jobs["select"] = Call(self.select, (task, rollouts, kept))
-        alone = [] if self._contrasts(rollouts) else range(len(rollouts))
-        if self.mode != "best_of_n" or len(rollouts) == 1:
-            jobs |= {("distill", i): Call(self.distill, (task, rollouts[i], kept[i], i)) for i in alone}
+        if not self._contrasts(rollouts) and (self.mode != "best_of_n" or len(rollouts) == 1):
+            jobs |= {("distill", i): Call(self.distill, (task, rollouts[i], kept[i], i)) for i in range(len(rollouts))}
         done |= yield from _together(jobs)
         if self.mode == "best_of_n" and len(rollouts) > 1:
             (selected,) = values([done["select"]])
             best = selected.index
             done |= yield from _together({("distill", best): Call(self.distill, (task, rollouts[best], kept[best]))})
-        said = _joined(values([what for name, what in done.items() if name == "contrast" or name[0] == "distill"]))
-        keep = partial(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
+        if "contrast" in done:
+            (said,) = values([done["contrast"]])
+            polarity = None
+        else:
+            alone = {name[1]: outcome for name, outcome in done.items() if name[0] == "distill"}
+            said, polarity = _joined(alone, rollouts, kept)
+        keep = partial(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note, polarity=polarity)
         yield Do("keeping the lessons", keep)
-        # Last, so that a selector that breaks costs no lesson.
         if not self._selects(rollouts):
-            return Selection(len(rollouts) - 1)
-        (selection,) = values([done["select"]])
+            return self._last(rollouts)
+        (selection,) = values([done["select"]])  # last, so that a selector that breaks costs no lesson
         return selection  # type: ignore[no-any-return]
+
+    def _last(self, rollouts: Rollouts) -> Selection:
+        """The last attempt, or rather the last with an answer, where any gave one, or that was not broken off."""
+        whole = [i for i, rollout in enumerate(rollouts) if rollout.stop_reason not in ("unreadable", "context")]
+        answered = [i for i, rollout in enumerate(rollouts) if rollout.answer is not None]
+        return Selection((answered or whole or [len(rollouts) - 1])[-1])
 
     def _contrasts(self, rollouts: Rollouts) -> bool:
         return len(rollouts) > 1 and self.mode in ("parallel", "sequential")
@@ -120,11 +131,41 @@ def _together(jobs: Mapping[Hashable, Wanted]) -> Routine[dict[Any, Any]]:
     return dict(zip(jobs, outcomes, strict=True))
 
 
-def _joined(found: Sequence[Distilled]) -> Distilled:
-    """What several distillations gave, as one."""
-    if len(found) == 1:
-        return found[0]
-    drafts = dict.fromkeys(draft for each in found for draft in each.drafts)
-    notes = [f"rollout {number}: {each.note}" for number, each in enumerate(found) if each.note]
-    distillers = dict.fromkeys(each.distiller for each in found if each.distiller)
-    return Distilled(tuple(drafts), "; ".join(notes), ", ".join(distillers))
+def _all_judged(outcomes: Sequence[Any]) -> list[Verdict]:
+    """The verdicts. A judge that broke on some rollouts only has said nothing about those: unknown."""
+    if not any(isinstance(outcome, Verdict) for outcome in outcomes):
+        return values(outcomes)
+    broke = [isinstance(outcome, InfrastructureError) for outcome in outcomes]
+    return values(
+        [
+            Verdict(label="unknown", reasons=f"not judged: {outcome}") if lost else outcome
+            for outcome, lost in zip(outcomes, broke, strict=True)
+        ]
+    )
+
+
+def _joined(
+    outcomes: Mapping[int, Any], rollouts: Rollouts, verdicts: Sequence[Verdict]
+) -> tuple[Distilled, Polarity | None]:
+    """What distilling some of the rollouts gave, as one, and its polarity where all lessons have the same.
+
+    A call that broke costs its own lessons only, and the note tells; where all broke, the first raises.
+    """
+    if all(isinstance(outcome, Exception) for outcome in outcomes.values()):
+        values(list(outcomes.values()))
+    found: dict[int, Distilled] = {}
+    for i, outcome in outcomes.items():
+        if isinstance(outcome, InfrastructureError):
+            found[i] = Distilled(note=f"not distilled: {outcome}")
+        else:
+            (found[i],) = values([outcome])
+    several = len(found) > 1
+    notes = [f"rollout {rollouts[i].rollout_id}: {each.note}" if several else each.note for i, each in found.items()]
+    drafts = dict.fromkeys(draft for each in found.values() for draft in each.drafts)
+    distillers = dict.fromkeys(each.distiller for each in found.values() if each.distiller)
+    polarities: set[Polarity] = {
+        "success" if verdicts[i].label == "success" else "failure" for i, each in found.items() if each.drafts
+    }
+    note = "; ".join(note for note, each in zip(notes, found.values(), strict=True) if each.note)
+    said = Distilled(tuple(drafts), note, ", ".join(distillers))
+    return said, polarities.pop() if len(polarities) == 1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,15 +13,19 @@ import pydantic
 from rb_dspy.backbones import Ledger, lm_of, session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
-from rb_dspy.errors import ConfigError
+from rb_dspy.errors import ConfigError, RBError
 from rb_dspy.matts.lessons import Lessons
-from rb_dspy.matts.rollouts import OneRefined, Rollouts, SideBySide
+from rb_dspy.matts.rollouts import Ended, OneRefined, Rollouts, SideBySide
 from rb_dspy.program import ReasoningBank, admitted, note
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Task, Verdict
 from rb_dspy.steps import Contrast, Memory, Refine, Select
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.wanted import Call
+
+log = logging.getLogger("rb_dspy")
+
+_OWN = ("contrast", "select", "refine")
 
 
 class MaTTS(dspy.Module):
@@ -34,8 +39,9 @@ class MaTTS(dspy.Module):
     Modes: ``parallel`` (contrast), ``sequential`` (check and correct), and the ablations ``vanilla`` (each rollout
     distilled alone) and ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts is
     appended in every mode. A rollout that breaks costs only itself: of two or more that are left the lessons are drawn
-    together, of one as ``ReasoningBank`` does; with none it raises. Its predictors have the program's names, so a state
-    of ``ReasoningBank`` lacks nothing but ``contrast``, ``select`` and ``refine``.
+    together, of one as ``ReasoningBank`` does; with none it raises. Interrupted, it leaves the rollouts side by side
+    that had ended in the bank (``MemoryBank.pending``). Its predictors have the program's names, so it takes a state of
+    ``ReasoningBank`` too.
 
     Raises like ``ReasoningBank``; ``ConfigError`` where the agent's temperature is 0, so that all rollouts would be
     one.
@@ -76,6 +82,11 @@ class MaTTS(dspy.Module):
         with session(self.backbones) as ledger:
             return await adrive(self._scaled(task, bank, environments or self.environments, run_id, ledger))
 
+    def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
+        """As of any dspy module; a state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
+        own = {name: each.dump_state() for name, each in self.named_parameters() if name.split(".")[0] in _OWN}
+        return super().load_state({**own, **state}, **kwargs)
+
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""
         with session(self.backbones) as ledger:
@@ -87,9 +98,18 @@ class MaTTS(dspy.Module):
     ) -> Routine[dspy.Prediction]:
         self._check_temperature()
         memory = yield Call(self.retrieve, (task, bank))
-        rollouts = yield from self._rollouts().routine(task, memory, environments)
-        keep = partial(bank.ingest, task, rollouts.trajectories, run_id=run_id, shown=memory.items)
-        ingest = yield Do("keeping the rollouts", keep)
+        keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
+        ended: Ended = {}
+        try:
+            rollouts = yield from self._rollouts().routine(task, memory, environments, ended)
+        except GeneratorExit:  # interrupted: what had ended waits in the bank
+            if ended:
+                try:
+                    keep([ended[number] for number in sorted(ended)])
+                except RBError as exc:  # what interrupted it is what the caller is to see
+                    log.warning("task %s: the rollouts that had ended could not be kept: %s", task.id, exc)
+            raise
+        ingest = yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))
         return (yield from self._learned(memory, ingest, rollouts, ledger))
 
     def _learned(self, memory: Memory, ingest: Ingest, rollouts: Rollouts, ledger: Ledger) -> Routine[dspy.Prediction]:
@@ -136,7 +156,7 @@ class MaTTS(dspy.Module):
         """Refuse to take one sample k times."""
         if self.config.k == 1 or self.config.mode == "sequential":
             return
-        fixed = lm_of("agent").kwargs.get("temperature")
+        fixed = (self.act.predict.lm or lm_of("agent")).kwargs.get("temperature")
         if fixed == 0 or (fixed is None and self.act.config.temperature == 0):
             where = "the agent's language model" if fixed == 0 else "ActConfig"
             raise ConfigError(
@@ -148,7 +168,12 @@ class MaTTS(dspy.Module):
 def _config(config: MattsConfig, **given: Any) -> MattsConfig:
     update = {name: value for name, value in given.items() if value is not None}
     try:
-        return MattsConfig.model_validate({**dict(config), **update})
+        made = MattsConfig.model_validate({**dict(config), **update})
     except pydantic.ValidationError as exc:
         first = exc.errors()[0]
         raise ConfigError(f"MaTTS: {first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from None
+    if made.mode == "sequential" and made.adaptive.enabled:
+        raise ConfigError(
+            "MaTTS: adaptive is for rollouts side by side; sequential scaling ends early with refine.until_confirmed"
+        )
+    return made

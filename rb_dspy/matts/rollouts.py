@@ -54,6 +54,10 @@ class Rollouts:
         ) from self.errors[0]
 
 
+Ended = dict[int, Trajectory]
+"""Rollouts by their number, put in as each comes to its end, so that an interrupt does not cost those."""
+
+
 @dataclass(frozen=True)
 class SideBySide:
     """k rollouts that share what was retrieved, each in an environment of its own (paper, section 3.3: parallel).
@@ -68,11 +72,11 @@ class SideBySide:
     adaptive: AdaptiveConfig
     at_once: int | None = None
 
-    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory) -> Routine[Rollouts]:
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
         done = Rollouts()
         while done.launched < self.k and not (done.launched and self._agreed(done)):
             wave = range(done.launched, min(self.k, done.launched + self._wave(done.launched)))
-            jobs = [Sub(partial(self._one, task, memory, environments, number)) for number in wave]
+            jobs = [Sub(partial(self._one, task, memory, environments, number, ended)) for number in wave]
             outcomes = yield Together(jobs, self.at_once)
             for number, outcome in zip(wave, outcomes, strict=True):
                 if isinstance(outcome, Exception):
@@ -86,9 +90,10 @@ class SideBySide:
         return done.survivors(task)
 
     def _one(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, number: int
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, number: int, ended: Ended
     ) -> Routine[tuple[Trajectory, Verdict | None]]:
         trajectory = yield Call(self.act, (task, memory, environments, number))
+        ended[number] = trajectory
         if self.judge is None:
             return trajectory, None
         try:
@@ -113,7 +118,7 @@ class OneRefined:
     refine: Refine
     k: int
 
-    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory) -> Routine[Rollouts]:
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
         done = Rollouts()
         refined: Refined = yield Call(self.refine, (self.act, task, memory, environments, self.k))
         done.trajectories += refined.trajectories
@@ -127,10 +132,14 @@ class OneRefined:
 
 
 def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict | None]) -> bool:
-    """Whether two or more rollouts have one verdict, which is not unknown, and one answer."""
+    """Whether two or more rollouts have one verdict, which is not unknown, and one answer.
+
+    Where no answer is given, failures do not agree: each may have failed in its own way.
+    """
     labels = {"unknown" if verdict is None else verdict.label for verdict in verdicts}
     answers = {answer_key(trajectory) for trajectory in trajectories}
-    return len(trajectories) > 1 and len(labels) == len(answers) == 1 and labels != {"unknown"}
+    telling = labels == {"success"} or (labels == {"failure"} and None not in answers)
+    return len(trajectories) > 1 and len(answers) == 1 and telling
 
 
 def _lose(done: Rollouts, task: Task, number: int, error: Exception) -> None:

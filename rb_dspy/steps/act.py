@@ -10,7 +10,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps.ask import Routine, adrive, drive
-from rb_dspy.steps.episode import Episode, closed, opened
+from rb_dspy.steps.episode import Episode, opened, then_closed
 from rb_dspy.steps.memory import Memory
 
 
@@ -40,7 +40,10 @@ class Act(dspy.Module):
         self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int
     ) -> Routine[Trajectory]:
         environment = yield opened(task, environments, rollout)
-        with closed(environment, task), metered() as ledger:
+        return (yield from then_closed(environment, task, self._played(task, memory, environment, rollout)))
+
+    def _played(self, task: Task, memory: Memory, environment: Environment, rollout: int) -> Routine[Trajectory]:
+        with metered() as ledger:
             episode = self.episode(task, memory, environment, rollout)
             yield from episode.begin()
             yield from episode.play()

@@ -10,9 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import Event
 from typing import Any, Protocol, TypeVar
 
 import dspy
@@ -28,6 +26,7 @@ from dspy.utils.exceptions import (
 )
 
 from rb_dspy.backbones import Meter, adapter_for, lm_of, report
+from rb_dspy.backbones.stop import watch
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
 from rb_dspy.schema import RoleUsage
 from rb_dspy.steps.threads import submit
@@ -149,26 +148,13 @@ Routine = Generator[Wanted, Any, T]
 """The logic of a step: yields what it wants done, returns the step's result."""
 
 
-_stop: ContextVar[Event | None] = ContextVar("rb_dspy_stop", default=None)
-
-
-@contextmanager
-def stopping(stop: Event) -> Iterator[None]:
-    """What is driven inside the block, in this thread, ends before its next step once ``stop`` is set."""
-    token = _stop.set(stop)
-    try:
-        yield
-    finally:
-        _stop.reset(token)
-
-
 def drive(routine: Routine[T]) -> T:
-    """Run a step to its end."""
-    stop = _stop.get()
+    """Run a step to its end; or to its next ``Wanted`` once it has been given up (see ``stop``)."""
+    stopped = watch()
     try:
         wanted = next(routine)
         while True:
-            if stop is not None and stop.is_set():
+            if stopped():
                 raise Stopped("stopped: the work that this belonged to was given up")
             try:
                 result = wanted.run()

@@ -8,13 +8,20 @@ from collections.abc import Sequence
 from rb_dspy.schema import Trajectory, Verdict
 from rb_dspy.steps.view import final_state, view
 
+_HEAD = 30
+"""Tokens of an attempt's head line, and of the words around its final state."""
+
+_LEAST = 40
+"""Fewest tokens of an attempt, however many there are."""
+
 
 def listed(trajectories: Sequence[Trajectory], budget: int, remarks: Sequence[str]) -> str:
     """The transcripts, numbered from 1, in about ``budget`` tokens together; ``remarks``: what is said about each."""
-    share = max(80, budget // max(1, len(trajectories)))
+    share = max(_LEAST, budget // max(1, len(trajectories)) - _HEAD)
+    state = share // 8  # of the last observation, and as much of the answer
     return "\n\n".join(
-        f"=== attempt {number}{f' ({remark})' if remark else ''} ===\n{view(trajectory, share)}\n"
-        f"{final_state(trajectory, share // 4)}"
+        f"=== attempt {number}{f' ({remark})' if remark else ''} ===\n{view(trajectory, share - 2 * state)}\n"
+        f"{final_state(trajectory, state)}"
         for number, (trajectory, remark) in enumerate(zip(trajectories, remarks, strict=True), 1)
     )
 

@@ -15,6 +15,7 @@ from rb_dspy.signatures import ContrastDraft
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed
 from rb_dspy.steps.drafts import Distilled, admissible
+from rb_dspy.steps.fit import fitted
 
 
 class Contrast(dspy.Module):
@@ -52,25 +53,27 @@ class Contrast(dspy.Module):
             )
         labels = verdicts if self.config.labels and verdicts else ()
         remarks = [judged(verdict) for verdict in labels] or [""] * len(trajectories)
-        ask = Ask(
-            role="contraster",
-            predict=self.predict,
-            inputs={
-                "task": task.instruction,
-                "attempts": listed(trajectories, self.config.view_tokens, remarks),
-            },
-            temperature=self.config.temperature,
-            max_tokens=self.config.max_tokens,
-        )
+
+        def ask(view_tokens: int) -> Ask:
+            return Ask(
+                role="contraster",
+                predict=self.predict,
+                inputs={"task": task.instruction, "attempts": listed(trajectories, view_tokens, remarks)},
+                temperature=self.config.temperature,
+                max_tokens=self.config.max_tokens,
+            )
+
+        budget = self.config.view_tokens
         try:
-            said = yield ask
+            said = yield from fitted(ask, budget)
         except UnparseableOutput as exc:
             return Distilled(note=f"not contrasted: {exc}")
         sound, groundless = _grounded(said.memory_items, len(trajectories))
         found = admissible(list(sound), task, self.config.max_items)
         kept = [f"{draft.title!r} from rollouts {_named(sound[draft], trajectories)}" for draft in found.drafts]
-        notes = [f"evidence: {'; '.join(kept)}" if kept else "", groundless, found.note]
-        return replace(found, note="; ".join(filter(None, notes)), distiller=str(ask.lm().model))
+        notes = [f"evidence: {'; '.join(kept)}" if kept else "", groundless, found.note if sound else ""]
+        notes = notes if any(notes) else ["the contraster proposed nothing"]
+        return replace(found, note="; ".join(filter(None, notes)), distiller=str(ask(budget).lm().model))
 
 
 def _grounded(drafts: Sequence[ContrastDraft], rollouts: int) -> tuple[dict[MemoryDraft, list[int]], str]:

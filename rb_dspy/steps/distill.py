@@ -12,6 +12,7 @@ from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.drafts import Distilled, admissible
+from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.view import view
 
 
@@ -40,21 +41,25 @@ class Distill(dspy.Module):
     def _routine(self, task: Task, trajectory: Trajectory, verdict: Verdict, rollout: int) -> Routine[Distilled]:
         if verdict.label == "unknown" and not self.config.distill_unknown:
             return Distilled(note="not distilled: the verdict is unknown")
-        ask = Ask(
-            role="distiller",
-            predict=self.success if verdict.label == "success" else self.failure,
-            inputs={
-                "task": task.instruction,
-                "trajectory": view(trajectory, self.config.view_tokens),
-                "judge_reasons": verdict.reasons,
-            },
-            temperature=self.config.temperature,
-            max_tokens=self.config.max_tokens,
-            rollout=rollout,
-        )
+
+        def ask(view_tokens: int) -> Ask:
+            return Ask(
+                role="distiller",
+                predict=self.success if verdict.label == "success" else self.failure,
+                inputs={
+                    "task": task.instruction,
+                    "trajectory": view(trajectory, view_tokens),
+                    "judge_reasons": verdict.reasons,
+                },
+                temperature=self.config.temperature,
+                max_tokens=self.config.max_tokens,
+                rollout=rollout,
+            )
+
+        budget = self.config.view_tokens
         try:
-            said = yield ask
+            said = yield from fitted(ask, budget)
         except UnparseableOutput as exc:
             return Distilled(note=f"not distilled: {exc}")
         found = admissible(said.memory_items, task, self.config.max_items)
-        return replace(found, distiller=str(ask.lm().model))
+        return replace(found, distiller=str(ask(budget).lm().model))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
@@ -21,6 +19,8 @@ from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 
 log = logging.getLogger("rb_dspy")
+
+T = TypeVar("T")
 
 
 class Episode:
@@ -61,6 +61,7 @@ class Episode:
 
     def play(self) -> Routine[None]:
         """Turn by turn until the environment ends, or something else does (``StopReason``)."""
+        before, steps = self._stop, len(self._steps)
         for _ in range(self._config.max_steps):
             valid = yield Do("listing the valid actions", self._environment.valid_actions)
             if valid is not None:
@@ -70,10 +71,11 @@ class Episode:
             except ContextOverflow:
                 if not self._steps:
                     raise  # nothing fits, not even the task: no other step would fare better
-                self._stop = "context"
+                self._stop = "context" if self._steps[steps:] or not steps else before
                 break
             except UnparseableOutput:
-                self._stop = "unreadable"
+                # Work that had ended before, and goes on with nothing that can be read, stands as it was.
+                self._stop = "unreadable" if self._steps[steps:] or not steps else before
                 break
             thought, action = str(said.thought or "").strip(), str(said.action or "").strip()
             observation, done = yield Do("a step of the environment", partial(_step, self._environment, action))
@@ -146,8 +148,7 @@ class _Opening:
             environment: Environment = await self._made(made).arun()
         except asyncio.CancelledError:
             for orphan in made:
-                with closed(orphan, self.task):
-                    pass
+                _Closing(orphan, self.task)()
             raise
         return environment
 
@@ -159,16 +160,38 @@ class _Opening:
         return Do("making the environment", make)
 
 
-@contextmanager
-def closed(environment: Environment, task: Task) -> Iterator[None]:
-    """Close the environment in the end. Failing at that costs a warning, not the rollout: its work is done."""
+def then_closed(environment: Environment, task: Task, work: Routine[T]) -> Routine[T]:
+    """``work``, and the environment is closed in the end, by whoever runs its steps."""
+    closing = _Closing(environment, task)
+    closed = Do("closing the environment", closing)
     try:
-        yield
-    finally:
         try:
-            environment.close()
+            result = yield from work
+        except Exception:
+            yield closed
+            raise
+        yield closed
+        return result
+    finally:
+        closing()  # given up or interrupted: then nobody ran what was yielded
+
+
+class _Closing:
+    """Closes an environment, once. Failing at that costs a warning, not the rollout: its work is done."""
+
+    def __init__(self, environment: Environment, task: Task) -> None:
+        self._environment = environment
+        self._task = task
+        self._done = False
+
+    def __call__(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        try:
+            self._environment.close()
         except Exception as exc:  # noqa: BLE001 (whatever an environment may raise)
-            log.warning("the environment of task %s did not close: %s: %s", task.id, type(exc).__name__, exc)
+            log.warning("the environment of task %s did not close: %s: %s", self._task.id, type(exc).__name__, exc)
 
 
 def _step(environment: Environment, action: str) -> tuple[str, bool]:

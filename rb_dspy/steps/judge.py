@@ -14,6 +14,7 @@ from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Ask, Do, Routine, adrive, drive, translated
 from rb_dspy.steps.events import Judged, emit
+from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.view import final_state, view
 
 _WHAT = "the judge"
@@ -40,23 +41,26 @@ class Judge(dspy.Module):
 
     def _routine(self, task: Task, trajectory: Trajectory) -> Routine[Verdict]:
         try:
-            said = yield Ask(
-                role="judge",
-                predict=self.predict,
-                inputs={
-                    "task": task.instruction,
-                    "trajectory": view(trajectory, self.config.view_tokens),
-                    "final_state": final_state(trajectory),
-                },
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-            )
+            said = yield from fitted(partial(self._ask, task, trajectory), self.config.view_tokens)
         except UnparseableOutput as exc:
             verdict = Verdict(label="unknown", reasons=str(exc))
         else:
             verdict = Verdict(label=said.label, reasons=said.reasons)
         emit(Judged(task, trajectory, verdict))
         return verdict
+
+    def _ask(self, task: Task, trajectory: Trajectory, view_tokens: int) -> Ask:
+        return Ask(
+            role="judge",
+            predict=self.predict,
+            inputs={
+                "task": task.instruction,
+                "trajectory": view(trajectory, view_tokens),
+                "final_state": final_state(trajectory, min(400, view_tokens)),
+            },
+            temperature=self.config.temperature,
+            max_tokens=self.config.max_tokens,
+        )
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
-from rb_dspy.steps.episode import closed, opened
+from rb_dspy.steps.episode import Episode, opened, then_closed
 from rb_dspy.steps.events import Checked, RolloutLost, emit
+from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.view import final_state, view
 
@@ -80,8 +81,12 @@ class Refine(dspy.Module):
         """One environment, and as many passes over what is done in it as it allows; whether a fresh one is wanted."""
         number = work.number = len(work.attempts)
         environment = yield opened(task, environments, number)
-        with closed(environment, task), metered() as ledger:
-            episode = act.episode(task, memory, environment, number)
+        episode = act.episode(task, memory, environment, number)
+        return (yield from then_closed(environment, task, self._passes(task, episode, work)))
+
+    def _passes(self, task: Task, episode: Episode, work: _Work) -> Routine[bool]:
+        number = work.number
+        with metered() as ledger:
             yield from episode.begin(_told(work.findings))
             yield from episode.play()
             checks: tuple[Check, ...] = ()
@@ -107,24 +112,26 @@ class Refine(dspy.Module):
 
     def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Routine[Check]:
         """A look back; ``findings`` are those of earlier ones, of earlier attempts too."""
-        inputs = {
-            "task": task.instruction,
-            "trajectory": view(trajectory, self.config.view_tokens),
-            "final_state": final_state(trajectory),
-        }
-        if findings:
-            inputs["earlier_checks"] = "\n".join(f"{number}. {found}" for number, found in enumerate(findings, 1))
-        ask = Ask(
-            role="agent",
-            predict=self.again if findings else self.first,
-            inputs=inputs,
-            temperature=self.config.temperature,
-            max_tokens=self.config.max_tokens,
-            rollout=len(findings),
-        )
+        earlier = "\n".join(f"{number}. {found}" for number, found in enumerate(findings, 1))
+
+        def ask(view_tokens: int) -> Ask:
+            return Ask(
+                role="agent",
+                predict=self.again if findings else self.first,
+                inputs={
+                    "task": task.instruction,
+                    "trajectory": view(trajectory, view_tokens),
+                    "final_state": final_state(trajectory, min(400, view_tokens)),
+                    **({"earlier_checks": earlier} if findings else {}),
+                },
+                temperature=self.config.temperature,
+                max_tokens=self.config.max_tokens,
+                rollout=len(findings),
+            )
+
         after = len(trajectory.steps)
         try:
-            said = yield ask
+            said = yield from fitted(ask, self.config.view_tokens)
         except UnparseableOutput as exc:
             return Check(after=after, findings=f"not checked: {exc}", decision="confirm")
         return Check(after=after, findings=said.findings, decision=said.decision)

@@ -6,17 +6,20 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import dspy
 
 from rb_dspy import signatures
 from rb_dspy.config import SelectConfig
-from rb_dspy.errors import InputError, UnparseableOutput
+from rb_dspy.errors import InfrastructureError, InputError, UnparseableOutput
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed, same_answers
 from rb_dspy.steps.events import Selected, emit
-from rb_dspy.steps.wanted import Together
+from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.wanted import Sub, Together
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class Select(dspy.Module):
 
     Language models favour places in a list, so the order is drawn anew for each task, from its id and the seed;
     ``orders`` above one asks again with the list turned by a place and counts votes, which cancels a fixed preference
-    where there are as many orders as rollouts. Among equal votes, and where no answer can be read or names a rollout,
-    the rollout counts whose answer most rollouts gave, then the one that stood first in the shuffled order.
+    where there are as many orders as rollouts. A call that breaks, cannot be read, or names no rollout costs its vote,
+    and the note tells. Among equal votes, and where there is none, the rollout counts whose answer most rollouts gave,
+    then the one that stood first in the shuffled order.
     """
 
     def __init__(self, config: SelectConfig | None = None) -> None:
@@ -71,13 +75,12 @@ class Select(dspy.Module):
         agreeing = same_answers(trajectories)
         remarks = [self._remark(place, agreeing, verdicts) for place in range(count)]
         orders = _orders(task, count, config)
-        asks = [self._ask(task, [trajectories[i] for i in order], [remarks[i] for i in order]) for order in orders]
-        outcomes = yield Together(asks)
+        outcomes = yield Together([Sub(partial(self._asked, task, trajectories, remarks, order)) for order in orders])
         votes: Counter[int] = Counter()
         analyses: dict[int, str] = {}
         unread: list[str] = []
         for order, outcome in zip(orders, outcomes, strict=True):
-            if isinstance(outcome, UnparseableOutput):
+            if isinstance(outcome, UnparseableOutput | InfrastructureError):
                 unread.append(str(outcome))
             elif isinstance(outcome, Exception):
                 raise outcome
@@ -94,17 +97,22 @@ class Select(dspy.Module):
         emit(Selected(task, trajectories[best].rollout_id, selection.analysis or selection.note))
         return selection
 
-    def _ask(self, task: Task, trajectories: Sequence[Trajectory], remarks: Sequence[str]) -> Ask:
-        return Ask(
-            role="selector",
-            predict=self.predict,
-            inputs={
-                "task": task.instruction,
-                "candidates": listed(trajectories, self.config.view_tokens, remarks),
-            },
-            temperature=self.config.temperature,
-            max_tokens=self.config.max_tokens,
-        )
+    def _asked(
+        self, task: Task, trajectories: Sequence[Trajectory], remarks: Sequence[str], order: Sequence[int]
+    ) -> Routine[Any]:
+        """What the selector says about the rollouts in this order."""
+
+        def ask(view_tokens: int) -> Ask:
+            candidates = listed([trajectories[i] for i in order], view_tokens, [remarks[i] for i in order])
+            return Ask(
+                role="selector",
+                predict=self.predict,
+                inputs={"task": task.instruction, "candidates": candidates},
+                temperature=self.config.temperature,
+                max_tokens=self.config.max_tokens,
+            )
+
+        return (yield from fitted(ask, self.config.view_tokens))
 
     def _remark(self, place: int, agreeing: Sequence[int], verdicts: Sequence[Verdict] | None) -> str:
         said = [judged(verdicts[place])] if self.config.verdicts and verdicts else []

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import copy_context
-from functools import cache
 from typing import TypeVar
+
+from rb_dspy.backbones.worker import Worker
 
 T = TypeVar("T")
 
-_MOST = 1_000_000
-"""In effect no limit: there is always a thread for another job, so that a job may wait for jobs of its own."""
+_idle: list[Worker] = []
 
 
 def submit(function: Callable[..., T], *args: object) -> Future[T]:
-    """Call ``function`` in a thread, in a copy of the caller's context."""
-    return kept().submit(copy_context().run, function, *args)
+    """Call ``function`` in a thread, at once, in a copy of the caller's context.
+
+    There is always a thread for another job, so that a job may wait for jobs of its own. None is waited for when the
+    program ends: see ``worker``.
+    """
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = Worker("rb-dspy")
+    future = worker.submit(copy_context().run, function, *args)
+    future.add_done_callback(lambda _: _idle.append(worker))
+    return future
 
 
-@cache
-def kept() -> ThreadPoolExecutor:
-    """The threads of this process; they end with it."""
-    return ThreadPoolExecutor(_MOST, thread_name_prefix="rb-dspy")
-
-
-os.register_at_fork(after_in_child=kept.cache_clear)
+os.register_at_fork(after_in_child=_idle.clear)  # the threads stay with the parent

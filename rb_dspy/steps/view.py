@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rb_dspy.protocols import TokenCounter
 from rb_dspy.schema import Check, Step, Trajectory
 
@@ -18,7 +20,7 @@ def view(trajectory: Trajectory, budget: int, count: TokenCounter = estimate_tok
     of the episode are left out, since its start shows the plan and its end shows what decided it. Every cut is marked.
     Deterministic.
     """
-    whole = _lines(trajectory)
+    whole = [defused(block) for block in _lines(trajectory)]
     if count("\n".join(whole)) <= budget:
         return "\n".join(whole)
     per_text = max(80, int(budget * 3.5 / 8))
@@ -58,7 +60,12 @@ def final_state(trajectory: Trajectory, max_tokens: int = 400) -> str:
         lines.append("the rollout was stopped because the agent's answer could not be read")
     elif trajectory.stop_reason == "context":
         lines.append("the rollout was stopped because its transcript had become too long")
-    return "\n".join(lines)
+    return defused("\n".join(lines))
+
+
+def defused(text: str) -> str:
+    """``text`` in which nothing passes for a field of dspy's chat format, nor for the head of another attempt."""
+    return re.sub(r"(?m)^===", "= = =", text.replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]"))
 
 
 def _lines(trajectory: Trajectory) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.steps.ask import Routine, Stopped, Wanted, adrive, drive, stopping
+from rb_dspy.backbones.stop import stopped, stopping
+from rb_dspy.steps.ask import Routine, Stopped, Wanted, adrive, drive
 from rb_dspy.steps.threads import submit
 
 Outcome = object
@@ -55,7 +56,8 @@ class Together:
     order, so that it does not depend on who was faster. (``dspy.Parallel`` loses usage and spans, and repeats
     stragglers.)
 
-    What is no ``Exception``, such as Ctrl-C, is raised at once; then jobs under way end before their next step.
+    What is no ``Exception``, such as Ctrl-C, is raised at once; then jobs under way end before their next step, and a
+    local model at its next token.
     """
 
     jobs: Sequence[Wanted]
@@ -107,7 +109,7 @@ def values(outcomes: Sequence[Outcome]) -> list[Any]:
 
 def _job(job: Wanted, trace: list[Any] | None, stop: Event, turn: Semaphore) -> Outcome:
     with turn, stopping(stop), _tracing(trace):
-        if stop.is_set():
+        if stopped():
             return Stopped("stopped before it began")
         try:
             return _outcome(job)

@@ -2,9 +2,10 @@
 
 Locks open with their serial number backwards, which no task says. The pupil, who plays all roles of a program, types
 serial numbers as they are, and as judge believes whoever sounds sure. It does better where its instructions tell it
-to (``BACKWARDS``, ``EVIDENCE``), where its prompt holds a demonstration of it, and now and then by luck, which hangs on
-the task and on the rollout. The teacher, who plays the LM that proposes prompts, proposes the sentence where what it is
-shown gives it away: feedback on failures, runs that went well beside runs that did not, or demonstrations.
+to (``BACKWARDS``, ``EVIDENCE``), where a lesson does, where its prompt holds a demonstration of it, and now and then by
+luck, which hangs on the task and on the rollout; and it writes such a lesson where its instructions tell it to
+(``TEACH``). The teacher, who plays the LM that proposes prompts, proposes the sentence where what it is shown gives it
+away: feedback on failures, runs that went well beside runs that did not, or demonstrations.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from rb_dspy.testing.lm import Prompt, Reply
 
 BACKWARDS = "Type the digits of the serial number backwards."
 EVIDENCE = "Trust what the lock did, not what the agent says of it."
+TEACH = "Say in every lesson in which order the digits are typed."
+
+_TAUGHT = "Serial numbers are typed backwards."
 
 _STAYED_SHUT = "It stays shut"
 _PLACES = (
@@ -67,7 +71,8 @@ def pupil(prompt: Prompt) -> Reply:
     """Plays the roles of a program."""
     if "action" in prompt.wants:
         serial = _serial(prompt["task"])
-        good = BACKWARDS in prompt.system or _lucky(prompt, serial) or any(map(_good_act, _demos(prompt)))
+        told = BACKWARDS in prompt.system or ("memory" in prompt and _TAUGHT in prompt["memory"])
+        good = told or _lucky(prompt, serial) or any(map(_good_act, _demos(prompt)))
         thought = "Backwards it is." if good else "I am sure that it is the number on the lock."
         return {"thought": thought, "action": serial[::-1] if good else serial}
     if "label" in prompt.wants:
@@ -87,7 +92,7 @@ def pupil(prompt: Prompt) -> Reply:
     lesson: dict[str, Any] = {
         "title": "Look before you type",
         "description": "Where a lock wants a number.",
-        "content": "Look at the whole lock before you type anything.",
+        "content": _TAUGHT if TEACH in prompt.system else "Look at the whole lock before you type anything.",
     }
     if "attempts" in prompt:
         lesson["evidence"] = [1]
@@ -100,7 +105,7 @@ def teacher(prompt: Prompt) -> Reply:
         now = prompt["current_instruction"]
         shown = prompt["examples_with_feedback"]
         gave_away = _STAYED_SHUT in shown and any(
-            word in shown for word in ("Failed", "Wrong", "misjudged", "Misjudged")
+            word in shown for word in ("Failed", "Wrong", "misjudged", "Misjudged", "Did not help")
         )
         return {"new_instruction": _better(now) if gave_away else f"{now}\n\nBe brief."}
     if "proposed_instruction" in prompt.wants:
@@ -124,6 +129,8 @@ def _better(instruction: str) -> str:
         return f"{instruction}\n\n{BACKWARDS}"
     if "Decide whether this rollout" in instruction:
         return f"{instruction}\n\n{EVIDENCE}"
+    if "memory items. Each must teach" in " ".join(instruction.split()):
+        return f"{instruction}\n\n{TEACH}"
     return f"{instruction}\n\nBe brief."
 
 

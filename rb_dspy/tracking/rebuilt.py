@@ -10,6 +10,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+import pydantic
+
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import BackboneConfig, MattsConfig, ProgramConfig, Role
 from rb_dspy.environments import make_environment
@@ -58,17 +60,34 @@ def rebuilt(settings: Mapping[str, Any]) -> ReasoningBank | MaTTS:
 
 
 def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
-    """What is kept of backbones: of each role the model's name and how it samples; or the name of what makes them."""
+    """What is kept of backbones: of each role the model's name and how it samples; or the name of what makes them.
+
+    How an LM samples is its ``temperature`` and its ``max_tokens``. Raises ``InputError`` for such as no backbone has.
+    """
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Backbones):
-        return {role: {"model": str(lm.model)} for role, lm in given.roles().items()}
+        return {role: _sampling(lm) for role, lm in given.roles().items()}
     hidden = {"api_base", "api_key_env"}
     found: dict[str, Any] = {}
     for role, config in given.items():
         config = BackboneConfig(model=config) if isinstance(config, str) else config
         found[role] = config.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
     return found
+
+
+def _sampling(lm: Any) -> dict[str, Any]:
+    """An LM as the configuration of a backbone. Nothing else of it is looked at: it may be a key."""
+    tokens = lm.kwargs.get("max_tokens", lm.kwargs.get("max_completion_tokens"))  # the latter: a reasoning model's
+    found = {"model": str(lm.model), "temperature": lm.kwargs.get("temperature"), "max_tokens": tokens}
+    try:
+        return BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True)
+    except pydantic.ValidationError as exc:
+        first = exc.errors()[0]
+        raise InputError(
+            f"{lm.model}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}; change it, or say which backbones"
+            " the model has when it is loaded, as backbones='package.module:attribute'"
+        ) from None
 
 
 def made_backbones(given: BackbonesLike | None) -> Backbones:

@@ -13,7 +13,7 @@ from typing import Any
 from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.result import Compiled
-from rb_dspy.compile.state import digest, prompts_of, save_program, signature_hash
+from rb_dspy.compile.state import Prompts, digest, prompts_of, save_program, set_prompts, signature_hash
 from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -26,7 +26,7 @@ from rb_dspy.tracking.where import Place, load_mlflow, quiet
 CHAMPION = "champion"
 """The alias of the version that is to be used, and of its prompts."""
 _IMPROVED, _HELD_OUT, _MEAN, _DATA = "rb.improved", "rb.held_out", "rb.held_out.mean", "rb.held_out.data"
-_MEASURE, _BEFORE, _AFTER = "rb.measure", "rb.prompts.before", "rb.prompts.after"
+_MEASURE, _BEFORE, _AFTER, _SAME = "rb.measure", "rb.prompts.before", "rb.prompts.after", "rb.prompts.same"
 _PROMPT = "rb.prompt."
 FORCED = "rb.forced"
 """The tag of a version that was made champion although held-out tasks do not say that it is better."""
@@ -45,6 +45,7 @@ def register(
     environments: str | None = None,
 ) -> int:
     """A new version of the registered model ``name``; its number. See ``Tracker.register``."""
+    _check_prompts(compiled, program)
     settings = settings_of(program, environments)
     settings["backbones"] = saved_backbones(backbones if backbones is not None else program.backbones)
     settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
@@ -56,7 +57,8 @@ def register(
         texts = {predictor: prompt["instructions"] for predictor, prompt in prompts_of(program).items()}
         prompts = register_prompts(place, name, texts, note=_summary(compiled), run_id=run_id)
         tags = {f"{_PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
-        tags |= {"rb.signatures": signature_hash(program), **_said_of(compiled)}
+        tags |= {"rb.signatures": signature_hash(program), _AFTER: _named(program, prompts_of(program))}
+        tags |= _said_of(compiled, program)
         with suppress(load_mlflow().MlflowException):  # it is there
             place.client.create_registered_model(name)
         made = place.client.create_model_version(
@@ -127,6 +129,23 @@ def _logged(
     return str(logged.model_id)
 
 
+def _check_prompts(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> None:
+    """The report must be of this program: else it would say of other prompts that they are better."""
+    if compiled is not None and _named(program, prompts_of(program)) != _named(program, compiled.prompts_after):
+        raise InputError(
+            "the program's prompts are not those that the result of the compile is about; give it them with"
+            " compiled.apply(program), or register it as one that was not compiled, with None"
+        )
+
+
+def _named(program: ReasoningBank | MaTTS, prompts: Prompts) -> str:
+    """A name for prompts, as ``program`` has them: demonstrations that were saved and loaded may differ in type."""
+    copy = program.deepcopy()
+    set_prompts(copy, prompts)
+    here = prompts_of(copy)
+    return digest({name: here.get(name, each) for name, each in prompts.items()})
+
+
 def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
     if bank is None:
         return
@@ -139,19 +158,21 @@ def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
         )
 
 
-def _said_of(compiled: Compiled | None) -> dict[str, str]:
-    """What held-out tasks say, as tags of the version."""
+def _said_of(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> dict[str, str]:
+    """What held-out tasks say, as tags of the version; and of what, since one step's score says nothing of the rest."""
     if compiled is None:
         return {_IMPROVED: "false"}
     held_out = compiled.scores.held_out
+    changed = compiled.prompts_after if compiled.stage == "all" else compiled.changed
+    same = {name: prompts for name, prompts in compiled.prompts_before.items() if name not in changed}
     return {
         _IMPROVED: "true" if compiled.improved else "false",
         _HELD_OUT: str(held_out),
         _MEAN: repr(held_out.after.mean),
         _DATA: compiled.hashes.held_out,
         _MEASURE: compiled.measure,
-        _BEFORE: digest(compiled.prompts_before),
-        _AFTER: digest(compiled.prompts_after),
+        _BEFORE: _named(program, compiled.prompts_before),
+        _SAME: _named(program, same),
     }
 
 
@@ -173,11 +194,12 @@ def _champion(place: Place, name: str) -> Mapping[str, str]:
 def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
     """Whether an improved version takes the champion's place by itself.
 
-    It does where there is no champion, where it did no worse by the same measure on the same held-out tasks, and, on
-    others, where it was compiled from the champion's prompts. Else nobody knows which is better: a better judge, say,
-    may come with the agent's prompt of before.
+    It does where there is no champion. Where both were measured in the same way on the same held-out tasks, and have
+    the same prompts in the steps that were not measured, it must have done no worse. Else it must have been compiled
+    from the champion's prompts, or nobody knows which is better: a better judge, say, may come with the agent's prompt
+    of before.
     """
-    if all(tags[name] == champion.get(name) for name in (_MEASURE, _DATA)):
+    if all(tags[name] == champion.get(name) for name in (_MEASURE, _DATA, _SAME)):
         return float(tags[_MEAN]) >= float(champion[_MEAN])
     return not champion or tags[_BEFORE] == champion.get(_AFTER)
 

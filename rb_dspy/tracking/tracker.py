@@ -92,15 +92,22 @@ class Tracker:
 
     @contextmanager
     def compile_run(
-        self, name: str, program: Program, streams: Streams, *, params: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        program: Program,
+        streams: Streams,
+        *,
+        reflection: Any = None,
+        params: Mapping[str, Any] | None = None,
     ) -> Iterator[CompileRun | NoRun]:
         """A compile of ``program``: give its ``on_progress`` to ``compile_program``, and the result to
         ``log_compiled``.
 
-        ``name`` says for what: the run is called ``compile NAME``, and a predictor's prompt ``NAME.PREDICTOR``. Calls
-        of candidates are not traced: there are thousands.
+        ``name`` says for what: the run is called ``compile NAME``, and a predictor's prompt ``NAME.PREDICTOR``.
+        ``reflection``: who proposes prompts, if not the program's own, so that errors that quote its key or address can
+        be kept without them. Calls of candidates are not traced: there are thousands.
         """
-        with self._run(f"compile {name}", "compile", program, params) as run:
+        with self._run(f"compile {name}", "compile", program, params, reflection) as run:
             if run is None:
                 yield NoRun()
                 return
@@ -147,9 +154,12 @@ class Tracker:
         how keys and addresses get there; they are never kept. ``embedder`` names the bank's; ``environments``, likewise
         by place, the program's where they are not the installed ones.
 
-        The version becomes ``champion`` where ``compiled`` says that held-out tasks show it to be better, unless the
-        champion did better on the same tasks. ``compiled`` is None for a program that was not compiled. Raises
-        ``InputError`` for a program that could not be made again from the model, ``ConfigError`` where tracking is off.
+        ``compiled`` is None for a program that was not compiled; else it must be what ``program`` has its prompts from.
+        The version becomes ``champion`` where ``compiled`` says that held-out tasks show it to be better. It takes the
+        place of another champion only where it was compiled from that one's prompts, or where both were measured in
+        the same way on the same tasks; on the same tasks it must have done no worse. Raises ``InputError`` for a
+        program that has other prompts than ``compiled``, or that could not be made again from the model,
+        ``ConfigError`` where tracking is off.
         """
         from rb_dspy.tracking.registry import register
 
@@ -164,15 +174,15 @@ class Tracker:
             environments=environments,
         )
 
-    def promote(self, name: str, version: int) -> None:
+    def promote(self, name: str, version: int, *, force: bool = False) -> None:
         """Make a version, and its prompts, ``champion``.
 
         Raises ``InputError`` where held-out tasks do not say that it is better: the interval of the difference must be
-        above 0.
+        above 0. With ``force`` it becomes champion all the same, and the version keeps a note of it.
         """
         from rb_dspy.tracking.registry import promote
 
-        promote(self._there(), name, version)
+        promote(self._there(), name, version, force=force)
 
     def load(self, name_or_uri: str, backbones: BackbonesLike | None = None) -> Any:
         """A registered program as an MLflow pyfunc: the champion of a name, or what a URI such as ``models:/NAME/2``
@@ -193,7 +203,12 @@ class Tracker:
 
     @contextmanager
     def _run(
-        self, name: str, kind: Kind, program: Program | None, params: Mapping[str, Any] | None
+        self,
+        name: str,
+        kind: Kind,
+        program: Program | None,
+        params: Mapping[str, Any] | None,
+        reflection: Any = None,
     ) -> Iterator[Run | None]:
         """A run that is described as far as all runs are; None where tracking is off."""
         if self._place is None:
@@ -204,7 +219,7 @@ class Tracker:
 
         guard = Guard()
         with limited():
-            hidden = Hidden(lms(program)) if program is not None else None
+            hidden = Hidden([*(lms(program) if program is not None else ()), reflection])
             run = Run.begun(self._place, guard, name, kind, hidden=hidden)
             with run.ending():
                 if program is not None:

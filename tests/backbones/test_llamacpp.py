@@ -17,10 +17,11 @@ from typing import Any
 import dspy
 import pytest
 from dspy import lm15
-from dspy.utils.exceptions import ContextWindowExceededError, LMConfigurationError
+from dspy.utils.exceptions import ContextWindowExceededError, LMConfigurationError, LMError
 
 from rb_dspy.backbones import models
 from rb_dspy.backbones.llamacpp import AsyncLlamaEngine, LlamaEngine, LocalLM, local_lm, seed_of
+from rb_dspy.backbones.stop import stopping
 from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import ConfigError, InputError, MissingDependency, ModelFileError
 
@@ -28,6 +29,10 @@ pytestmark = pytest.mark.model
 
 SMALL = "smollm2-135m"
 PREFIX = "These are the rules of the house. " + " ".join(f"Rule {i}: room {i} holds object {i * 7}." for i in range(24))
+ENDLESS: dict[str, Any] = {
+    "max_tokens": 1500,
+    "extensions": {"grammar": 'root ::= ("one two " | "three "){1400}'},
+}
 
 
 def ask(text: str, *, system: str | None = None, **config: Any) -> lm15.Request:
@@ -151,7 +156,7 @@ async def test_the_event_loop_goes_on(engine: LlamaEngine) -> None:
 
 
 async def test_a_cancelled_call_frees_the_model(engine: LlamaEngine) -> None:
-    endless = ask("Count.", max_tokens=1500, extensions={"grammar": 'root ::= ("one two " | "three "){1400}'})
+    endless = ask("Count.", **ENDLESS)
     call = asyncio.create_task(AsyncLlamaEngine(engine).complete(endless))
     await asyncio.sleep(1.0)
     call.cancel()
@@ -160,6 +165,60 @@ async def test_a_cancelled_call_frees_the_model(engine: LlamaEngine) -> None:
     started = time.monotonic()
     await asyncio.to_thread(engine.complete, ask("Hello.", max_tokens=1))
     assert time.monotonic() - started < 5  # the whole answer would take much longer
+
+
+def test_work_that_is_given_up_frees_the_model(engine: LlamaEngine) -> None:
+    """A thread whose calls nobody waits for any more; one answer is begun by then, the others are in line."""
+    stop = threading.Event()
+
+    def call(number: int) -> str | None:
+        with stopping(stop):
+            return engine.complete(ask(f"Count from {number}.", **ENDLESS)).text
+
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(call, number) for number in range(3)]
+        time.sleep(1.0)
+        assert not any(call.done() for call in calls)
+        started = time.monotonic()
+        stop.set()
+        for given_up in calls:
+            with pytest.raises(lm15.LM15Error, match="given up"):
+                given_up.result(10)
+        assert engine.complete(ask("Hello.", max_tokens=1)).text
+        assert time.monotonic() - started < 3  # the whole answers would take much longer
+
+
+def test_what_was_cut_short_is_not_kept_for_an_answer(engine: LlamaEngine) -> None:
+    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=0.0, max_tokens=80))
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+    with stopping(stop), pytest.raises(LMError, match="given up"):
+        lm("Tell a long story.")
+    assert lm("Tell a long story.") == lm("Tell a long story.", cache=False)
+
+
+@pytest.mark.parametrize("words", [3, 1500], ids=["generating", "reading"])
+def test_a_program_may_end_while_the_model_is_busy(small_model: Path, words: int) -> None:
+    program = """
+import sys, time
+from dspy import lm15
+from rb_dspy.backbones.llamacpp import LlamaEngine
+from rb_dspy.steps.threads import submit
+engine = LlamaEngine(sys.argv[1], context=2048, slots=2)
+engine.load()
+config = lm15.Config(max_tokens=400, extensions={"grammar": 'root ::= ("one two " | "three "){390}'})
+for number in range(3):
+    text = f"{number} " + "word " * int(sys.argv[2])
+    request = lm15.Request(model="m", messages=(lm15.Message.user(text),), config=config)
+    submit(engine.complete, request)
+time.sleep(0.7)
+print(time.time())
+sys.exit(7)
+"""
+    run = run_python(program, str(small_model), str(words))
+    ended = time.time()
+    assert (run.returncode, run.stderr) == (7, "")
+    assert ended - float(run.stdout) < 6  # the answers would take much longer
 
 
 def test_streams_and_unloads(engine: LlamaEngine) -> None:

@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patched.chdir(made)
         compiled(ReasoningBank(), gain=0.3, reach=0.1).save("better.json")
         compiled(ReasoningBank(), gain=0.1, reach=0.3).save("unsure.json")
+        compiled(ReasoningBank(), stage="agent").save("agent.json")
         save_program(ReasoningBank(), "plain.json")
         save_program(MaTTS(ReasoningBank()), "scaled.json")
     return made
@@ -82,9 +83,9 @@ def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str]) -> None:
 
     shown = called(capsys, "promote", "desk", "2", "--force")
     assert shown[0] == "desk version 2 is champion"
-    assert "made champion by --force; held-out: 0.600" in " ".join(shown)
+    assert "made champion by force; held-out: 0.600" in " ".join(shown)
     assert champion(capsys, "desk") == 2
-    assert "made champion by --force" in " ".join(called(capsys, "show", "desk"))
+    assert "made champion by force; held-out" in " ".join(called(capsys, "show", "desk"))
     assert "not shown, forced" in called(capsys, "list", "desk")[2]
 
     assert called(capsys, "promote", "desk", "1", "--force") == ["desk version 1 is champion"], "no force was needed"
@@ -93,6 +94,18 @@ def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str]) -> None:
     assert first["forced"] == ""
     shown = called(capsys, "register", "desk", "better.json")
     assert shown[0] == "desk version 4 is champion, in place of version 1"
+
+
+def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    called(capsys, "register", "mixed", "agent.json")
+    shown = called(capsys, "register", "mixed", "better.json")
+    assert shown[0] == (
+        "mixed version 2 is registered, not champion: it is better than what it came from, but not known to be better"
+        " than version 1"
+    )
+    assert champion(capsys, "mixed") == 1
+    assert called(capsys, "promote", "mixed", "2") == ["mixed version 2 is champion"]
+    assert champion(capsys, "mixed") == 2
 
 
 def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:

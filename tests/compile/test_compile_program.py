@@ -145,8 +145,15 @@ def _core(made: Compiled) -> dict[str, Any]:
     return made.model_dump(mode="json", exclude={"seconds", "usage"})
 
 
+def proposals(lm: Any) -> list[Prompt]:
+    """What it was asked, without the first look at whether it answers at all."""
+    return [prompt for prompt in lm.engine.prompts if "Reply with the word" not in prompt.text]
+
+
 def useless(prompt: Prompt) -> Reply:
     """Proposes what changes nothing."""
+    if "new_instruction" not in prompt.wants:
+        return {}
     return {"new_instruction": f"{prompt['current_instruction']}\n\nBe brief."}
 
 
@@ -200,15 +207,36 @@ def test_examples_that_break_are_rated_0_and_counted() -> None:
     assert made.scores.held_out.after.mean == 1.0
 
 
-def test_a_reflection_lm_that_fails_costs_improvement_only() -> None:
+def test_a_reflection_lm_that_fails_costs_improvement_only_and_is_told() -> None:
     def down(prompt: Prompt) -> Reply:
+        if "Reply with the word" in prompt.text:
+            return {}
         raise lm15.ServerError("overloaded")
 
     made = compiled(optimizer="gepa", stage="judge", reflection=scripted_lm(down))
+    assert made.proposals_failed >= 1
+    assert compiled(optimizer="gepa", stage="judge").proposals_failed == 0
     assert made.changed == []
     assert made.diff() == ""
     assert made.scores.held_out.difference.mean == 0
     assert not made.improved
+
+
+@pytest.mark.parametrize(("optimizer", "refused"), [("gepa", True), ("miprov2", True), ("bootstrap", False)])
+def test_a_reflection_lm_that_does_not_answer_is_refused_before_anything_is_spent(
+    optimizer: str, refused: bool
+) -> None:
+    def down(prompt: Prompt) -> Reply:
+        raise lm15.ServerError("overloaded")
+
+    agent = scripted_lm(pupil)
+    given: dict[str, Any] = {"optimizer": optimizer, "stage": "judge", "program": program(agent)}
+    if refused:
+        with pytest.raises(BackboneError, match=r"who proposes prompts .* does not answer: .*overloaded.*nothing was"):
+            compiled(reflection=scripted_lm(down), **given)
+        assert agent.engine.prompts == []
+    else:  # it proposes nothing
+        assert compiled(reflection=scripted_lm(down), **given).metric_calls
 
 
 def test_no_lm_is_pinned_so_every_role_keeps_its_own() -> None:
@@ -324,7 +352,7 @@ def test_gepa_reflects_only_on_predictors_that_were_called() -> None:
     lm = scripted_lm(useless)
     made = compiled(optimizer="gepa", reflection=lm, budget=64)
     first_line = {predictor.signature.instructions[:40]: name for name, predictor in program().named_predictors()}
-    worked_on = [first_line[prompt["current_instruction"][:40]] for prompt in lm.engine.prompts]
+    worked_on = [first_line[prompt["current_instruction"][:40]] for prompt in proposals(lm)]
     assert worked_on[:4] == ["act.predict", "judge.predict", "contrast.predict", "select.predict"]
     assert set(worked_on) == set(worked_on[:4])
     assert len(worked_on) >= (made.budget - made.examples["dev"]) // 6  # three runs before a proposal, three after
@@ -333,11 +361,11 @@ def test_gepa_reflects_only_on_predictors_that_were_called() -> None:
 def test_who_proposes_reads_what_happened_and_miprov2_shows_it_no_ground_truth() -> None:
     gepa, simba, mipro = (scripted_lm(teacher) for _ in range(3))
     compiled(optimizer="gepa", stage="judge", reflection=gepa)
-    assert any("Wrong. " in prompt["examples_with_feedback"] for prompt in gepa.engine.prompts)
+    assert any("Wrong. " in prompt["examples_with_feedback"] for prompt in proposals(gepa))
     compiled(optimizer="simba", stage="judge", reflection=simba, budget=150, seed=1)
-    assert any("Wrong. " in prompt["worse_reward_info"] for prompt in simba.engine.prompts)
+    assert any("Wrong. " in prompt["worse_reward_info"] for prompt in proposals(simba))
     compiled(optimizer="miprov2", stage="judge", reflection=mipro)
-    assert mipro.engine.prompts
-    for prompt in mipro.engine.prompts:
+    assert proposals(mipro)
+    for prompt in proposals(mipro):
         assert "observations" not in prompt.wants
         assert "reward" not in "".join(text for _, text in prompt.messages)

@@ -10,6 +10,7 @@ from dspy import lm15
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.compile.matrix import SEED, Cell, matrix, state_for, state_path
+from rb_dspy.compile.scores import Ratings, estimate
 from rb_dspy.compile.state import save_program
 from rb_dspy.errors import InputError
 from rb_dspy.stream import TaskStream
@@ -136,3 +137,14 @@ def test_the_callers_program_keeps_its_prompts_and_backbones(tmp_path: Path) -> 
     matrix(made, {"b": path}, {"x": scripted_lm(pupil)}, few, embedder=HashEmbedder(), orders=3, threads=2)
     assert made.backbones is own
     assert BACKWARDS not in made.act.predict.signature.instructions
+
+
+def test_nobody_knows_what_is_worth_recompiling_where_only_the_seed_program_broke() -> None:
+    solved = estimate(Ratings({"task": [1.0]}))
+    assert not Cell(program="mine", backbone="up", success=solved).recompile
+    assert Cell(program="mine", backbone="up", error="down").recompile
+
+
+def test_a_program_cannot_have_the_name_of_the_one_without_prompts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a program called 'seed'"):
+        matrix(program(), {SEED: tmp_path / "any.json"}, {"up": scripted_lm(pupil)}, HELD_OUT)

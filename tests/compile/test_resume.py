@@ -21,7 +21,7 @@ from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.state import load_program, prompts_of, save_program
 from rb_dspy.errors import InputError
 from rb_dspy.stream import TaskStream
-from rb_dspy.testing import Prompt, Reply, scripted_lm
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.teacher import locks, pupil, teacher
 from tests.compile.school import compiled, program, streams
 
@@ -107,7 +107,7 @@ def test_a_process_that_was_killed_leaves_what_the_next_one_goes_on_with(tmp_pat
     made = run(rest, optimizer="gepa", stage="judge", folder=tmp_path / "here")
     whole = Dies(10**6)
     assert core(made) == core(run(whole, optimizer="gepa", stage="judge"))
-    assert whole.asked - rest.asked == 89 + 20
+    assert whole.asked - rest.asked == 1 + 89 + 20  # the first is the teacher's, who is asked whether it is there
 
 
 def test_the_best_so_far_is_there_to_be_used(tmp_path: Path) -> None:
@@ -136,6 +136,9 @@ def test_the_best_so_far_is_there_to_be_used(tmp_path: Path) -> None:
         ({"program": "other"}, r"other prompts \("),
         ({"program": "k"}, r"other settings \("),
         ({"program": "model"}, r"other models \("),
+        ({"program": "temperature"}, r"with other sampling \([^)]*\); "),
+        ({"program": "environments"}, r"environments \(tests.compile.school.environments there, .*Lock"),
+        ({"embedder": HashEmbedder(salt="b")}, r"embedder \(hash-\d+ there, hash-\d+-b here\)"),
     ],
 )
 def test_a_folder_of_another_compile_is_refused_and_the_difference_named(
@@ -152,6 +155,10 @@ def test_a_folder_of_another_compile_is_refused_and_the_difference_named(
         changed = program(k=3)
     elif other.get("program") == "model":
         changed = program(scripted_lm(pupil, model="scripted/other"))
+    elif other.get("program") == "temperature":
+        changed = program(scripted_lm(pupil, temperature=0.5, max_tokens=99))
+    elif other.get("program") == "environments":
+        changed.environments = Lock.make
     others = streams()
     if "streams" in other:
         object.__setattr__(others, "compile", TaskStream("to-compile", tuple(locks(3, 5))))
@@ -170,14 +177,50 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
         compiled(optimizer="bootstrap", stage="judge", folder=tmp_path / "here")
 
 
-def test_damaged_answers_and_strange_folders_are_refused(tmp_path: Path) -> None:
+def test_a_line_that_is_damaged_costs_its_own_answer_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "judge", "folder": tmp_path / "here"}
     with pytest.raises(KeyboardInterrupt):
         run(Dies(30), **given)
     answers = tmp_path / "here" / "answers.jsonl"
-    answers.write_bytes(b"{}\n" + answers.read_bytes())
-    with pytest.raises(InputError, match=r"answers.jsonl: damaged; remove it"):
-        compiled(**given)
+    lines = answers.read_bytes().splitlines(keepends=True)
+    answers.write_bytes(b"".join([b"{}\n", lines[0][:20] + lines[1], *lines[2:]]))  # torn, and the next one after it
+    rest, whole = Dies(10**6), Dies(10**6)
+    made = run(rest, **given)
+    assert "2 of its lines cannot be read" in caplog.text
+    del given["folder"]
+    assert core(made) == core(run(whole, **given))
+    assert whole.asked - rest.asked == 28
+
+
+def test_answers_that_cannot_be_kept_end_it_and_leave_whole_lines(tmp_path: Path) -> None:
+    """In every phase: also where an optimizer or the scoring takes what is raised for a fault of the program."""
+    given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "all", "budget": 45}
+    expected = run(Dies(10**6), folder=tmp_path / "other", **given)
+    size = (tmp_path / "other" / "answers.jsonl").stat().st_size
+    code = (
+        "import resource, signal, sys\n"
+        "from tests.compile.school import compiled\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))\n"
+        "compiled(optimizer='bootstrap', stage='all', budget=45, folder=sys.argv[1])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    for part in (0.3, 0.6, 0.95):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "here"), str(int(size * part))],
+            cwd=_ROOT, env=environment, check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert ran.returncode == 1
+        assert "answers.jsonl: cannot be written: File too large" in ran.stderr.splitlines()[-1]
+        assert (tmp_path / "here" / "answers.jsonl").read_bytes().endswith(b"\n")
+        assert not (tmp_path / "here" / "compiled.json").exists()
+    assert core(run(Dies(10**6), folder=tmp_path / "here", **given)) == core(expected)
+
+
+def test_strange_folders_are_refused(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "judge", "folder": tmp_path / "here"}
+    with pytest.raises(KeyboardInterrupt):
+        run(Dies(30), **given)
     (tmp_path / "here" / "compile.json").unlink()
     with pytest.raises(InputError, match="nobody knows which"):
         compiled(**given)

@@ -100,3 +100,32 @@ def test_other_tasks_are_refused() -> None:
         compare(ratings(1, 0), ratings(1, 0, 1))
     with pytest.raises(InputError, match="nothing was rated"):
         estimate(Ratings())
+
+
+def test_units_count_with_their_weights_and_few_heavy_ones_make_it_less_sure() -> None:
+    made = ratings(1, 1, 1, 0)
+    assert estimate(made).mean == 0.75
+    same = estimate(made)
+    made.weights = {task: [2.0] for task in made.scores}
+    assert estimate(made) == same
+    made.weights["task/3"] = [6.0]
+    heavy = estimate(made)
+    assert heavy.mean == 0.5
+    assert heavy.high - heavy.low > same.high - same.low
+
+
+def test_what_broke_is_no_improvement() -> None:
+    """Ten tasks broke before and went well after; of the others none changed."""
+    before, after = Ratings(), Ratings()
+    for number in range(20):
+        before.add(f"task/{number}", float(number >= 15), broken=number < 10)
+        after.add(f"task/{number}", float(number < 10 or number >= 15))
+    found = compare(before, after)
+    assert found.difference.low > 0
+    assert (found.broken_before, found.broken_after, found.broken) == (10, 0, 10)
+    assert found.clean is not None
+    assert (found.clean.mean, found.clean.tasks) == (0, 10)
+    assert not found.better
+    before.touched.clear()
+    before.broken = 0
+    assert compare(before, after).better

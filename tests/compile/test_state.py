@@ -21,6 +21,7 @@ from rb_dspy.compile.state import (
     prompts_of,
     save_program,
     set_prompts,
+    set_state,
     signature_hash,
     state_of,
 )
@@ -309,3 +310,30 @@ def test_prompts_may_be_set_for_some_predictors_only() -> None:
     after = prompts_of(made)
     assert [name for name in before if before[name] != after[name]] == ["judge.predict"]
     assert state_of(made)["signatures"] == signature_hash(program())
+
+
+def test_the_limits_of_a_field_count_since_they_stand_in_the_prompt() -> None:
+    def limited(most: int | None) -> dspy.Module:
+        class Grade(dspy.Signature):
+            """Grade it."""
+
+            text: str = dspy.InputField()
+            grade: int = dspy.OutputField(**({} if most is None else {"le": most}))
+
+        return dspy.Predict(Grade)
+
+    ten, thousand = limited(10), limited(1000)
+    assert signature_hash(ten) == signature_hash(limited(10))
+    assert len({signature_hash(each) for each in (ten, thousand, limited(None))}) == 3
+    with pytest.raises(SignatureChanged, match=r"field 'grade' has another constraints \(.*10 -> .*1000\)"):
+        set_state(thousand, state_of(ten))
+
+
+@pytest.mark.parametrize("versions", [None, [], "x", {}, {"dspy": 3}])
+def test_a_state_must_say_which_dspy_saved_it(versions: Any) -> None:
+    with pytest.raises(InputError, match="does not say which dspy saved it"):
+        set_state(program(), {**state_of(program()), "versions": versions})
+    broken = state_of(program())
+    broken["predictors"]["act.predict"]["fields"][0]["name"] = ["task"]
+    with pytest.raises(InputError, match="its predictors cannot be read"):
+        set_state(program(), broken)

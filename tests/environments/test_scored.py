@@ -174,11 +174,13 @@ def test_what_breaks_after_an_episode_was_opened_again_leaves_what_was_reached_b
     assert scored.outcome("t", "0") is None
 
 
-def test_a_reopening_that_breaks_leaves_no_outcome():
-    class Stuck(Again):
-        def reopen(self) -> str | None:
-            raise OSError("the door is stuck")
+class Stuck(Again):
+    def reopen(self) -> str | None:
+        self.said = []
+        raise OSError("the door is stuck")
 
+
+def test_a_reopening_that_breaks_leaves_what_was_reached_before():
     scored = ScoredEnvironments(lambda task, rollout_id: Stuck())
     environment = scored(TASK, "0")
     environment.reset(TASK)
@@ -187,7 +189,34 @@ def test_a_reopening_that_breaks_leaves_no_outcome():
         environment.reopen()
     environment.close()
 
+    assert scored.passes("t", "0") == (Outcome(reward=1.0, success=True),)
+
+
+def test_a_reopening_that_breaks_is_no_outcome_of_what_broke_before():
+    scored = ScoredEnvironments(lambda task, rollout_id: Stuck())
+    environment = scored(TASK, "0")
+    environment.reset(TASK)
+    environment.step("yes")
+    for breaks in (lambda: environment.step("crash"), environment.reopen):
+        with pytest.raises(OSError):
+            breaks()
+    environment.close()
+
     assert scored.passes("t", "0") == (None,)
+
+
+def test_what_broke_has_no_outcome_when_it_is_opened_again_either():
+    scored = ScoredEnvironments(lambda task, rollout_id: Again())
+    environment = scored(TASK, "0")
+    environment.reset(TASK)
+    environment.step("yes")
+    with pytest.raises(OSError, match="wire"):
+        environment.step("crash")
+    assert environment.reopen() == "again"
+    environment.step("yes")
+    environment.close()
+
+    assert scored.passes("t", "0") == (None, None)
 
 
 def test_an_outcome_that_cannot_be_read_is_an_error_and_the_environment_is_closed():

@@ -7,19 +7,23 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
+import pytest
 from dspy import lm15
 
 from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
+from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.testing import Prompt, Reply, ScriptedEngine, scripted_lm
+from rb_dspy.testing.embedder import HashEmbedder
 from rb_dspy.testing.lm import AsyncScriptedEngine
 from tests.worlds import item
 
@@ -97,6 +101,7 @@ class Booth:
 
     def close(self) -> None:
         self.closed += 1
+        self.house.breaks(self.rollout, "close")
 
 
 class Reopening(Booth):
@@ -179,6 +184,20 @@ def asked(run: MaTTS) -> list[Prompt]:
 def counts(run: MaTTS) -> dict[str, int]:
     """Role -> how often it was asked."""
     return dict(Counter(role_of(prompt) for prompt in asked(run)))
+
+
+def wait_with_lessons(bank: MemoryBank, run: MaTTS, task: Task | None = None) -> None:
+    """Leave rollouts in ``bank`` whose lessons are drawn, and could not be appended."""
+
+    def down(self: HashEmbedder, texts: Sequence[str]) -> Any:
+        raise InfrastructureError("no embedder")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HashEmbedder, "embed", down)  # not asked for anything before: an empty bank is not searched
+        with pytest.raises(InfrastructureError, match="no embedder"):
+            run(task=task or booth_task(), bank=bank)
+    (kept,) = bank.pending()
+    assert kept.state.stage == "distilled"
 
 
 async def called(run: MaTTS, asynchronous: bool, **kwargs: Any) -> dspy.Prediction:

@@ -11,14 +11,17 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
+from rb_dspy.environments import ScoredEnvironments
+from rb_dspy.errors import InfrastructureError
+from rb_dspy.schema import Outcome
 from rb_dspy.testing import Prompt, Reply
 from rb_dspy.testing.embedder import HashEmbedder
-from tests.matts.helpers import MODES, House, Script, booth_task, role_of, scaled, slow_lm
+from tests.matts.helpers import MODES, Booth, House, Script, booth_task, role_of, scaled, slow_lm
 
 EXTRAS: list[dict[str, Any]] = [
     {},
     {"contrast": {"labels": True}, "select": {"verdicts": True, "agreement": True, "orders": 3}},
-    {"adaptive": {"enabled": True}, "refine": {"until_confirmed": True}},
+    {"adaptive": {"enabled": True}},  # of sequential scaling: until_confirmed
     {"at_once": 1},
 ]
 
@@ -41,12 +44,14 @@ def _told(done: dspy.Prediction) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("reopens", [False, True], ids=["fresh", "reopened"])
-@pytest.mark.parametrize("extra", EXTRAS, ids=["plain", "all told", "adaptive", "one by one"])
+@pytest.mark.parametrize("extra", EXTRAS, ids=["plain", "all told", "early", "one by one"])
 @pytest.mark.parametrize("mode", MODES)
 async def test_asyncio_gives_what_threads_give(mode: MattsMode, extra: dict[str, Any], reopens: bool) -> None:
     def checker(prompt: Prompt) -> Reply:
         return {"findings": "Say it again.", "decision": "confirm" if "earlier_checks" in prompt else "correct"}
 
+    if mode == "sequential" and "adaptive" in extra:
+        extra = {"refine": {"until_confirmed": True}}
     script = Script({"1": "right", "3": "right"}, roles={"checker": checker})
     told = []
     for asynchronous in (False, True):
@@ -77,10 +82,13 @@ class _Gate(House):
         self.place = place
         self.reached = threading.Event()
         self.opened = threading.Event()
+        self.gave_up = False
+        """Somebody had waited for too long; an error may go unnoticed."""
 
     def hold(self) -> None:
         self.reached.set()
         if not self.opened.wait(5):
+            self.gave_up = True
             raise TimeoutError("nobody let me through")
 
     def breaks(self, rollout: str, where: str) -> None:
@@ -88,7 +96,7 @@ class _Gate(House):
             self.hold()
 
 
-PLACES = pytest.mark.parametrize("place", ["factory", "reset", "step 0", "step 1", "answer"])
+PLACES = pytest.mark.parametrize("place", ["factory", "reset", "step 0", "step 1", "answer", "close"])
 
 
 @PLACES
@@ -101,6 +109,44 @@ async def test_the_event_loop_goes_on_while_an_environment_takes_its_time(
     assert await asyncio.to_thread(house.reached.wait, 5)
     house.opened.set()  # by the event loop, for which the environment waits
     assert (await job).lost == ()
+    assert not house.gave_up
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+async def test_the_event_loop_goes_on_while_what_broke_is_closed(bank: MemoryBank, mode: MattsMode) -> None:
+    class Broken(_Gate):
+        def breaks(self, rollout: str, where: str) -> None:
+            super().breaks(rollout, where)
+            if where == "step 0":
+                raise ValueError("a fuse")
+
+    house = Broken("close")
+    job = asyncio.ensure_future(scaled(house=house, k=3, mode=mode).acall(task=booth_task(), bank=bank))
+    assert await asyncio.to_thread(house.reached.wait, 5)
+    house.opened.set()
+    with pytest.raises(InfrastructureError, match="a fuse"):
+        await job
+    assert house.closed == [1] * len(house.made)
+    assert not house.gave_up
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+async def test_the_event_loop_goes_on_while_a_rollout_is_scored(bank: MemoryBank, mode: MattsMode) -> None:
+    house = _Gate("outcome")
+
+    class Scored(Booth):
+        def outcome(self) -> Outcome:
+            house.hold()
+            return Outcome(reward=0.0, success=False)
+
+    scored = ScoredEnvironments(lambda task, rollout: Scored(house, rollout))
+    run = scaled(k=3, mode=mode)
+    job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank, environments=scored))
+    assert await asyncio.to_thread(house.reached.wait, 5)
+    house.opened.set()
+    await job
+    assert scored.outcome("booth/1", "0") == Outcome(reward=0.0, success=False)
+    assert not house.gave_up
 
 
 @pytest.mark.parametrize("at_once", [None, 1])
@@ -113,6 +159,9 @@ async def test_a_call_that_is_cancelled_closes_what_it_opened(
     run = scaled(house=house, config=MattsConfig(k=3, mode=mode, at_once=at_once))
     job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank))
     assert await asyncio.to_thread(house.reached.wait, 5)
+    every = 3 if mode == "parallel" and not at_once else 1
+    while place == "close" and sum(house.closed) < every:  # else those that have not ended are closed by who cancels
+        await asyncio.sleep(0.005)
     job.cancel()
     await asyncio.sleep(0.01)
     assert not job.done()  # nothing is closed under a step that is under way
@@ -123,6 +172,7 @@ async def test_a_call_that_is_cancelled_closes_what_it_opened(
     assert house.closed == [1] * len(house.made)
     if at_once or mode == "sequential":
         assert len(house.made) == 1
+    assert not house.gave_up
     assert (bank.pending(), bank.experiences()) == ([], [])
 
 

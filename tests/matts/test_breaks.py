@@ -15,18 +15,33 @@ from dspy import lm15
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import ActConfig, MattsConfig, MattsMode, ProgramConfig
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.errors import BackboneError, InfrastructureError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.testing import Prompt, Reply, scripted_lm
-from tests.matts.helpers import Booth, House, Script, booth_of, booth_task, called, counts, role_of, scaled
+from tests.matts.helpers import (
+    Booth,
+    House,
+    Script,
+    booth_of,
+    booth_task,
+    called,
+    counts,
+    role_of,
+    scaled,
+    wait_with_lessons,
+)
 
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
 
 
 def _down(prompt: Prompt) -> Reply:
     raise lm15.ServerError("overloaded")
+
+
+def _locked(prompt: Prompt) -> Reply:
+    raise lm15.AuthError("bad key")
 
 
 def _without(role: str) -> Script:
@@ -47,8 +62,8 @@ def _resumed(bank: MemoryBank, **kwargs: Any) -> tuple[MaTTS, Any]:
 @pytest.mark.parametrize(
     ("mode", "role"),
     [
-        *(("parallel", role) for role in ("judge", "contraster", "selector")),
-        *((mode, role) for mode in ("vanilla", "best_of_n") for role in ("judge", "distiller", "selector")),
+        *(("parallel", role) for role in ("judge", "contraster")),
+        *((mode, role) for mode in ("vanilla", "best_of_n") for role in ("judge", "distiller")),
     ],
 )
 async def test_rollouts_wait_for_who_can_learn_from_them(
@@ -68,16 +83,54 @@ async def test_rollouts_wait_for_who_can_learn_from_them(
     assert ("judge" in counts(run)) == (role == "judge")
 
 
-def test_a_judge_that_breaks_for_one_rollout_costs_no_rollout(bank: MemoryBank) -> None:
-    def judge(prompt: Prompt) -> Reply:
-        return _down(prompt) if booth_of(prompt["trajectory"]) == "2" else Script().usual(prompt)
+def _judge(says: Callable[[Prompt], Reply], *booths: str) -> Script:
+    """A judge that breaks at these booths."""
 
-    with pytest.raises(InfrastructureError, match="overloaded"):
-        scaled(Script(roles={"judge": judge}), k=3)(task=booth_task(), bank=bank)
+    def judge(prompt: Prompt) -> Reply:
+        return says(prompt) if booth_of(prompt["trajectory"]) in booths else Script().usual(prompt)
+
+    def checker(prompt: Prompt) -> Reply:
+        return {"findings": "Again.", "decision": "correct"}
+
+    return Script({"1": "right"}, roles={"judge": judge, "checker": checker})
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"contrast": {"labels": True}},
+        {"select": {"verdicts": True}},
+        {"mode": "vanilla"},
+        {"mode": "best_of_n"},
+        {"mode": "sequential"},
+    ],
+    ids=str,
+)
+async def test_a_judge_that_breaks_for_some_rollouts_leaves_those_unjudged(
+    bank: MemoryBank, config: dict[str, Any], asynchronous: bool
+) -> None:
+    run = scaled(_judge(_down, "0", "2"), config=MattsConfig.model_validate({"k": 3, **config}))
+    done = await called(run, asynchronous, task=booth_task(), bank=bank)
+    assert [verdict.label for verdict in done.verdicts] == ["unknown", "success", "unknown"]
+    unjudged = [done.verdicts[i].reasons for i in (0, 2)]
+    assert all(reasons.startswith("not judged: ") and "overloaded" in reasons for reasons in unjudged)
+    assert (len(done.trajectories), done.lost) == (3, ())
+    assert done.memory_items
+    assert bank.pending() == []
+    assert bank.experiences() == [done.experience]
+    assert done.experience.verdicts == done.verdicts
+
+
+@pytest.mark.parametrize("mode", ["parallel", "vanilla"])
+def test_a_judge_that_cannot_be_used_at_all_is_an_error(bank: MemoryBank, mode: MattsMode) -> None:
+    with pytest.raises(BackboneError, match="bad key"):
+        scaled(_judge(_locked, "2"), k=3, mode=mode)(task=booth_task(), bank=bank)
     (kept,) = bank.pending()
     assert (kept.state.stage, len(kept.state.trajectories)) == ("recorded", 3)
-    run, _ = _resumed(bank, k=3)
-    assert counts(run) == {"judge": 3, "contraster": 1, "selector": 1}
+    run, _ = _resumed(bank, k=3, mode=mode)
+    assert counts(run)["judge"] == 3
 
 
 def test_a_judge_that_breaks_once_is_asked_again_where_rollouts_are_judged_early(bank: MemoryBank) -> None:
@@ -105,22 +158,49 @@ def test_a_contraster_that_breaks_costs_no_verdict(bank: MemoryBank) -> None:
     assert counts(run) == {"contraster": 1, "selector": 1}
 
 
-def test_a_selector_that_breaks_costs_no_lesson(bank: MemoryBank) -> None:
-    with pytest.raises(InfrastructureError, match="selector"):
-        scaled(_without("selector"), k=3)(task=booth_task(), bank=bank)
+@BOTH
+@pytest.mark.parametrize("mode", ["parallel", "vanilla", "best_of_n"])
+async def test_a_selector_that_breaks_leaves_the_choice_to_the_answers(
+    bank: MemoryBank, mode: MattsMode, asynchronous: bool
+) -> None:
+    script = Script({"0": "right", "2": "right"}, roles={"selector": _down})
+    done = await called(scaled(script, k=3, mode=mode), asynchronous, task=booth_task(), bank=bank)
+    assert done.answer == "right"  # as most rollouts say
+    assert "overloaded" in done.selection.note
+    assert done.selection.votes == (0, 0, 0)
+    assert done.memory_items
+    assert bank.pending() == []
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["parallel", "vanilla", "best_of_n"])
+async def test_a_selector_that_cannot_be_used_at_all_is_an_error(
+    bank: MemoryBank, mode: MattsMode, asynchronous: bool
+) -> None:
+    script = Script({"1": "right"}, roles={"selector": _locked})
+    with pytest.raises(BackboneError, match="bad key"):
+        await called(scaled(script, k=3, mode=mode), asynchronous, task=booth_task(), bank=bank)
     (kept,) = bank.pending()
-    assert kept.state.stage == "distilled"
+    assert len(kept.state.trajectories) == 3
+    assert "bad key" in kept.state.error
+    _, done = _resumed(bank, k=3, mode=mode)
+    assert done.answer == "right"
+
+
+def test_lessons_that_could_not_be_appended_are_not_drawn_again(bank: MemoryBank) -> None:
+    wait_with_lessons(bank, scaled(k=3))
+    (kept,) = bank.pending()
     assert [draft.title for draft in kept.drafts or ()] == ["Compare"]
     run, done = _resumed(bank, k=3)
     assert counts(run) == {"selector": 1}
     assert [item.title for item in done.memory_items] == ["Compare"]
 
 
-def test_lessons_are_admitted_when_a_selector_breaks_again(bank: MemoryBank) -> None:
-    for _ in range(2):
-        run = scaled(_without("selector"), k=3)
-        with pytest.raises(InfrastructureError, match="selector"):
-            run.resume(*bank.pending()) if bank.pending() else run(task=booth_task(), bank=bank)
+def test_lessons_are_admitted_though_the_selector_breaks(bank: MemoryBank) -> None:
+    wait_with_lessons(bank, scaled(k=3))
+    run = scaled(Script(roles={"selector": _locked}), k=3)
+    with pytest.raises(BackboneError, match="bad key"):
+        run.resume(*bank.pending())
     assert bank.pending() == []
     assert [item.title for item in bank.items()] == ["Compare"]
 
@@ -157,10 +237,10 @@ async def test_a_prediction_tells_what_this_call_did_where_the_bank_knows_rollou
 
 
 class _Interrupted(Booth):
-    """The first one interrupts; the others have a long way to go."""
+    """The first one that is made interrupts; the others have a long way to go."""
 
     def step(self, action: str) -> tuple[str, bool]:
-        if self.rollout == "0":
+        if self.house.made[0] is self:
             raise KeyboardInterrupt
         time.sleep(0.02)
         return super().step(action)

@@ -130,12 +130,30 @@ def test_a_state_goes_through_json_into_another(tmp_path: Path) -> None:
     assert json.loads(json.dumps(run.dump_state())) == json.loads(json.dumps(other.dump_state()))
 
 
-def test_what_a_reasoning_bank_was_compiled_to_fits_into_matts() -> None:
-    program = ReasoningBank()
-    assert {name for name, _ in program.named_predictors()} < set(NAMES)
-    program.judge.predict.signature = program.judge.predict.signature.with_instructions("Be strict.")
-    state = scaled().dump_state()
-    run = scaled()
-    run.load_state({**state, **program.dump_state()})
-    assert run.judge.predict.signature.instructions == "Be strict."
+def _instruct(program: dspy.Module, words: str) -> None:
+    for name, predictor in program.named_predictors():
+        predictor.signature = predictor.signature.with_instructions(f"{words} {name}.")
+
+
+@pytest.mark.parametrize("through_a_file", [False, True], ids=["state", "file"])
+def test_what_a_reasoning_bank_was_compiled_to_fits_into_matts(tmp_path: Path, through_a_file: bool) -> None:
+    program, run = ReasoningBank(), scaled()
+    theirs = {name for name, _ in program.named_predictors()}
+    assert theirs < set(NAMES)
+    _instruct(program, "Compiled:")
+    _instruct(run, "Mine:")
+    if through_a_file:
+        program.save(tmp_path / "state.json")
+        run.load(tmp_path / "state.json")
+    else:
+        run.load_state(program.dump_state())
+    instructions = {name: predictor.signature.instructions for name, predictor in run.named_predictors()}
+    assert instructions == {name: f"{'Compiled:' if name in theirs else 'Mine:'} {name}." for name in NAMES}
     assert MaTTS(program).judge is program.judge
+
+
+def test_a_state_that_lacks_what_every_program_has_is_refused() -> None:
+    state = ReasoningBank().dump_state()
+    del state["judge.predict"]
+    with pytest.raises(KeyError):
+        scaled().load_state(state)

@@ -19,7 +19,19 @@ from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Select
 from rb_dspy.testing import Prompt, Reply, scripted_lm
-from tests.matts.helpers import MODES, Booth, House, Script, asked, booth_task, called, counts, role_of, scaled
+from tests.matts.helpers import (
+    MODES,
+    Booth,
+    House,
+    Script,
+    asked,
+    booth_task,
+    called,
+    counts,
+    role_of,
+    scaled,
+    wait_with_lessons,
+)
 
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
 
@@ -148,6 +160,22 @@ def test_unknown_never_agrees(bank: MemoryBank) -> None:
     assert (done.launched, done.saved) == (5, 0)
 
 
+@pytest.mark.parametrize(("label", "launched"), [("failure", 5), ("success", 2)])
+def test_without_answers_only_successes_agree(bank: MemoryBank, label: Any, launched: int) -> None:
+    class Mute(Booth):
+        def answer(self) -> None:
+            return None
+
+    run = scaled(config=_adaptive(), judge=lambda task, trajectory: Verdict(label=label))
+    done = run(task=booth_task(), bank=bank, environments=lambda task, rollout: Mute(House(), rollout))
+    assert (done.launched, done.saved) == (launched, 5 - launched)
+
+
+def test_waves_are_not_for_passes_over_one_rollout() -> None:
+    with pytest.raises(ConfigError, match=r"adaptive is for rollouts side by side; .* refine\.until_confirmed"):
+        scaled(config=MattsConfig(mode="sequential", adaptive=AdaptiveConfig(enabled=True)))
+
+
 def test_one_rollout_that_is_left_does_not_agree_with_itself(bank: MemoryBank) -> None:
     house = House(faults={"0": ("reset", ValueError)})
     done = scaled(house=house, config=_adaptive())(task=booth_task(), bank=bank)
@@ -208,6 +236,20 @@ def test_a_model_of_dspys_own_settings_is_looked_at_too(bank: MemoryBank) -> Non
         run(task=booth_task(), bank=bank)
 
 
+@BOTH
+async def test_a_model_that_was_pinned_on_the_agent_is_the_one_that_counts(
+    bank: MemoryBank, asynchronous: bool
+) -> None:
+    lm, house, run = _cold(k=3)
+    run.act.predict.lm = scripted_lm(Script(), temperature=0.0)
+    with pytest.raises(ConfigError, match="language model has temperature 0"):
+        await called(run, asynchronous, task=booth_task(), bank=bank)
+    assert (lm.engine.prompts, run.act.predict.lm.engine.prompts, house.made) == ([], [], [])
+    _, _, other = _cold(k=3, lm={"temperature": 0.0})
+    other.act.predict.lm = scripted_lm(Script(), temperature=0.5)
+    assert (await called(other, asynchronous, task=booth_task(), bank=bank)).launched == 3
+
+
 @pytest.mark.parametrize("bad", [{"k": 0}, {"k": 65}, {"mode": "sideways"}])
 def test_a_bad_setting_is_named(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"MaTTS: {next(iter(bad))} = "):
@@ -243,22 +285,36 @@ async def test_nobody_reads_ground_truth(bank: MemoryBank, mode: MattsMode, asyn
     assert "canary" not in "\n".join(prompt.text for prompt in asked(run))
 
 
+def _watched(kind: type, seen: list[Any]) -> Any:
+    """A step that notes what it is told about the task."""
+
+    def forward(self: Any, task: Task, *args: Any) -> Any:
+        seen.append(task.env_args)
+        return kind.forward(self, task, *args)  # type: ignore[attr-defined]
+
+    return type(f"Watched{kind.__name__}", (kind,), {"forward": forward})()
+
+
+SECRET = booth_task().model_copy(update={"env_args": {"answer": "canary"}})
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_steps_of_somebody_elses_get_no_ground_truth(bank: MemoryBank, mode: MattsMode) -> None:
     seen: list[Any] = []
-
-    def watched(kind: type) -> Any:
-        def forward(self: Any, task: Task, *args: Any) -> Any:
-            seen.append(task.env_args)
-            return kind.forward(self, task, *args)  # type: ignore[attr-defined]
-
-        return type(f"Watched{kind.__name__}", (kind,), {"forward": forward})()
-
     run = scaled(k=2, mode=mode)
-    run.contrast, run.select, run.distill = watched(Contrast), watched(Select), watched(Distill)
-    run(task=booth_task().model_copy(update={"env_args": {"answer": "canary"}}), bank=bank)
+    run.contrast, run.select, run.distill = (_watched(kind, seen) for kind in (Contrast, Select, Distill))
+    run(task=SECRET, bank=bank)
     assert len(seen) == {"parallel": 2, "sequential": 1, "best_of_n": 2, "vanilla": 3}[mode]
     assert seen == [{}] * len(seen)
+
+
+def test_nor_does_a_selector_that_is_asked_when_all_is_appended(bank: MemoryBank) -> None:
+    seen: list[Any] = []
+    wait_with_lessons(bank, scaled(k=2), SECRET)
+    run = scaled(k=2)
+    run.select = _watched(Select, seen)
+    run.resume(*bank.pending())
+    assert seen == [{}]
 
 
 @BOTH
@@ -269,6 +325,5 @@ async def test_a_judge_of_somebody_elses_gets_no_ground_truth(bank: MemoryBank, 
         seen.append(task.env_args)
         return Verdict(label="failure")
 
-    task = booth_task().model_copy(update={"env_args": {"answer": "canary"}})
-    await called(scaled(k=3, judge=judge), asynchronous, task=task, bank=bank)
+    await called(scaled(k=3, judge=judge), asynchronous, task=SECRET, bank=bank)
     assert seen == [{}] * 3

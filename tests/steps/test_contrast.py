@@ -12,6 +12,7 @@ from rb_dspy.config import ContrastConfig
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Check, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled
+from rb_dspy.steps.view import estimate_tokens
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.worlds import attempts, item
 
@@ -118,6 +119,19 @@ def test_a_lesson_that_no_rollout_shows_is_left_out_and_the_note_says_so(evidenc
     assert "'Lesson 1' from rollouts 11" in found.note
 
 
+@pytest.mark.parametrize("evidence", [[], [99], "none"])
+def test_a_contraster_without_evidence_is_not_said_to_have_proposed_nothing(evidence: Any) -> None:
+    found, _ = contrasted([lesson(0, evidence), lesson(1, evidence)])
+    assert found.drafts == ()
+    assert "no rollout is named that shows 'Lesson 0'" in found.note
+    assert "nothing" not in found.note
+
+
+def test_a_contraster_that_proposed_nothing_is_said_to_have() -> None:
+    found, _ = contrasted([])
+    assert (found.drafts, found.note) == ((), "the contraster proposed nothing")
+
+
 def test_what_overlaps_or_quotes_the_task_is_left_out_and_the_note_says_so() -> None:
     quoting = item("Quotes", "There are 12345 rooms.", evidence=[1])
     found, _ = contrasted([lesson(0), {**lesson(1), "title": "LESSON 0"}, quoting])
@@ -155,7 +169,7 @@ def test_many_long_rollouts_share_the_budget_and_each_keeps_its_end() -> None:
     texts = attempts(prompt["attempts"])
     assert len(texts) == 8
     assert all(f"a{n}.39." in text for n, text in enumerate(texts))
-    assert len(prompt["attempts"]) < 4000 * 3.5 * 1.6
+    assert estimate_tokens(prompt["attempts"]) < 4000 * 1.1
 
 
 def test_checks_stand_in_what_it_reads() -> None:

@@ -13,7 +13,7 @@ from dspy import lm15
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import SelectConfig
-from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.schema import Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Select, Selection
 from rb_dspy.testing import Prompt, Reply, scripted_lm
@@ -132,12 +132,38 @@ def test_one_order_that_cannot_be_read_costs_its_vote_only() -> None:
     assert "could not be read" in selection.note
 
 
-def test_a_language_model_that_is_down_is_no_choice() -> None:
+def test_a_language_model_that_is_down_gives_no_vote() -> None:
     def script(prompt: Prompt) -> Reply:
         raise lm15.ServerError("overloaded")
 
-    with pytest.raises(InfrastructureError, match="selector"):
-        chosen(scripted_lm(script), orders=3)
+    selection = chosen(scripted_lm(script), rollouts("abbc"), orders=3)
+    assert selection.index in (1, 2)  # the answer of most
+    assert (selection.votes, selection.analysis) == ((0, 0, 0, 0), "")
+    assert selection.note.startswith("selector (scripted/lm): ")
+    assert selection.note.count("overloaded") == 1
+
+
+def test_one_call_that_breaks_costs_its_vote_only() -> None:
+    def script(prompt: Prompt) -> Reply:
+        place = place_of("c")(prompt)
+        if place == 2:
+            raise lm15.ServerError("overloaded")
+        return {"analysis": "the c", "choice": place}
+
+    selection = chosen(scripted_lm(script), orders=K)
+    assert (selection.index, selection.votes, selection.analysis) == (2, (0, 0, 3, 0), "the c")
+    assert "overloaded" in selection.note
+
+
+def test_a_language_model_that_cannot_be_used_at_all_is_an_error() -> None:
+    def script(prompt: Prompt) -> Reply:
+        place = place_of("c")(prompt)
+        if place == 2:
+            raise lm15.AuthError("bad key")
+        return {"analysis": "the c", "choice": place}
+
+    with pytest.raises(BackboneError, match="bad key"):
+        chosen(scripted_lm(script), orders=K)
 
 
 def test_it_sees_neither_verdicts_nor_votes_unless_told() -> None:

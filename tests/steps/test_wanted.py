@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -138,9 +140,10 @@ def test_an_interrupt_is_raised_at_once_and_ends_the_others_before_their_next_st
     assert len(log) == seen
 
 
-def _busy(log: list[int]) -> Routine[None]:
+def _busy(log: list[int], since: threading.Event) -> Routine[None]:
+    """What is done once ``since`` is set."""
     for number in range(50):  # without ever letting another thread have its turn
-        yield Do("a step", partial(log.append, number))
+        yield Do("a step", partial(log.append, number) if since.is_set() else int)
 
 
 def test_an_interrupt_waits_for_no_thread_that_blocks() -> None:
@@ -152,13 +155,52 @@ def test_an_interrupt_waits_for_no_thread_that_blocks() -> None:
     over.set()
 
 
+@dataclass(frozen=True)
+class _Interrupting:
+    """A job that does this, and is then interrupted."""
+
+    first: Callable[[], Any]
+    over: threading.Event
+
+    def run(self) -> None:
+        self.first()
+        self.over.set()
+        raise KeyboardInterrupt
+
+    async def arun(self) -> None:
+        self.run()
+
+
 @BOTH
 def test_jobs_that_had_not_begun_never_do(asynchronous: bool) -> None:
     log: list[int] = []
-    jobs = [Raw(KeyboardInterrupt(), after=0.05), *[Sub(lambda: _busy(log))] * 3]  # by then all are in line
+    over = threading.Event()
+    interrupting = _Interrupting(partial(time.sleep, 0.05), over)  # by then all are in line
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(outcomes(jobs, asynchronous, most=1))
+        asyncio.run(outcomes([interrupting, *[Sub(lambda: _busy(log, over))] * 3], asynchronous, most=1))
     time.sleep(0.02)
+    assert log == []
+
+
+def test_nor_do_they_where_the_caller_is_slow_to_hear_of_the_interrupt() -> None:
+    log: list[int] = []
+    over, held = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:  # runs in the thread that waits for the jobs
+        held.set()
+        time.sleep(0.2)
+
+    def first() -> None:
+        while not held.wait(0.05):  # a signal that comes just before it waits would not wake it
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, hold)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Together([_Interrupting(first, over), *[Sub(lambda: _busy(log, over))] * 3], 1).run()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert held.is_set()
     assert log == []
 
 

@@ -1,8 +1,9 @@
-"""One MLflow store for each module: making its database takes seconds."""
+"""One MLflow store for each module, copied from one that is made once: making its database takes seconds."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tracking")
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables, to be copied."""
+    file = tmp_path_factory.mktemp("empty") / "store.db"
+    Tracker(TrackingConfig(uri=f"sqlite:///{file}", experiment="none"))
+    return file
+
+
 @pytest.fixture(scope="module")
-def tracker(folder: Path) -> Tracker:
+def tracker(folder: Path, empty_store: Path) -> Tracker:
+    shutil.copy(empty_store, folder / "store.db")
     return Tracker(TrackingConfig(uri=f"sqlite:///{folder / 'store.db'}", experiment="tests"))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 
@@ -23,6 +23,8 @@ from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.worlds import answers, lock
 
 BETTER = "Judge by the last observation alone: a lock that did not open was not opened."
+_STAGES = {"judge": ("judge.predict", "judge accuracy"), "agent": ("act.predict", "tasks solved with given lessons")}
+"""The predictor that is compiled, and what is measured."""
 
 
 def locks(number: int = 6, name: str = "locks") -> TaskStream:
@@ -43,14 +45,22 @@ def capitals(number: int = 3) -> TaskStream:
     )
 
 
-def compiled(program: ReasoningBank | MaTTS, *, gain: float = 0.2, reach: float = 0.1, after: float = 0.7) -> Compiled:
-    """The result of a compile that gave the judge of ``program`` another instruction, which it has now.
+def compiled(
+    program: ReasoningBank | MaTTS,
+    *,
+    stage: Literal["judge", "agent"] = "judge",
+    gain: float = 0.2,
+    reach: float = 0.1,
+    after: float = 0.7,
+) -> Compiled:
+    """The result of a compile that gave the judge of ``program``, or its agent, another instruction, which it has now.
 
     On held-out tasks it gained ``gain``, give or take ``reach``, and reached ``after``.
     """
+    predictor, measure = _STAGES[stage]
     before = prompts_of(program)
     seed = Found(score=after - gain, prompts=before)
-    prompts = {**before, "judge.predict": {**before["judge.predict"], "instructions": BETTER}}
+    prompts = {**before, predictor: {**before[predictor], "instructions": BETTER}}
     set_prompts(program, prompts)
     comparison = Comparison(
         before=Estimate(mean=after - gain, low=after - gain - 0.2, high=after - gain + 0.2, tasks=20),
@@ -61,12 +71,12 @@ def compiled(program: ReasoningBank | MaTTS, *, gain: float = 0.2, reach: float 
         program=program,
         state=state_of(program),
         optimizer="gepa",
-        stage="judge",
+        stage=stage,
         budget=40,
         metric_calls=38,
         seed=7,
         scores=Scores(dev=comparison, held_out=comparison),
-        measure="judge accuracy",
+        measure=measure,
         prompts_before=before,
         prompts_after=prompts,
         usage={

@@ -11,10 +11,11 @@ import pytest
 from rb_dspy import ReasoningBank, TaskStream
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.result import Compiled
+from rb_dspy.errors import BackboneError
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import Streams
 from rb_dspy.tracking import Tracker
-from tests.tracking.made import BETTER, capitals, compiled, questions
+from tests.tracking.made import BETTER, capitals, compiled, questions, secretive
 from tests.worlds import backbones
 
 
@@ -107,3 +108,17 @@ def test_an_evaluation_takes_what_there_is(tracker: Tracker, client: Any) -> Non
     assert found.data.params["orders"] == "3"
     assert len(json.loads(found.data.tags["mlflow.loggedArtifacts"])) == 2
     assert found.inputs.dataset_inputs[0].dataset.digest == capitals(2).digest
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_errors_of_who_proposes_are_kept_without_key_and_address(tracker: Tracker, client: Any, told: bool) -> None:
+    program = ReasoningBank(backbones=backbones(questions))
+    proposer = secretive(9, "canary77").lm("agent")
+    said = "failed to connect to 127.0.0.1:9" + ", with key-canary77" * told
+    with (
+        pytest.raises(BackboneError, match="failed to connect"),
+        tracker.compile_run("down", program, streams(), reflection=proposer if told else None) as run,
+    ):
+        raise BackboneError(said)
+    kept = client.get_run(run.id).data.tags["error"]
+    assert kept == "BackboneError: failed to connect to [hidden]" + ", with [hidden]" * told

@@ -12,7 +12,6 @@ from rb_dspy import Outcome, TaskResult, Verdict
 from rb_dspy.schema import MemoryItem, Provenance, RoleUsage, Trajectory
 from rb_dspy.steps import Memory
 from rb_dspy.tracking import plots
-from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.prices import cost, costs
 from tests.worlds import lock
 
@@ -86,20 +85,3 @@ def test_prices_are_those_of_the_list_and_nobody_elses() -> None:
     assert cost("scripted/lm", 10, 10) is None
     usage = {"agent": RoleUsage(prompt_tokens=1_000_000), "judge": RoleUsage(prompt_tokens=1)}
     assert costs(usage, {"agent": "gpt-4o-mini", "judge": "unheard/of"}) == {"agent": pytest.approx(0.15)}
-
-
-def test_keys_and_addresses_are_taken_out_of_texts() -> None:
-    class LM:
-        kwargs = {  # noqa: RUF012
-            "api_key": "sk-abc",
-            "api_base": "https://user:pw@host.example:81/deep/v1",
-            "max_tokens": 1000,
-            "model": "openai/x",
-            "extra_headers": {"Authorization": "Bearer xyz"},
-            "nothing": None,
-        }
-
-    hidden = Hidden([LM()])
-    assert hidden("sk-abc at host.example:81 with Bearer xyz") == "[hidden] at [hidden] with [hidden]"
-    assert hidden("GET /deep/v1/chat 1000 openai/x") == "GET /[hidden]/chat 1000 openai/x"
-    assert Hidden()("sk-abc") == "sk-abc"

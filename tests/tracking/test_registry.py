@@ -13,10 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import dspy
 import httpx
 import pytest
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Verdict, run_stream
+from rb_dspy.compile.result import Compiled
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
 from rb_dspy.matts import MaTTS
@@ -131,6 +133,51 @@ def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tr
         tracker.promote("contest", 4)
     tracker.promote("contest", 3)
     assert champion(client, "contest") == 3
+
+
+def test_a_better_judge_does_not_take_the_place_of_a_better_agent(tracker: Tracker, client: Any) -> None:
+    """Its scores say nothing of the agent. It does where it was compiled from the champion's prompts."""
+    agent = program()
+    assert tracker.register(compiled(agent, stage="agent"), agent, "mixed", embedder=HASH) == 1
+    judge = program()
+    assert tracker.register(compiled(judge, after=0.9), judge, "mixed", embedder=HASH) == 2
+    assert champion(client, "mixed") == 1, "measured in another way"
+    assert tracker.register(compiled(agent, after=0.6), agent, "mixed", embedder=HASH) == 3
+    assert champion(client, "mixed") == 3
+    judge = program()
+    assert tracker.register(compiled(judge, after=0.9), judge, "mixed", embedder=HASH) == 4
+    assert champion(client, "mixed") == 3, "measured in the same way on the same tasks, but with another agent's prompt"
+    tracker.promote("mixed", 4)
+    assert champion(client, "mixed") == 4
+
+
+def test_by_force_any_version_is_champion_and_says_so(tracker: Tracker, client: Any) -> None:
+    made = program()
+    tracker.register(None, made, "forced", embedder=HASH)
+    tracker.promote("forced", 1, force=True)
+    assert champion(client, "forced") == 1
+    tags = client.get_model_version("forced", "1").tags
+    assert tags["rb.forced"].endswith("made champion by force; held-out: not measured")
+    tracker.register(compiled(made), made, "forced", embedder=HASH)
+    assert champion(client, "forced") == 2, "compiled from the champion's prompts"
+    tracker.promote("forced", 2, force=True)
+    assert "rb.forced" not in client.get_model_version("forced", "2").tags, "no force was needed"
+
+
+def test_a_result_is_registered_with_its_own_program_only(tracker: Tracker, tmp_path: Path) -> None:
+    made = program()
+    lesson = {"title": "Look", "description": "First.", "content": "Look first.", "more": 1}  # another once it is typed
+    made.distill.success.demos = [dspy.Example(task="Open it.", memory_items=[lesson])]
+    compiled(made).save(tmp_path / "better.json")
+    result = Compiled.load(tmp_path / "better.json")
+    seed = program()
+    with pytest.raises(InputError, match=r"not those.*compiled\.apply\(program\)"):
+        tracker.register(result, seed, "apart", embedder=HASH)
+    with pytest.raises(InputError, match="not those"):
+        tracker.register(result, MaTTS(made), "apart", embedder=HASH)
+    result.apply(seed)
+    assert tracker.register(result, seed, "apart", embedder=HASH) == 1, "what was refused is no version"
+    assert tracker.register(result, made, "apart", embedder=HASH) == 2, "also where it was not read from a file"
 
 
 def test_the_champions_prompts_are_champions(tracker: Tracker, client: Any, registered: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -247,10 +248,11 @@ def test_without_traces_there_are_none(folder: Path, tracker: Tracker, client: A
 
 
 def test_a_store_that_breaks_costs_the_run_nothing(
-    tmp_path: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, tracker: Tracker
+    tmp_path: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, tracker: Tracker, empty_store: Path
 ) -> None:
     place = tmp_path / "gone"
     place.mkdir()
+    shutil.copy(empty_store, place / "store.db")
     breaking = Tracker(tracker.config.model_copy(update={"uri": f"sqlite:///{place / 'store.db'}"}))
     program = ReasoningBank(backbones=backbones(), environments=Lock.make)
     with caplog.at_level(logging.WARNING, "rb_dspy"), breaking.stream_run(program, locks(), bank, run_id="b") as run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -145,11 +146,12 @@ def test_what_mlflow_was_set_to_is_as_before(tracker: Tracker, bank: MemoryBank,
 
 
 @pytest.fixture
-def server(folder: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def server(empty_store: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A tracking server on loopback, with a store of its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    shutil.copy(empty_store, tmp_path / "server.sqlite")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{tmp_path / 'server.sqlite'}"]
     command += ["--artifacts-destination", str(tmp_path / "artifacts")]

@@ -1,0 +1,28 @@
+"""What broke, in words that fit on a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+
+from rb_dspy.errors import RBError
+from rb_dspy.stream.report import RunReport
+
+
+def all_broke(prediction: Any) -> str:
+    """The first error of a stream where every task broke; empty where one did not, and for anything but a stream."""
+    report = prediction.get("report") if isinstance(prediction, dspy.Prediction) else None
+    return first_error(report) if isinstance(report, RunReport) else ""
+
+
+def first_error(report: RunReport) -> str:
+    """The first error of a report in which every task broke, else empty."""
+    errors = [result.error for result in report.results]
+    return errors[0] if errors and all(errors) else ""
+
+
+def said(exc: Exception) -> str:
+    """What broke, in one line."""
+    text = str(exc) if isinstance(exc, RBError) else f"{type(exc).__name__}: {exc}"
+    return " ".join(text.split())[:500]

@@ -1,0 +1,172 @@
+"""Calls that are interrupted or cancelled: rollouts that had ended by then wait in the bank, and nothing stays open."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dspy import lm15
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.config import MattsConfig
+from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.testing import Prompt, Reply
+from tests.matts.helpers import Booth, House, Script, booth_of, booth_task, called, counts, scaled
+
+BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+PATIENCE = 5.0
+
+
+class _InTurn(House):
+    """Rollout 2 ends first, then rollout 0; then ``then`` happens in rollout 1. Ended: what ``judged`` was told."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self.then = then
+        self.ended = {"0": threading.Event(), "2": threading.Event()}
+
+    def judged(self, task: Task, trajectory: Trajectory) -> Verdict:
+        self.ended[trajectory.rollout_id].set()
+        return Verdict(label="failure")
+
+    def breaks(self, rollout: str, where: str) -> None:
+        if where == "step 0" and rollout != "2":
+            assert self.ended["2"].wait(PATIENCE)
+            if rollout == "1":
+                assert self.ended["0"].wait(PATIENCE)
+                self.then()
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+EARLY = MattsConfig.model_validate({"k": 3, "contrast": {"labels": True}})  # so that rollouts are judged as they end
+
+
+def _learned_from(bank: MemoryBank, *rollouts: str) -> None:
+    (kept,) = bank.pending()
+    assert [trajectory.rollout_id for trajectory in kept.state.trajectories] == list(rollouts)
+    assert [trajectory.answer for trajectory in kept.state.trajectories] == ["wrong"] * len(rollouts)
+    assert bank.experiences() == []
+    run = scaled(k=3)
+    done = run.resume(kept)
+    assert "agent" not in counts(run)
+    assert done.launched == len(rollouts)
+    assert [trajectory.rollout_id for trajectory in done.trajectories] == list(rollouts)
+    assert bank.pending() == []
+    assert bank.experiences() == [done.experience]
+
+
+@BOTH
+def test_rollouts_that_had_ended_wait_when_another_is_interrupted(bank: MemoryBank, asynchronous: bool) -> None:
+    house = _InTurn(_interrupt)
+    run = scaled(house=house, config=EARLY, judge=house.judged)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank, run_id="night"))
+    (kept,) = bank.pending()
+    assert (kept.state.run_id, kept.state.task) == ("night", booth_task())
+    _learned_from(bank, "0", "2")
+
+
+async def test_rollouts_that_had_ended_wait_when_the_call_is_cancelled(bank: MemoryBank) -> None:
+    held, opened = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert opened.wait(PATIENCE)
+
+    house = _InTurn(hold)
+    run = scaled(house=house, config=EARLY, judge=house.judged)
+    job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank))
+    assert await asyncio.to_thread(held.wait, PATIENCE)
+    job.cancel()
+    opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert house.closed == [1] * 3
+    _learned_from(bank, "0", "2")
+
+
+@BOTH
+def test_they_wait_where_they_are_not_judged_as_they_end_too(bank: MemoryBank, asynchronous: bool) -> None:
+    class Second(House):
+        def breaks(self, rollout: str, where: str) -> None:
+            if where == "reset" and len(self.made) == 2:
+                raise KeyboardInterrupt
+
+    run = scaled(house=Second(), config=MattsConfig(k=3, at_once=1))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank))
+    (kept,) = bank.pending()
+    _learned_from(bank, kept.state.trajectories[0].rollout_id)
+
+
+def test_what_had_been_shown_is_known_of_rollouts_that_wait(bank: MemoryBank) -> None:
+    scaled(k=2)(task=booth_task(1), bank=bank)
+    house = _InTurn(_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scaled(house=house, config=EARLY, judge=house.judged)(task=booth_task(2), bank=bank)
+    (kept,) = bank.pending()
+    assert kept.state.shown == tuple(item.id for item in bank.items())
+
+
+def _late(error: Exception | None) -> tuple[Script, House]:
+    """Rollout 0 is at its last step, or its model fails, when rollout 1 is interrupted."""
+    under_way, interrupted = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        under_way.set()
+        assert interrupted.wait(PATIENCE)
+        time.sleep(0.05)  # by then its work is given up
+
+    class Both(House):
+        def breaks(self, rollout: str, where: str) -> None:
+            if (rollout, where) == ("1", "step 0"):
+                assert under_way.wait(PATIENCE)
+                interrupted.set()
+                raise KeyboardInterrupt
+            if (rollout, where) == ("0", "answer") and error is None:
+                wait()
+
+    def agent(prompt: Prompt) -> Reply:
+        if error is not None and booth_of(prompt["observation"]) == "0":
+            wait()
+            raise error
+        return Script().usual(prompt)
+
+    return Script(roles={"agent": agent}), Both()
+
+
+@pytest.mark.parametrize("error", [None, lm15.ServerError("given up")], ids=["ended", "broken"])
+def test_a_rollout_that_ends_when_all_is_given_up_is_closed_too(bank: MemoryBank, error: Exception | None) -> None:
+    script, house = _late(error)
+    with pytest.raises(KeyboardInterrupt):
+        scaled(script, house, k=2)(task=booth_task(), bank=bank)
+    end = time.monotonic() + 1.0
+    while house.closed != [1, 1] and time.monotonic() < end:
+        time.sleep(0.01)
+    assert house.closed == [1, 1]
+
+
+@BOTH
+def test_a_rollout_that_is_being_closed_is_not_closed_twice(bank: MemoryBank, asynchronous: bool) -> None:
+    class Stuck(Booth):
+        def close(self) -> None:
+            super().close()
+            raise KeyboardInterrupt
+
+    house = House()
+
+    def made(task: Task, rollout: str) -> Booth:
+        house.made.append(Stuck(house, rollout))
+        return house.made[-1]
+
+    run: Any = scaled(house=house, k=1)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank, environments=made))
+    assert house.closed == [1]
