@@ -27,6 +27,7 @@ from dspy import lm15
 from rb_dspy.backbones import models, runtime
 from rb_dspy.backbones.stop import stopping
 from rb_dspy.backbones.wire import body_of, response_of
+from rb_dspy.backbones.worker import wait_for
 from rb_dspy.config import BackboneConfig
 from rb_dspy.errors import ConfigError, MissingDependency, RBError
 
@@ -126,6 +127,7 @@ class LlamaEngine:
 
     def _finish(self, request: lm15.Request, pending: Future[runtime.Answer]) -> lm15.Response:
         try:
+            wait_for([pending])
             return response_of(request, pending.result())
         except runtime.RequestRefused as refusal:
             raise _lm15_error(refusal) from refusal

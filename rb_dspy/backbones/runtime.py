@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rb_dspy.backbones.ending import leave_native_threads
 from rb_dspy.backbones.stop import stop_all, watch
 from rb_dspy.backbones.worker import Worker
 from rb_dspy.errors import MissingDependency, ModelFileError
@@ -84,8 +85,10 @@ class Runtime:
 
     def __init__(self, load: Load) -> None:
         self._load = load
+        self.computing = False
+        """Whether llama.cpp may be at work: a request that was ended early is not over before its batch is."""
         self._server: Any = None
-        self._worker = Worker("rb-dspy-llama", calls_back=True)
+        self._worker = Worker("rb-dspy-llama")
 
     def load(self) -> None:
         """Load the model, unless it is loaded. Raises ``ModelFileError``."""
@@ -105,6 +108,7 @@ class Runtime:
 
     def _drop(self) -> None:
         self._server = None
+        self.computing = False
 
     def _loaded(self) -> Any:
         if self._server is None:
@@ -138,9 +142,16 @@ class Runtime:
             return stop()
 
         if not stop():
-            self._loaded().handle_chat_completions(json.dumps({**body, "return_progress": True}), collect)
+            server = self._loaded()  # which takes seconds: whoever asked may be gone by then
+            if not stop():
+                self._worker.native = self.computing = True
+                try:
+                    server.handle_chat_completions(json.dumps({**body, "return_progress": True}), collect)
+                finally:
+                    self._worker.native = False
         if stop():  # a part of an answer must not be taken, and cached, for the whole
             raise RequestRefused("stopped", "stopped: the work that this belonged to was given up")
+        self.computing = warm
         if refused:
             raise RequestRefused(str(refused[0].get("type", "")), str(refused[0].get("message", refused[0])))
         return None if warm else answer
@@ -236,10 +247,10 @@ def shared(load: Load) -> Runtime:
 
 
 def _unload_all() -> None:
-    """Begin to free what is loaded. Python gives it a moment (see ``worker``), then ends with what is not free."""
+    """Begin to free what is loaded and, unless there is no other way, not at work: that would wait for its batch."""
     stop_all()
     for (process, _), runtime in list(_pool.items()):
-        if process == os.getpid():
+        if process == os.getpid() and not (runtime.computing and leave_native_threads()):
             runtime.unload()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Event, Semaphore
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones.stop import stopped, stopping
+from rb_dspy.backbones.worker import wait_for
 from rb_dspy.steps.ask import Routine, Stopped, Wanted, adrive, drive
 from rb_dspy.steps.threads import submit
 
@@ -73,9 +74,7 @@ class Together:
             futures: list[Future[Outcome]] = []
             try:
                 futures += [submit(_job, job, trace, stop, turn) for job, trace in zip(self.jobs, traces, strict=True)]
-                done, _ = wait(futures, return_when=FIRST_EXCEPTION)  # one that is no Exception: see _outcome
-                for future in done:
-                    future.result()
+                wait_for(futures)  # raises what is no Exception: see _outcome
                 return [future.result() for future in futures]
             except BaseException:
                 stop.set()

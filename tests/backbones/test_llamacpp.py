@@ -197,8 +197,11 @@ def test_what_was_cut_short_is_not_kept_for_an_answer(engine: LlamaEngine) -> No
     assert lm("Tell a long story.") == lm("Tell a long story.", cache=False)
 
 
-@pytest.mark.parametrize("words", [3, 1500], ids=["generating", "reading"])
-def test_a_program_may_end_while_the_model_is_busy(small_model: Path, words: int) -> None:
+@pytest.mark.parametrize(
+    ("words", "seconds"), [(3, 0), (1500, 0), (1500, 4)], ids=["generating", "reading", "reading on"]
+)
+def test_a_program_may_end_while_the_model_is_busy(small_model: Path, words: int, seconds: int) -> None:
+    """``seconds``: how long the end of Python takes; the model then comes to the end of a batch."""
     program = """
 import sys, time
 from dspy import lm15
@@ -211,14 +214,18 @@ for number in range(3):
     text = f"{number} " + "word " * int(sys.argv[2])
     request = lm15.Request(model="m", messages=(lm15.Message.user(text),), config=config)
     submit(engine.complete, request)
+class Slow:
+    def __del__(self, sleep=time.sleep, seconds=int(sys.argv[3])):
+        sleep(seconds)
+sys.slow = Slow()
 time.sleep(0.7)
 print(time.time())
 sys.exit(7)
 """
-    run = run_python(program, str(small_model), str(words))
+    run = run_python(program, str(small_model), str(words), str(seconds))
     ended = time.time()
     assert (run.returncode, run.stderr) == (7, "")
-    assert ended - float(run.stdout) < 6  # the answers would take much longer
+    assert ended - float(run.stdout) < 6 + seconds  # the answers would take much longer
 
 
 def test_streams_and_unloads(engine: LlamaEngine) -> None:

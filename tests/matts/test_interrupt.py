@@ -92,7 +92,7 @@ def test_an_interrupt_that_nobody_catches_is_pythons_own(tmp_path: Path) -> None
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("after", [0.2, 1.5, 4.0])
+@pytest.mark.parametrize("after", [0.05, 1.5, 4.0])
 def test_a_local_model_is_not_waited_for(after: float, tmp_path: Path) -> None:
     models.get("smollm2-135m")
     question = " ".join(f"Room {n} holds object {7 * n}." for n in range(150)) + " What does room 12 hold?"
