@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,13 @@ def core(made: Compiled) -> dict[str, Any]:
     return {**made.model_dump(mode="json", exclude={"seconds", "usage"}), "usage": usage}
 
 
+def _wait_for_answers(path: Path, count: int) -> None:
+    """Calls side by side with the one that was stopped may still be under way; their answers are kept as well."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end and len(path.read_bytes().splitlines()) < count:
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("stage", ["judge", "all"])
 def test_stopped_twice_it_ends_as_if_it_had_not_been_and_nothing_is_asked_twice(
@@ -72,12 +80,12 @@ def test_stopped_twice_it_ends_as_if_it_had_not_been_and_nothing_is_asked_twice(
         with pytest.raises(KeyboardInterrupt):
             run(dies, folder=tmp_path / "here", **arguments)
         asked += dies.asked
+        _wait_for_answers(tmp_path / "here" / "answers.jsonl", asked)
     rest = Dies(10**6)
     made = run(rest, folder=tmp_path / "here", **arguments)
 
     assert core(made) == core(expected)
-    under_way = 8 if stage == "all" else 0  # side by side with the call that was stopped, twice; their answers are lost
-    assert 0 <= asked + rest.asked - whole.asked <= under_way
+    assert asked + rest.asked == whole.asked
     assert prompts_of(made.program) == expected.prompts_after
 
     again = Dies(0)  # and when it is done, nobody is asked at all
