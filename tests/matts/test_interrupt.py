@@ -110,4 +110,4 @@ def test_a_local_model_is_not_waited_for(after: float, tmp_path: Path) -> None:
     assert "interrupted: what was learned is in the bank" in said
     assert "Traceback" not in said
     assert "FATAL" not in said
-    assert seconds < 30  # all of its prompts take longer to read
+    assert seconds < 30  # left alone, it was not done after 45
