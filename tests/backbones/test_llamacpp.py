@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -300,6 +301,7 @@ def test_it_is_silent_and_opens_no_port(small_model: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
+os.environ["TMPDIR"] = sys.argv[2]
 from rb_dspy.backbones.llamacpp import LlamaEngine
 from dspy import lm15
 engine = LlamaEngine(sys.argv[1], context=512, slots=1)
@@ -310,10 +312,14 @@ mine = {os.readlink(link) for link in links if os.path.islink(link)}
 for table in ("tcp", "tcp6"):
     for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
         assert f"socket:[{line.split()[9]}]" not in mine, line
-for line in Path("/proc/self/net/unix").read_text().splitlines():
-    assert "rb-dspy-" not in line or not os.path.exists(line.split()[-1]), line
+for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]:  # other processes' sockets are listed as well
+    fields = line.split()
+    named = fields[7:]
+    assert f"socket:[{fields[6]}]" not in mine or not any(map(os.path.exists, named)), line
+assert os.listdir(sys.argv[2]) == []
 """
-    run = run_python(program, str(small_model))
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own may be too long for the name of a socket
+        run = run_python(program, str(small_model), folder)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
