@@ -5,8 +5,10 @@
 Parallel mode with the paper's settings: the contraster sees no labels. k = 1, 2, 4, 8, 16; rollouts of one step and of
 ten; the bank in memory and on disk, with ``--items`` items in it. Medians with quartiles over rounds in which the
 sides take turns. Ours retrieves, judges every rollout, contrasts and selects: 2k + 2 calls of the model for one-step
-rollouts. ``matts_run`` rolls out and contrasts: k + 1; its retrieve, which it leaves to the caller, is a row of its own
-and counts in no bound. The peer is installed into ``build/peers`` on the first run.
+rollouts. ``matts_run`` rolls out and contrasts: k + 1; rollouts, and what they retrieve, it leaves to its caller. So
+there are two of it: one whose rollouts are our agent's calls with retrieved lessons (the same work on both sides but
+for our judge and selector), and one whose rollouts are bare waits for the model, which is its machinery alone.
+The peer is installed into ``build/peers`` on the first run.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def main() -> None:
     bounds: list[Bound] = []
     try:
         if not chosen.no_peers:
-            sides.append(Peer())
+            sides += [Peer(agent=True), Peer(agent=False)]
         for items in chosen.items or ([0] if chosen.quick else [0, 1_000]):
             for store in chosen.store:
                 where = folder / f"{items}" if store == "disk" else None
@@ -112,9 +114,7 @@ def report(sides: Sequence[Side], times: Times, what: str, steps: int, rounds: i
     for side in sides:
         rows.append([f"{side.name}: LM calls", *(str(times[side.name, k][0].calls) for k in KS)])
         if isinstance(side, Peer):
-            rows.append(
-                [f"{side.name}: its retrieve, ms", *(_short([t.before for t in times[side.name, k]]) for k in KS)]
-            )
+            rows.append([f"{side.name}: retrieve, ms", *(_short([t.before for t in times[side.name, k]]) for k in KS)])
     title = f"{what}, rollouts of {steps} step(s), {rounds} rounds; the language model alone takes {ideal:.0f} ms"
     table(title, ["", *(f"k = {k}" for k in KS)], rows)
     for side in sides:
@@ -125,7 +125,7 @@ def report(sides: Sequence[Side], times: Times, what: str, steps: int, rounds: i
             for peer in sides:
                 if isinstance(peer, Peer):
                     bounds += [
-                        Bound(f"{name}, k = {k}: x matts_run", _ratio(times[side.name, k], times[peer.name, k]), 1.0)
+                        Bound(f"{name}, k = {k}: x {peer.name}", _ratio(times[side.name, k], times[peer.name, k]), 1.0)
                         for k in KS[1:]
                     ]
     return bounds

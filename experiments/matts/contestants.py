@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dspy
-from given import LATENCY, LESSONS, Space, instruction, lesson_rows
-from made import item_texts
+from fake import fake_lm
+from given import LATENCY, LESSONS, Space, instruction
 from ours import SCOPE, drafts
 from peers import install
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Environment
-from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
+from rb_dspy.testing import Corridor, Lock
 
 HERE = Path(__file__).resolve().parent
 
@@ -41,7 +41,7 @@ class Ours:
         self.name = "ours, threads" if threads else "ours, asyncio"
         self._threads = threads
         self._space = Space()
-        self._lm = scripted_lm(answers, latency=LATENCY)
+        self._lm = fake_lm()
         self._program = ReasoningBank(backbones=Backbones(agent=self._lm), environments=environment)
         self._loop = asyncio.Runner()
         self._bank: MemoryBank | None = None
@@ -57,7 +57,7 @@ class Ours:
         """One task, scaled k times."""
         bank, program, task = self._bank, MaTTS(self._program, k=k), a_task(number, steps)
         self._lm.engine.latency = latency
-        self._lm.engine.prompts.clear()
+        self._lm.engine.calls.clear()
         with dspy.context(disable_history=True):  # as in a stream: a history grows with every call
             wall, cpu = time.perf_counter(), time.process_time()
             if self._threads:
@@ -67,7 +67,7 @@ class Ours:
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         if len(done.trajectories) != k or len(done.memory_items) != LESSONS:
             raise RuntimeError(f"{len(done.trajectories)} rollouts of {k}; lessons: {done.experience.note}")
-        return Took(wall * 1000, cpu * 1000, len(self._lm.engine.prompts))
+        return Took(wall * 1000, cpu * 1000, len(self._lm.engine.calls))
 
     def close(self) -> None:
         if self._bank is not None:
@@ -76,18 +76,24 @@ class Ours:
 
 
 class Peer:
-    """reasoning-bank's ``matts_run``; see ``peer_matts``."""
+    """reasoning-bank's ``matts_run``; see ``peer_matts``.
 
-    name = "reasoning-bank 0.1.1"
+    With ``agent`` its rollouts make our agent's calls, in our interpreter. They take what was retrieved, so that counts
+    as it does in ours. Without, rollouts do nothing but wait, and nothing is retrieved for them.
+    """
 
-    def __init__(self) -> None:
-        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    def __init__(self, *, agent: bool) -> None:
+        self.name = "retrieve + matts_run, our agent" if agent else "matts_run, rollouts that wait"
+        self.agent = agent
+        python = install()
+        (packages,) = python.parents[1].glob("lib/python*/site-packages")
         self._process = subprocess.Popen(
-            [str(install()), "-W", "ignore", str(HERE / "peer_matts.py")],
+            [sys.executable if agent else str(python), "-W", "ignore", str(HERE / "peer_matts.py")]
+            + (["--agent", str(packages)] if agent else []),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **alone},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
 
     def open(self, place: Path | None, items: int) -> None:
@@ -95,7 +101,9 @@ class Peer:
 
     def call(self, number: int, k: int, steps: int, latency: float = LATENCY) -> Took:
         said = self._ask("call", number=number, k=k, steps=steps, latency=latency)
-        return Took(*said["matts"], said["calls"], said["retrieve"][0])
+        parts = [said["matts"], said["retrieve"]] if self.agent else [said["matts"]]
+        wall, cpu = (sum(part[i] for part in parts) for i in (0, 1))
+        return Took(wall, cpu, said["calls"], said["retrieve"][0])
 
     def close(self) -> None:
         if self._process.stdin is not None:
@@ -123,22 +131,3 @@ def a_task(number: int, steps: int) -> Task:
 
 def environment(task: Task, rollout_id: str) -> Environment:
     return (Lock if "code" in task.env_args else Corridor).make(task, rollout_id)
-
-
-def answers(prompt: Prompt) -> Reply:
-    """A model that takes its time but next to no work."""
-    wanted = prompt.wants
-    if "action" in wanted:
-        return {"thought": "The end is ahead.", "action": "forward"}
-    if "label" in wanted:
-        return {"reasons": "The last observation says so.", "label": "success"}
-    if "choice" in wanted:
-        return {"analysis": "They are alike.", "choice": 1}
-    number = re.search(r"\bt(\d{8})\b", prompt.messages[-1][1])
-    if number is None:
-        raise RuntimeError("a prompt for lessons without the task's text")
-    names = ("title", "description", "content")
-    lessons = [dict(zip(names, item_texts(row), strict=True)) for row in lesson_rows(int(number[1]))]
-    if "attempts" in prompt:
-        return {"analysis": "They went on.", "memory_items": [{**lesson, "evidence": [1]} for lesson in lessons]}
-    return {"analysis": "It went on.", "memory_items": lessons}

@@ -1,5 +1,6 @@
-"""Runs reasoning-bank's ``matts_run``: one JSON object a line in, one a line out. Started by ``bench`` with the peers'
-interpreter; imports nothing of ours but the vectors and texts that both are measured with.
+"""Runs reasoning-bank's ``matts_run``: one JSON object a line in, one a line out. Started by ``bench``, with the peers'
+interpreter; then it imports nothing of ours but the vectors and texts that both are measured with. With ``--agent`` and
+the folder of the peers' packages it runs in ours, and what the peer leaves to its caller, the rollout, is our agent's.
 
 It is given the cheapest set-up: a rollout does nothing but ask, no answer needs a repair, and no two lessons are so
 near each other that it would ask a language model whether to merge them.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -23,7 +25,8 @@ from made import item_texts
 class Peer:
     """Its bank, on its store in memory or on its SQLite store, and one event loop for all calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent: Any = None) -> None:
+        self._agent = agent
         with contextlib.suppress(ImportError):
             import pysqlite3  # an SQLite that loads extensions
 
@@ -56,21 +59,34 @@ class Peer:
 
     def call(self, number: int, k: int, steps: int, latency: float) -> dict[str, Any]:
         """Times of its retrieve, which ``matts_run`` leaves to the caller, and of ``matts_run``."""
+        with self._agent.ready(latency) if self._agent else contextlib.nullcontext():
+            return self._timed(number, k, steps, latency)
+
+    def _timed(self, number: int, k: int, steps: int, latency: float) -> dict[str, Any]:
         self._number, self._latency, self._calls = number, latency, 0
         times = [(time.perf_counter(), time.process_time())]
-        self._loop.run_until_complete(self._bank.retrieve(instruction(number), 1))
+        lessons = self._loop.run_until_complete(self._bank.retrieve(instruction(number), LESSONS))
+        memory = self._bank.format_as_system_block(lessons)
         times.append((time.perf_counter(), time.process_time()))
-        found, learned = self._loop.run_until_complete(self._matts(number, k, steps))
+        found, learned = self._loop.run_until_complete(self._matts(number, k, steps, memory))
         times.append((time.perf_counter(), time.process_time()))
         if len(found) != k or len(learned) != LESSONS:
             raise RuntimeError(f"{len(found)} rollouts of {k}, {len(learned)} lessons of {LESSONS}")
         wall, cpu = ([(after[i] - before[i]) * 1000 for before, after in pairwise(times)] for i in (0, 1))
-        return {"retrieve": [wall[0], cpu[0]], "matts": [wall[1], cpu[1]], "calls": self._calls}
+        return {
+            "retrieve": [wall[0], cpu[0]],
+            "matts": [wall[1], cpu[1]],
+            "calls": self._calls + (self._agent.calls if self._agent else 0),
+        }
 
-    async def _matts(self, number: int, k: int, steps: int) -> Any:
+    async def _matts(self, number: int, k: int, steps: int, memory: str) -> Any:
         from reasoning_bank import matts_run
 
+        numbers = itertools.count()
+
         async def rollout() -> list[dict[str, str]]:
+            if self._agent:
+                return await self._agent.rollout(number, steps, next(numbers), memory)  # type: ignore[no-any-return]
             turns = [{"role": "user", "content": instruction(number)}]
             for step in range(steps):
                 await self._asked()
@@ -97,7 +113,13 @@ class Peer:
 
 
 def main() -> None:
-    peer = Peer()
+    agent = None
+    if "--agent" in sys.argv:
+        from agent import Agent
+
+        agent = Agent()
+        sys.path.append(sys.argv[-1])  # last, so that what both have is ours
+    peer = Peer(agent)
     for line in sys.stdin:
         request = json.loads(line)
         answer = getattr(peer, request.pop("do"))(**request)

@@ -73,13 +73,14 @@ class Lessons:
     ) -> Routine[Selection | None]:
         task = ingest.task.without_ground_truth()
         given: Sequence[Verdict | None] = ingest.verdicts or known
-        jobs: dict[Hashable, Wanted] = {
-            ("judge", i): Judging(self.judge, task, rollouts[i]) for i, verdict in enumerate(given) if verdict is None
-        }
+        jobs: dict[Hashable, Wanted] = {}  # what takes longest is begun first
         if self._contrasts(rollouts) and not self.contrast.config.labels:
             jobs["contrast"] = Call(self.contrast, (task, rollouts))
         if self._selects(rollouts) and not self.select.config.verdicts:
             jobs["select"] = Call(self.select, (task, rollouts))
+        jobs |= {
+            ("judge", i): Judging(self.judge, task, rollouts[i]) for i, verdict in enumerate(given) if verdict is None
+        }
         done = yield from _together(jobs)
         verdicts = _all_judged([done["judge", i] if verdict is None else verdict for i, verdict in enumerate(given)])
         kept = yield Do("keeping the verdicts", partial(ingest.judged, verdicts))

@@ -56,6 +56,11 @@ class Wanted(Protocol):
         ...
 
 
+def player(role: str, predict: Any) -> Any:
+    """Who answers ``predict``: an LM that was pinned on it by other means than ours, else the role's."""
+    return predict.lm or lm_of(role)
+
+
 @dataclass(frozen=True)
 class Ask:
     """Wanted: one call of ``predict``, a ``dspy.Predict``, by the LM of ``role``."""
@@ -94,8 +99,8 @@ class Ask:
                     return await self.predict.acall(config=config, **self.inputs)
 
     def lm(self) -> Any:
-        """The LM that will answer: one that was pinned on the predictor by other means than ours, else the role's."""
-        return self.predict.lm or lm_of(self.role)
+        """The LM that will answer."""
+        return player(self.role, self.predict)
 
     def _sampling(self, lm: Any) -> dict[str, Any]:
         """What this call asks for, less what the LM itself was configured with: that wins."""

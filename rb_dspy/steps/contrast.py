@@ -12,7 +12,7 @@ from rb_dspy.config import ContrastConfig
 from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.signatures import ContrastDraft
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive
+from rb_dspy.steps.ask import Ask, Routine, adrive, drive, player
 from rb_dspy.steps.attempts import judged, listed
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.fit import fitted
@@ -63,9 +63,8 @@ class Contrast(dspy.Module):
                 max_tokens=self.config.max_tokens,
             )
 
-        budget = self.config.view_tokens
         try:
-            said = yield from fitted(ask, budget)
+            said = yield from fitted(ask, self.config.view_tokens)
         except UnparseableOutput as exc:
             return Distilled(note=f"not contrasted: {exc}")
         sound, groundless = _grounded(said.memory_items, len(trajectories))
@@ -73,7 +72,8 @@ class Contrast(dspy.Module):
         kept = [f"{draft.title!r} from rollouts {_named(sound[draft], trajectories)}" for draft in found.drafts]
         notes = [f"evidence: {'; '.join(kept)}" if kept else "", groundless, found.note if sound else ""]
         notes = notes if any(notes) else ["the contraster proposed nothing"]
-        return replace(found, note="; ".join(filter(None, notes)), distiller=str(ask(budget).lm().model))
+        by = str(player("contraster", self.predict).model)
+        return replace(found, note="; ".join(filter(None, notes)), distiller=by)
 
 
 def _grounded(drafts: Sequence[ContrastDraft], rollouts: int) -> tuple[dict[MemoryDraft, list[int]], str]:

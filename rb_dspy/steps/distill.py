@@ -10,7 +10,7 @@ from rb_dspy import signatures
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import Task, Trajectory, Verdict
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive
+from rb_dspy.steps.ask import Ask, Routine, adrive, drive, player
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.view import view
@@ -42,10 +42,12 @@ class Distill(dspy.Module):
         if verdict.label == "unknown" and not self.config.distill_unknown:
             return Distilled(note="not distilled: the verdict is unknown")
 
+        predict = self.success if verdict.label == "success" else self.failure
+
         def ask(view_tokens: int) -> Ask:
             return Ask(
                 role="distiller",
-                predict=self.success if verdict.label == "success" else self.failure,
+                predict=predict,
                 inputs={
                     "task": task.instruction,
                     "trajectory": view(trajectory, view_tokens),
@@ -56,10 +58,9 @@ class Distill(dspy.Module):
                 rollout=rollout,
             )
 
-        budget = self.config.view_tokens
         try:
-            said = yield from fitted(ask, budget)
+            said = yield from fitted(ask, self.config.view_tokens)
         except UnparseableOutput as exc:
             return Distilled(note=f"not distilled: {exc}")
         found = admissible(said.memory_items, task, self.config.max_items)
-        return replace(found, distiller=str(ask(budget).lm().model))
+        return replace(found, distiller=str(player("distiller", predict).model))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Event, Semaphore
 from typing import Any
@@ -52,10 +53,10 @@ class Sub:
 class Together:
     """Wanted: the outcomes of several jobs, in their order; what a job raises is its outcome and costs no other job.
 
-    ``run`` has a thread for each job, ``arun`` a task. Each job runs in a copy of the caller's context, so that
-    language models, ledgers, usage and MLflow's spans stay where they belong; dspy's trace is handed on job by job, in
-    order, so that it does not depend on who was faster. (``dspy.Parallel`` loses usage and spans, and repeats
-    stragglers.)
+    ``run`` does the first job itself and has a thread for each other one; ``arun`` has a task for each. Each job runs
+    in a copy of the caller's context, so that language models, ledgers, usage and MLflow's spans stay where they
+    belong; dspy's trace is handed on job by job, in order, so that it does not depend on who was faster.
+    (``dspy.Parallel`` loses usage and spans, and repeats stragglers.)
 
     What is no ``Exception``, such as Ctrl-C, is raised at once; then jobs under way end before their next step, and a
     local model at its next token.
@@ -71,11 +72,13 @@ class Together:
         stop = Event()
         with _merged(len(self.jobs)) as traces:
             turn = Semaphore(self.most or len(self.jobs))
+            first, *others = [(job, trace, stop, turn) for job, trace in zip(self.jobs, traces, strict=True)]
             futures: list[Future[Outcome]] = []
             try:
-                futures += [submit(_job, job, trace, stop, turn) for job, trace in zip(self.jobs, traces, strict=True)]
+                futures += [submit(_job, *other) for other in others]
+                done = copy_context().run(_job, *first)
                 wait_for(futures)  # raises what is no Exception: see _outcome
-                return [future.result() for future in futures]
+                return [done, *(future.result() for future in futures)]
             except BaseException:
                 stop.set()
                 raise

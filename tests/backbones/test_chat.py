@@ -1,12 +1,14 @@
-"""Our chat adapter sends what dspy's sends, byte for byte."""
+"""Our chat adapter sends what dspy's sends, byte for byte, and reads what dspy's reads."""
 
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, Literal
 
 import dspy
 import pytest
+from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,3 +79,76 @@ def test_fields_of_another_description_are_seen_at_once() -> None:
     told = same(Mixed.with_updated_fields("found", desc="only primes"), inputs)
     assert "only primes" in told[0]["content"]
     assert "only primes" not in same(Mixed, inputs)[0]["content"]
+
+
+class Read(dspy.Signature):
+    """Output fields of many types."""
+
+    text: str = dspy.InputField()
+    words: str = dspy.OutputField()
+    choice: Literal["a", "b", 3] = dspy.OutputField()
+    number: int = dspy.OutputField()
+    share: float = dspy.OutputField()
+    fine: bool = dspy.OutputField()
+    found: list[int] = dspy.OutputField()
+    drafts: list[MemoryDraft] = dspy.OutputField()
+    perhaps: str | None = dspy.OutputField()
+
+
+VALUE = st.one_of(
+    TEXT,
+    st.sampled_from(["a", "'b'", "3", "Literal[a]", "true", "yes", "0.5", "1e3", "None", "[1, 2]", "(1, 2)", "[1, 'x"]),
+    st.lists(st.integers() | st.booleans()).map(repr),
+    st.lists(st.just(DRAFT.model_dump()) | st.dictionaries(TEXT, TEXT, max_size=2), max_size=2).map(json.dumps),
+    st.builds("```json\n{}\n```".format, st.lists(st.integers()).map(json.dumps)),
+)
+SECTION = st.builds(
+    "{}[[ ## {} ## ]]{}{}".format,
+    st.sampled_from(["", "  ", "so: "]),
+    st.sampled_from([*Read.output_fields, "text", "completed"]),
+    st.sampled_from(["\n", " ", "\r\n", "\n\n"]),
+    VALUE,
+)
+
+
+def outcome(adapter: dspy.ChatAdapter, signature: Any, completion: str) -> Any:
+    try:
+        return adapter.parse(signature, completion)
+    except AdapterParseError as exc:
+        return type(exc), str(exc), exc.lm_response, exc.parsed_result
+    except Exception as exc:  # noqa: BLE001 (what dspy lets through, as it is)
+        return type(exc), str(exc)
+
+
+@given(before=TEXT, sections=st.lists(SECTION, max_size=10), values=st.lists(VALUE, min_size=8, max_size=8))
+def test_answers_are_read_as_dspy_reads_them(before: str, sections: list[str], values: list[str]) -> None:
+    for completion in (
+        "\n".join([before, *sections]),
+        "\n\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in zip(Read.output_fields, values, strict=True)),
+    ):
+        assert outcome(OURS, Read, completion) == outcome(DSPYS, Read, completion)
+
+
+@pytest.mark.parametrize("name", Read.output_fields)
+@given(value=VALUE)
+def test_a_value_of_each_type_is_read_as_dspy_reads_it(name: str, value: str) -> None:
+    """One field a signature, since the first that cannot be read hides the others."""
+    only = Read
+    for other in Read.output_fields:
+        only = only if other == name else only.delete(other)
+    completion = f"[[ ## {name} ## ]]\n{value}\n\n[[ ## completed ## ]]"
+    ours = outcome(OURS, only, completion)
+    assert ours == outcome(DSPYS, only, completion)
+    assert [type(each) for each in ours] == [type(each) for each in outcome(DSPYS, only, completion)]
+
+
+def test_what_an_answer_has_room_for_is_kept_apart_for_each_signature() -> None:
+    told = "[[ ## found ## ]]\n[1]\n\n[[ ## choice ## ]]\na"
+    other = Mixed.with_updated_fields("found", type_=list[str])
+    assert OURS.parse(Mixed, told) == {"found": [1], "choice": "a"}
+    assert OURS.parse(other, told.replace("[1]", '["1"]')) == {"found": ["1"], "choice": "a"}
+
+
+def test_of_a_field_that_is_given_twice_the_first_counts() -> None:
+    told = "[[ ## found ## ]]\n[1]\n[[ ## choice ## ]]\na\n[[ ## found ## ]]\n[2]\n[[ ## choice ## ]] neither"
+    assert OURS.parse(Mixed, told) == DSPYS.parse(Mixed, told) == {"found": [1], "choice": "a"}
