@@ -14,6 +14,7 @@
     ├── BackboneError              an LM cannot be used at all: key, credit, address, name
     ├── InfrastructureError        one task's LM call or environment broke; the task is not judged
     ├── UnparseableOutput          an LM's answer could not be read, after one repair
+    ├── Unscored                   a compile broke after it had found prompts; they are in it, unscored
     └── BankError
         ├── CorruptBank            the file is not a readable bank
         ├── SchemaTooNew           written by a newer rb_dspy
@@ -26,6 +27,8 @@ A message is one line: what was wrong, what was expected, what to do.
 """
 
 from __future__ import annotations
+
+import typing
 
 
 class RBError(Exception):
@@ -89,6 +92,19 @@ class UnparseableOutput(RBError):
     """A language model's answer could not be read, even after one repair."""
 
     exit_code = 5
+
+
+class Unscored(RBError):
+    """A compile broke after it had found prompts: while it looked for better ones, or while it scored these.
+
+    ``program`` is the compiled program, which nobody has scored on held-out tasks. What broke is in ``__cause__``, and
+    ``exit_code`` is that of it.
+    """
+
+    def __init__(self, message: str, program: typing.Any, exit_code: int) -> None:
+        super().__init__(message)
+        self.program = program
+        self.exit_code = exit_code
 
 
 class BankError(RBError):

@@ -68,7 +68,7 @@ def main() -> None:
     program = ReasoningBank(steps, backbones=Backbones(agent=agent, judge=model))
     program.act.predict.signature = program.act.predict.signature.with_instructions(TERSE)
     program.distill = Nothing()
-    proposer = program.backbones.lm("judge")
+    proposer = model.model_copy(update={"temperature": 1.0, "max_tokens": 700})
     tracking = TrackingConfig(uri=chosen.uri, experiment="experiments") if chosen.uri else TrackingConfig(enabled=False)
     with Tracker(tracking).compile_run("judge", program, streams, reflection=proposer) as run:
 

@@ -1,4 +1,4 @@
-"""How far a compile is: a line for each phase, and below them one bar of metric calls."""
+"""How far a compile is: a line for each phase, and below them one bar, of metric calls or of what is scored."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from rb_dspy.compile.progress import Progress
+
+_CALLS = "metric calls"
 
 
 class CompileBar:
@@ -23,13 +25,13 @@ class CompileBar:
             SpinnerColumn(),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("metric calls · {task.fields[said]} ·"),
+            TextColumn("{task.fields[said]} ·"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._bar = self._bars.add_task("", total=budget, said=_said(None, 0))
+        self._bar = self._bars.add_task("", total=budget, said=_said(_CALLS, None, 0))
 
     def __enter__(self) -> CompileBar:
         self._bars.start()
@@ -43,14 +45,19 @@ class CompileBar:
     def on_progress(self, progress: Progress) -> None:
         """Show it. May be called from any thread."""
         if self._phases and progress.note != self._phase:
-            self._phase = progress.note
             self.console.print(Text(progress.note, "dim"))
+        if progress.note != self._phase:
+            self._phase = progress.note
+            self._bars.tasks[0].finished_time = None  # else the clock stands still when a phase has come to its end
         tokens = sum(used.prompt_tokens + used.completion_tokens for used in progress.usage.values())
-        self._bars.update(self._bar, completed=progress.metric_calls, said=_said(progress.best, tokens))
+        what, done, total = _CALLS, progress.metric_calls, progress.budget
+        if progress.to_score:
+            what, done, total = "scored", progress.scored, progress.to_score
+        self._bars.update(self._bar, completed=done, total=total, said=_said(what, progress.best, tokens))
 
 
-def _said(best: float | None, tokens: int) -> str:
-    return f"best {'-' if best is None else f'{best:.2f}'} · {short_number(tokens)} tokens"
+def _said(what: str, best: float | None, tokens: int) -> str:
+    return f"{what} · best {'-' if best is None else f'{best:.2f}'} · {short_number(tokens)} tokens"
 
 
 def short_number(number: int) -> str:

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
+import pydantic
 import typer
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.cli.common import settings
-from rb_dspy.compile.files import read_json
-from rb_dspy.compile.state import FORMAT, VERSION, prompts_of, set_state
-from rb_dspy.config import MattsMode, Settings
+from rb_dspy.compile.state import COMPILED_FORMAT, prompts_of, read_state, set_state
+from rb_dspy.config import MattsConfig, MattsMode, Settings
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -50,6 +50,8 @@ def settings_for(
     """Settings with the options of a command that works with a program."""
     if k is not None and matts is None and settings(config, set_).matts is None:
         raise ConfigError(f"--k {k} is for test-time scaling; say how with --matts MODE: {MODES}")
+    if k is not None:
+        _check_k(k)
     return settings(config, set_, matts__mode=_mode(matts), matts__k=k, **options)
 
 
@@ -73,16 +75,12 @@ def lessons(chosen: Settings, bank: Path | None, scope: str | None) -> Iterator[
 
 def saved(path: Path) -> tuple[dict[str, Any], Compiled | None]:
     """The state in a file of ``Compiled.save`` or ``save_program``, and the report of the compile in the first."""
-    try:
-        kind = json.loads(path.read_bytes()).get("format")
-    except (OSError, ValueError, AttributeError):
-        kind = None  # said below, by who knows what is wrong
-    if kind == "rb_dspy compiled":
-        from rb_dspy.compile.result import Compiled  # brings scipy
+    state = read_state(path)
+    if json.loads(path.read_bytes())["format"] != COMPILED_FORMAT:
+        return state, None
+    from rb_dspy.compile.result import Compiled  # brings scipy
 
-        compiled = Compiled.load(path)
-        return compiled.state, compiled
-    return read_json(path, FORMAT, VERSION), None
+    return state, Compiled.load(path)
 
 
 def give_prompts(program: Program, path: Path, *, whole: bool = False) -> tuple[Compiled | None, str]:
@@ -106,6 +104,15 @@ def give_prompts(program: Program, path: Path, *, whole: bool = False) -> tuple[
     if there > here:
         return compiled, "compiled with test-time scaling, which this is without (--matts): some prompts are not used"
     return compiled, "compiled without test-time scaling: its steps have their first prompts"
+
+
+def _check_k(k: int) -> None:
+    """Refuse what the settings would, by the name that it was given by."""
+    try:
+        MattsConfig(k=k)
+    except pydantic.ValidationError as exc:
+        said = exc.errors()[0]["msg"].lower()
+        raise ConfigError(f"--k {k}: {said}; it is how many rollouts, or passes, a task has") from None
 
 
 def _mode(given: str | None) -> str | None:

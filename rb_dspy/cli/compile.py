@@ -28,7 +28,7 @@ from rb_dspy.cli.built import (
     settings_for,
 )
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name, err, out, print_json
-from rb_dspy.cli.scored import print_diff, print_scores, print_usage, told
+from rb_dspy.cli.scored import in_words, print_diff, print_scores, print_usage
 from rb_dspy.cli.tasks import SeedOption, StreamOption, TasksFileOption, chosen_file, compile_streams
 from rb_dspy.cli.tracked import TrackOption, run_id, tracker_for, where_to_look
 from rb_dspy.compile.identity import named, named_embedder, versions, who
@@ -240,7 +240,7 @@ def _print_result(compiled: Compiled, program: Program, reflection: str | None) 
     broken = f"; {compiled.broken} broke and count as 0" if compiled.broken else ""
     out.print(Text(f"{calls}{broken}", "dim"))
     if compiled.proposals_failed:
-        lost = f"who proposes prompts gave no answer {compiled.proposals_failed} times"
+        lost = f"who proposes prompts gave no answer, or nothing new, {compiled.proposals_failed} times"
         out.print(Text(f"{lost}: check that model, or give another as --reflection", "yellow"))
 
 
@@ -252,11 +252,11 @@ def _print_next(compiled: Compiled, title: str, path: Path, chosen: Settings) ->
         keep = f"{command_name()} programs register {shlex.quote(title)} {file}{scaled}"
         out.print(Text.assemble("keep and promote it: ", (keep, "bold")), soft_wrap=True)
     elif not compiled.changed and compiled.proposals_failed:
-        out.print("what may help: a --reflection that answers; the same command with another model compiles anew")
+        out.print("what may help: a --reflection that has ideas; the same command with another model compiles anew")
     elif not compiled.changed:
         out.print("what may help: a larger --budget, a stronger model as --reflection, more tasks")
     else:
-        said = told(compiled.scores.held_out)
+        said = in_words(compiled.scores.held_out.says)
         out.print(Text.assemble("not shown to be better (", said, "): more tasks, or a larger --budget, may tell"))
     if compiled.changed:
         use = f"{command_name()} run --program {file}{scaled}"
@@ -268,7 +268,7 @@ def _as_json(compiled: Compiled, path: Path, folder: Path, run: str | None) -> d
     return {
         **compiled.model_dump(mode="json", exclude={"state", "candidates", "prompts_before", "prompts_after"}),
         "improved": compiled.improved,
-        "held_out_says": told(held_out).plain,
+        "held_out_says": held_out.says,
         "changed": compiled.changed,
         "diff": compiled.diff(),
         "candidates": len(compiled.candidates),

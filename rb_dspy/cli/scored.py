@@ -17,28 +17,15 @@ from rb_dspy.schema import Usage
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Scores
-    from rb_dspy.compile.scores import Comparison, Estimate
+    from rb_dspy.compile.scores import Comparison, Estimate, Says
 
-_FEWEST = 5
-"""Tasks below which no difference can be told; see ``rb_dspy.compile.scores``."""
-
-
-def in_words(difference: Estimate, *, short: bool = False) -> Text:
-    """What an interval of a difference says; ``short``: in one or two words."""
-    if difference.low > 0:
-        return Text("better", "green")
-    if difference.high < 0:
-        return Text("worse", "red")
-    if difference.tasks < _FEWEST or difference.mean > 0:
-        return Text("too few" if short else "too few to tell", "yellow")
-    return Text("no better" if short else "no better than before", "yellow")
+_COLOURS: dict[Says, str] = {"better": "green", "worse": "red"}
+_SHORT: dict[Says, str] = {"too few to tell": "too few", "no better than before": "no better"}
 
 
-def told(found: Comparison) -> Text:
-    """What a comparison says: what it owes to something that broke is no improvement."""
-    if found.difference.low > 0 and not found.better:
-        return Text("too much broke to tell", "yellow")
-    return in_words(found.difference)
+def in_words(says: Says, *, short: bool = False) -> Text:
+    """``short``: in one or two words."""
+    return Text(_SHORT.get(says, says) if short else says, _COLOURS.get(says, "yellow"))
 
 
 def value(estimate: Estimate) -> str:
@@ -60,7 +47,7 @@ def print_scores(console: Console, scores: Scores, measure: str) -> None:
     for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
         table.add_row(name, value(found.before), value(found.after), change(found.difference), _tasks(found))
     console.print(table)
-    console.print(Text.assemble("held-out tasks say: ", told(scores.held_out)))
+    console.print(Text.assemble("held-out tasks say: ", in_words(scores.held_out.says)))
     console.print(Text(f"measured: {measure}; in brackets, 95 % intervals", "dim"))
     for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
         if found.broken:

@@ -167,8 +167,12 @@ class Cast:
 
     @property
     def proposals_failed(self) -> int:
-        """How often the LM that proposes prompts gave no answer."""
+        """How often the LM that proposes prompts gave no answer, or nothing but the prompt that there was."""
         return len(self._failed)
+
+    def nothing_new(self) -> None:
+        """Count a proposal that was none."""
+        self._failed.append(0)
 
     def check(self) -> None:
         """Raise what kept an answer from being kept, if anything did."""

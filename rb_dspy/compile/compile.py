@@ -72,7 +72,8 @@ def compile_program(
     ``miprov2``, ``simba``, ``bootstrap`` or ``bootstrap_rs``. ``budget``: how often a candidate may be run on an
     example and rated; it is never exceeded. On top of it come a call of ``reflection`` and up to three runs to see that
     both work at all (``smoke``; what breaks is refused before anything is spent), the runs that a step is harvested
-    from, and the scoring before and after, of the dev and held-out streams; for ``all`` in ``orders`` orders.
+    from, and the scoring before and after, of the dev and held-out streams; for ``all`` in ``orders`` orders. Verdicts
+    on successes count as much as those on failures, in the search as in the scores (``rb_dspy.compile.balance``).
 
     Every run starts from a fork of ``bank``, else from an empty bank with ``embedder``. ``harvest``: examples of the
     compile stream, and of no other, that there are already. ``reflection``: who proposes prompts, an LM, a
@@ -81,8 +82,9 @@ def compile_program(
 
     The language models are those of ``program``, of ``Backbones.use()``, or of ``dspy.configure``; ``program`` itself
     is not changed. Deterministic for ``seed`` as far as they are. Raises ``InputError`` for arguments that cannot work
-    and for a folder of another compile, ``BackboneError``, ``InfrastructureError`` where all that is run breaks, and
-    ``Unscored``, which holds the program, where scoring does.
+    and for a folder of another compile, ``BackboneError``, and ``InfrastructureError`` where all that is run breaks;
+    ``Unscored`` in place of any of them, with the best program so far in it, once there is one that is better than
+    ``program``, and where scoring breaks.
     """
     optimizer_named(optimizer)
     _check(stage, budget=budget, threads=threads, orders=orders, window=window)
@@ -115,7 +117,7 @@ def compile_program(
             made.usage = ledger.usage()
         made.seconds = answers.seconds
         if place.result is not None:
-            with kept(made.program, place.best):
+            with kept(lambda: made.program, place.best):
                 made.save(place.result)
         return made
 
@@ -144,16 +146,21 @@ def _compiled(
         on_best=lambda prompts: place.keep_best(with_prompts(state, _own_names(prompts))),
         prefix=_PREFIX,
     )
-    optimize(optimizer, Job(student_of(module, record), record, train, dev, plan.seed, plan.threads))
-    best = record.best()
     before = prompts_of(plan.work)
-    after = {**before, **_own_names(best[1])} if best else before
+
+    def found() -> Prompts:
+        best = record.best()
+        return {**before, **_own_names(best[1])} if best else before
+
+    with kept(lambda: _with(plan.work, found()) if found() != before else None, place.best):
+        optimize(optimizer, Job(student_of(module, record), record, train, dev, plan.seed, plan.threads))
+    after = found()
     program = _with(plan.work, after)
-    with kept(program, place.best):
+    with kept(lambda: program, place.best):
         cast.check()
         scores = scores_of(plan, program, examples, cast, teller, changed=after != before)
     if cast.proposals_failed:
-        log.warning("who proposes prompts gave no answer %d times", cast.proposals_failed)
+        log.warning("who proposes prompts gave no answer, or nothing new, %d times", cast.proposals_failed)
     return Compiled(
         program=program,
         state=state_of(program),

@@ -49,7 +49,13 @@ def read_json(path: str | Path, kind: str, version: int) -> dict[str, Any]:
 
     Raises ``InputError`` for anything else, a pickle among it: reading one can run whatever its writer wanted.
     """
+    return read_one_of(path, {kind: version})
+
+
+def read_one_of(path: str | Path, kinds: Mapping[str, int]) -> dict[str, Any]:
+    """``read_json`` where there are several ``kinds``, each with its newest version."""
     path = Path(path)
+    kind = " or ".join(kinds)
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -62,11 +68,16 @@ def read_json(path: str | Path, kind: str, version: int) -> dict[str, Any]:
         data = json.loads(raw)
     except (UnicodeDecodeError, json.JSONDecodeError) as exc:
         raise InputError(f"{path}: not JSON ({exc}); expected a {kind}") from None
-    if not isinstance(data, dict) or data.get("format") != kind:
-        raise InputError(f"{path}: not a {kind}; expected a file that rb_dspy saved as one")
-    found = data.get("version")
-    if not isinstance(found, int) or found > version:
+    return of_kind(data, kinds, str(path))
+
+
+def of_kind(data: Any, kinds: Mapping[str, int], source: str) -> dict[str, Any]:
+    """``data``, where it is of one of ``kinds`` and not of a newer version. Raises ``InputError`` else."""
+    if not isinstance(data, dict) or data.get("format") not in list(kinds):  # what cannot be hashed is none either
+        raise InputError(f"{source}: not a {' or '.join(kinds)}; expected a file that rb_dspy saved as one")
+    found, newest = data.get("version"), kinds[data["format"]]
+    if not isinstance(found, int) or found > newest:
         raise InputError(
-            f"{path}: version {found} of the format, and this rb_dspy reads up to {version}; install a newer rb_dspy"
+            f"{source}: version {found} of the format, and this rb_dspy reads up to {newest}; install a newer rb_dspy"
         )
     return data

@@ -55,7 +55,7 @@ def gathered(reports: Sequence[RunReport], program: Program | None, siblings: in
     """Only what teaches:
 
     ========  ==========================================================================================
-    judge     rollouts with ground truth, none twice, as many successes as failures where there are both
+    judge     rollouts with ground truth, none twice
     select    several rollouts that differ in reward
     distill   rollouts judged rightly, with siblings that are not all solved without lessons
     contrast  several rollouts that differ in what was done, with such siblings
@@ -73,7 +73,6 @@ def gathered(reports: Sequence[RunReport], program: Program | None, siblings: in
         _distill(found, done, kin)
         _contrast(found, done, kin)
         found.teach("agent", agent_example(done.task, done.prediction.memory))
-    _balance(found)
     return found
 
 
@@ -149,22 +148,6 @@ def _judge(found: Gathered, done: _Done) -> None:
         parts = any(ended is not outcome.success for _, ended in others)
         step = decisive_step(rollout, outcome.success, others) if parts else None
         found.teach("judge", judge_example(done.task, rollout, outcome, step))
-
-
-def _balance(found: Gathered) -> None:
-    """As many of each label as of the rarer one; of the others those that came first, task by task."""
-    examples = found.taught["judge"]
-    count = min(sum(example.success for example in examples), sum(not example.success for example in examples))
-    if not count:
-        return
-    room = {True: count, False: count}
-    kept = []
-    for example in examples:
-        if room[example.success]:
-            room[example.success] -= 1
-            kept.append(example)
-    found.leave("more of this label than of the other", "judge", times=len(examples) - len(kept))
-    found.taught["judge"] = kept
 
 
 def _select(found: Gathered, done: _Done) -> None:

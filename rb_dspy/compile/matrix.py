@@ -123,10 +123,10 @@ def matrix(
 ) -> Matrix:
     """Run every program on every backbone over ``stream``, from a fork of ``bank`` each time.
 
-    ``programs``: name -> what ``save_program`` wrote for a program like ``program``, or a folder of such files by
-    backbone; the seed program, ``program`` as it is, is always run too. ``backbones``: name -> ``Backbones``, an LM, a
-    ``BackboneConfig`` or a model's name. What breaks one cell is noted in it. Raises ``InputError`` for no backbones,
-    and for a program that is called ``seed``.
+    ``programs``: name -> what ``save_program`` or ``Compiled.save`` wrote for one like ``program``, or a folder of
+    such files by backbone; the seed program, ``program`` as it is, is always run too. ``backbones``: name ->
+    ``Backbones``, an LM, a ``BackboneConfig`` or a model's name. What breaks one cell is noted in it. Raises
+    ``InputError`` for no backbones, and for a program that is called ``seed``.
     """
     if not backbones:
         raise InputError("no backbones; a matrix needs at least one: name -> language model")

@@ -13,6 +13,7 @@ import dspy
 from rb_dspy.compile.answers import Cast
 from rb_dspy.compile.broken import all_broke, said
 from rb_dspy.compile.budget import Rate
+from rb_dspy.compile.counted import counting
 from rb_dspy.compile.scores import Ratings
 from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency
@@ -35,17 +36,19 @@ def rate_stream(
     seed: int,
     threads: int = 1,
     on_report: Callable[[Any], None] = lambda report: None,
+    on_scored: Callable[[], None] = lambda: None,
 ) -> Ratings:
     """Which tasks ``program``, a ``StreamProgram``, solves, order by order. A task that broke counts as not solved.
 
-    Other orders are other samples as well; the same order of two programs has the same rollout ids. Raises
-    ``InfrastructureError`` where every task of an order broke.
+    Other orders are other samples as well; the same order of two programs has the same rollout ids. ``on_scored`` is
+    called after every task of every order, from whichever thread did it. Raises ``InfrastructureError`` where every
+    task of an order broke.
     """
     ratings = Ratings(crossed=True)
     ordered = in_orders(stream, orders, seed)
 
     def run(number: int) -> dspy.Prediction:
-        with cast.playing(number):
+        with cast.playing(number), counting(program.program, on_scored):
             prediction = program(stream=ordered[number])
         cast.check()
         error = all_broke(prediction)
@@ -62,12 +65,20 @@ def rate_stream(
 
 
 def rate_examples(
-    stage: Stage, module: dspy.Module, examples: Sequence[Any], metric: Rate, cast: Cast, *, threads: int = 1
+    stage: Stage,
+    module: dspy.Module,
+    examples: Sequence[Any],
+    metric: Rate,
+    cast: Cast,
+    *,
+    threads: int = 1,
+    on_scored: Callable[[], None] = lambda: None,
 ) -> Ratings:
     """The metric of each example. One that broke counts as 0; where all do, ``InfrastructureError``.
 
     By task; examples of ``distill`` and ``contrast`` by template, since those of a template share siblings. Verdicts
-    are weighted so that successes and failures count the same together, however many of each there are.
+    are weighted so that successes and failures count the same together, however many of each there are. ``on_scored``
+    is called after every example, from whichever thread did it.
     """
     by_template = stage in ("distill", "contrast")
     ratings = Ratings(unit="template" if by_template else "task")
@@ -75,6 +86,11 @@ def rate_examples(
     errors: list[str] = []
 
     def run(example: Any) -> tuple[float, str]:
+        found = rated(example)
+        on_scored()
+        return found
+
+    def rated(example: Any) -> tuple[float, str]:
         try:
             with cast.playing():
                 return float(metric(example, module(**example.inputs()))), ""

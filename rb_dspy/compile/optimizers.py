@@ -6,7 +6,6 @@ so neither ``_compiled`` nor anything else that it leaves on a program can reach
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.backbones.roles import adapter_for
+from rb_dspy.compile.balance import dealt, evened
 from rb_dspy.compile.broken import said
 from rb_dspy.compile.budget import Record, Student
 from rb_dspy.compile.measure import in_threads
 from rb_dspy.compile.quiet import quiet
-from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.errors import InfrastructureError, InputError, RBError
 
 MAX_DEMOS = 2
 """Demonstrations a predictor; of an agent each holds a whole episode."""
@@ -47,10 +46,16 @@ class Job:
         in_threads(lambda each: self.record.metric(each, student(**each.inputs())), self.dev, self.threads)
 
     def shuffled(self, n: int) -> list[Any]:
-        """``n`` examples of train, or all there are."""
-        drawn = list(self.train)
-        random.Random(f"{self.seed}/train").shuffle(drawn)
-        return drawn[:n]
+        """``n`` examples of train, or all there are; verdicts on successes and on failures in turn."""
+        return dealt(self.train, n, self._drawn)
+
+    def balanced(self, n: int | None = None) -> list[Any]:
+        """``shuffled``, or all of train, for who takes means of it: of verdicts the rarer label's come again."""
+        return evened(self.train, self._drawn) if n is None else dealt(self.train, n, self._drawn, again=True)
+
+    @property
+    def _drawn(self) -> str:
+        return f"{self.seed}/train"
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Optimizer:
 def optimize(name: str, job: Job) -> None:
     """Run the optimizer ``name``; what it found is in ``job.record``.
 
-    Raises ``InputError`` like ``check_budget``, and what broke it.
+    Raises ``InputError`` like ``check_budget``, what broke it, and ``RBError`` where the optimizer's own code broke.
     """
     check_budget(name, job.record.budget, len(job.train), len(job.dev))
     optimizer = optimizer_named(name)
@@ -78,6 +83,10 @@ def optimize(name: str, job: Job) -> None:
         except dspy.LMError as exc:  # miprov2 lets it through; the programs' own are counted, and never get here
             model = job.record.cast.reflection.model
             raise InfrastructureError(f"who proposes prompts ({model}) broke: {said(exc)}") from exc
+        except RBError:
+            raise
+        except Exception as exc:  # what was found before must not be lost with it
+            raise RBError(f"{name} itself broke: {said(exc)}; another optimizer may do") from exc
 
 
 def check_budget(name: str, budget: int, train: int, dev: int) -> None:
@@ -98,20 +107,20 @@ def optimizer_named(name: str) -> Optimizer:
 
 
 def _gepa(job: Job) -> None:
-    from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+    from rb_dspy.compile.proposer import Proposer  # brings gepa
 
-    reflection = job.record.cast.reflection
+    cast = job.record.cast
     dspy.GEPA(
         metric=job.record.metric,
         max_metric_calls=job.record.left,
-        reflection_lm=reflection,
+        reflection_lm=cast.reflection,
         reflection_minibatch_size=min(MINIBATCH, len(job.train)),
-        instruction_proposer=InstructionProposer(adapter=adapter_for(reflection)),
+        instruction_proposer=Proposer(cast.reflection, cast.nothing_new),
         component_selector=_Called(job.student),
         num_threads=job.threads,
         seed=job.seed,
         warn_on_score_mismatch=False,
-    ).compile(job.student, trainset=list(job.train), valset=list(job.dev))
+    ).compile(job.student, trainset=job.balanced(), valset=list(job.dev))
 
 
 class _Called:
@@ -183,7 +192,7 @@ def _simba(job: Job) -> None:
         max_demos=MAX_DEMOS,
         prompt_model=job.record.cast.reflection,
         num_threads=job.threads,
-    ).compile(job.student, trainset=job.shuffled(plan.train), seed=job.seed)
+    ).compile(job.student, trainset=job.balanced(plan.train), seed=job.seed)
     for each in found.candidate_programs:  # best on train first; the budget ends it
         job.rate(each["program"])
 

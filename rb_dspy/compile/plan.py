@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import pydantic
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Cast
+from rb_dspy.compile.balance import chosen
 from rb_dspy.compile.broken import first_error
 from rb_dspy.compile.examples import to_plain
 from rb_dspy.compile.harvest import Harvest
@@ -92,7 +92,7 @@ class Examples:
     train: list[Any]
     """To compile on."""
     dev: list[Any]
-    """To choose by."""
+    """To choose by: verdicts in equal parts, of successes and of failures (``rb_dspy.compile.balance``)."""
     all_dev: list[Any]
     held_out: list[Any]
     """To score; empty for ``all``, which is scored on whole streams."""
@@ -114,8 +114,7 @@ def examples_of(plan: Plan, cast: Cast, teller: Teller) -> Examples:
         teller.phase("harvesting the held-out stream")
         held_out = found_in(plan, plan.harvest(plan.streams.held_out, cast), plan.streams.held_out)
     most = max(4, plan.budget // 8)  # so that a budget pays for rating several candidates
-    chosen = sorted(random.Random(f"{plan.seed}/dev").sample(range(len(all_dev)), min(most, len(all_dev))))
-    return Examples(train, [all_dev[number] for number in chosen], all_dev, held_out)
+    return Examples(train, chosen(all_dev, most, f"{plan.seed}/dev"), all_dev, held_out)
 
 
 def found_in(plan: Plan, harvest: Harvest, stream: TaskStream) -> list[Any]:

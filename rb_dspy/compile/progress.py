@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,7 +13,7 @@ from rb_dspy.schema import Usage
 
 @dataclass(frozen=True)
 class Progress:
-    """Told after every metric call, and at the beginning of each phase."""
+    """Told after every metric call, at the beginning of each phase, and in scoring after every task or example."""
 
     metric_calls: int
     """Of the budget: runs of candidates that were rated."""
@@ -24,6 +25,10 @@ class Progress:
     seconds: float = 0.0
     note: str = ""
     """The phase, in a few words."""
+    scored: int = 0
+    """In a phase that scores: how many tasks, in all orders, or examples are done; those that broke among them."""
+    to_score: int = 0
+    """How many there are; 0 in other phases, and where what was scored before is scored again."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -53,14 +58,33 @@ class Teller:
     note: str = ""
     metric_calls: int = 0
     best: float | None = None
+    scored: int = 0
+    to_score: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
-    def phase(self, note: str) -> None:
+    def phase(self, note: str, to_score: int = 0) -> None:
         """Say what comes now."""
-        self.note = note
-        self.tell()
+        with self._lock:
+            self.note, self.scored, self.to_score = note, 0, to_score
+            self.tell()
+
+    def score(self) -> None:
+        """Say that one more is scored. From any thread; numbers are told in their order."""
+        with self._lock:
+            self.scored += 1
+            self.tell()
 
     def tell(self) -> None:
         """Say how far it is."""
         self.on_progress(
-            Progress(self.metric_calls, self.budget, self.best, self.ledger.usage(), self.clock.seconds, self.note)
+            Progress(
+                self.metric_calls,
+                self.budget,
+                self.best,
+                self.ledger.usage(),
+                self.clock.seconds,
+                self.note,
+                self.scored,
+                self.to_score,
+            )
         )

@@ -12,12 +12,9 @@ import pydantic
 
 from rb_dspy.compile.files import read_json, write_json
 from rb_dspy.compile.scores import Comparison
-from rb_dspy.compile.state import Prompts, set_state
+from rb_dspy.compile.state import COMPILED_FORMAT, COMPILED_VERSION, Prompts, set_state
 from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Usage
-
-FORMAT = "rb_dspy compiled"
-VERSION = 1
 
 
 class Scores(pydantic.BaseModel):
@@ -80,7 +77,7 @@ class Compiled(pydantic.BaseModel):
     broken: int = 0
     """Metric calls that were rated 0 since the program broke."""
     proposals_failed: int = 0
-    """How often the LM that proposes prompts gave no answer: what it would have proposed was not tried."""
+    """How often the LM that proposes prompts gave no answer, or only the prompt that there was: nothing was tried."""
     examples: dict[str, int] = pydantic.Field(default_factory=dict)
     """How many examples the optimizer had: ``train`` and ``dev``."""
     orders: int = 1
@@ -116,12 +113,12 @@ class Compiled(pydantic.BaseModel):
 
     def save(self, path: str | Path) -> None:
         """Save as JSON, whole or not at all: no language model, key or address is in it."""
-        write_json(path, {"format": FORMAT, "version": VERSION, **self.model_dump(mode="json")})
+        write_json(path, {"format": COMPILED_FORMAT, "version": COMPILED_VERSION, **self.model_dump(mode="json")})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """What ``save`` wrote; ``program`` is None."""
-        data = read_json(path, FORMAT, VERSION)
+        data = read_json(path, COMPILED_FORMAT, COMPILED_VERSION)
         try:
             return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})
         except pydantic.ValidationError as exc:

@@ -35,6 +35,11 @@ MIN_ORDERS = 3
 Unit = Literal["task", "template"]
 """What is taken to be drawn independently."""
 
+Says = Literal["better", "worse", "no better than before", "too few to tell", "too much broke to tell"]
+
+_FEWEST = 5
+"""Tasks below which no difference can be told."""
+
 _MEAN_PSEUDO = (0.0, 0.0, 1.0, 1.0)
 _DIFFERENCE_PSEUDO = (-1.0, 1.0)
 
@@ -54,6 +59,15 @@ class Estimate(pydantic.BaseModel):
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @property
+    def says(self) -> Says:
+        """What it says as that of a difference."""
+        if self.low > 0:
+            return "better"
+        if self.high < 0:
+            return "worse"
+        return "too few to tell" if self.tasks < _FEWEST or self.mean > 0 else "no better than before"
 
 
 class Comparison(pydantic.BaseModel):
@@ -80,6 +94,11 @@ class Comparison(pydantic.BaseModel):
         """Whether the interval of the difference is above 0, and where something broke, that of ``clean`` as well."""
         clean = self.difference if not self.broken else self.clean
         return self.difference.low > 0 and clean is not None and clean.low > 0
+
+    @property
+    def says(self) -> Says:
+        """What the difference says; what it owes to something that broke is no improvement."""
+        return "too much broke to tell" if self.difference.low > 0 and not self.better else self.difference.says
 
     def __str__(self) -> str:
         return f"{self.before} -> {self.after}, difference {self.difference}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,28 +16,22 @@ from rb_dspy.compile.result import Scores
 from rb_dspy.compile.scores import Comparison, Ratings, compare
 from rb_dspy.compile.stages import Program
 from rb_dspy.compile.state import save_program
-from rb_dspy.errors import InfrastructureError, RBError
+from rb_dspy.errors import RBError, Unscored
 from rb_dspy.stream.tasks import TaskStream
 
 
-class Unscored(InfrastructureError):
-    """The optimizer was done, and what came after it broke. What it found is in ``program``, unscored.
-
-    The cause is in ``__cause__``, and the command line exits with what that would.
-    """
-
-    def __init__(self, message: str, program: Program, exit_code: int) -> None:
-        super().__init__(message)
-        self.program = program
-        self.exit_code = exit_code
-
-
 @contextmanager
-def kept(program: Program, place: Path | None) -> Iterator[None]:
-    """Whatever breaks inside the block, ``program`` is not lost: it is in ``Unscored``, and in ``place``."""
+def kept(found: Callable[[], Program | None], place: Path | None) -> Iterator[None]:
+    """Whatever breaks inside the block, what was ``found`` is not lost: it is in ``Unscored``, and in ``place``.
+
+    Where that is None there is nothing to lose, and what broke is raised as it is.
+    """
     try:
         yield
     except RBError as exc:
+        program = found()
+        if program is None:
+            raise
         try:
             if place is not None:
                 save_program(program, place)
@@ -53,17 +47,20 @@ def scores_of(plan: Plan, program: Program, examples: Examples, cast: Cast, tell
     """The program of ``plan`` against ``program``, on dev and held-out."""
 
     def scored(name: str, stream: TaskStream, of_stream: Sequence[Any]) -> Comparison:
-        teller.phase(f"scoring {name} before")
+        count = plan.orders * len(stream) if plan.stage == "all" else len(of_stream)
+        teller.phase(f"scoring {name} before", count)
         before = rated(plan.work, stream, of_stream)
-        teller.phase(f"scoring {name} after")
+        teller.phase(f"scoring {name} after", count if changed else 0)
         return compare(before, rated(program, stream, of_stream) if changed else before)
 
     def rated(of: Program, stream: TaskStream, of_stream: Sequence[Any]) -> Ratings:
         module = plan.module(of)
         if plan.stage == "all":
-            return rate_stream(module, stream, cast, orders=plan.orders, seed=plan.seed, threads=plan.threads)
+            return rate_stream(
+                module, stream, cast, orders=plan.orders, seed=plan.seed, threads=plan.threads, on_scored=teller.score
+            )
         metric = metric_for(plan.stage, plan.work)
-        return rate_examples(plan.stage, module, of_stream, metric, cast, threads=plan.threads)
+        return rate_examples(plan.stage, module, of_stream, metric, cast, threads=plan.threads, on_scored=teller.score)
 
     return Scores(
         dev=scored("dev", plan.streams.dev, examples.all_dev),

@@ -19,11 +19,15 @@ from typing import Any
 import dspy
 import pydantic
 
-from rb_dspy.compile.files import read_json, write_json
+from rb_dspy.compile.files import of_kind, read_one_of, write_json
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
 
 FORMAT = "rb_dspy program"
 VERSION = 1
+
+COMPILED_FORMAT = "rb_dspy compiled"
+COMPILED_VERSION = 1
+"""Of the report of a compile, which holds the state of the program (``rb_dspy.compile.result``)."""
 
 # What an optimizer has compiled, dspy takes for frozen, and names no predictor in it.
 _FROZEN = "_compiled"
@@ -94,7 +98,11 @@ def state_of(program: dspy.Module) -> dict[str, Any]:
 
 
 def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "state", partial: bool = False) -> None:
-    """Give ``program`` the prompts of ``state``. Raises like ``load_program``, and changes nothing then."""
+    """Give ``program`` the prompts of ``state``, what ``state_of`` gives or what ``Compiled.save`` writes.
+
+    Raises like ``load_program``, and changes nothing then.
+    """
+    state = _state_in(state, source)
     saved = _checked(state, source)
     _check_version(state, source)
     _check_signatures(signatures_of(program), saved, source, partial=partial)
@@ -107,13 +115,18 @@ def save_program(program: dspy.Module, path: str | Path) -> None:
 
 
 def load_program(program: dspy.Module, path: str | Path, *, partial: bool = False) -> None:
-    """Give ``program`` the prompts that ``save_program`` saved.
+    """Give ``program`` the prompts that ``save_program`` or ``Compiled.save`` saved.
 
     Raises ``SignatureChanged`` where they were compiled for other signatures, ``DspyTooOld`` where a newer dspy saved
     them, ``InputError`` for a file that is not such JSON, a pickle for one; ``program`` is unchanged then. With
     ``partial`` only predictors that both have must agree, as for prompts of ``ReasoningBank`` in ``MaTTS``.
     """
-    set_state(program, read_json(path, FORMAT, VERSION), source=str(path), partial=partial)
+    set_state(program, read_state(path), source=str(path), partial=partial)
+
+
+def read_state(path: str | Path) -> dict[str, Any]:
+    """The state in a file of ``save_program`` or of ``Compiled.save``. Raises ``InputError`` for any other."""
+    return _state_in(read_one_of(path, {FORMAT: VERSION, COMPILED_FORMAT: COMPILED_VERSION}), str(path))
 
 
 def digest(data: Any) -> str:
@@ -126,6 +139,13 @@ def with_prompts(state: dict[str, Any], prompts: Prompts) -> dict[str, Any]:
     """``state`` with the prompts of the predictors that ``prompts`` names."""
     predictors = {name: {**each, **prompts.get(name, {})} for name, each in state["predictors"].items()}
     return {**state, "predictors": predictors}
+
+
+def _state_in(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """``data``, or where it is the report of a compile, the state in it."""
+    if data.get("format") == COMPILED_FORMAT:
+        data = of_kind(data, {COMPILED_FORMAT: COMPILED_VERSION}, source).get("state") or {}
+    return of_kind(data, {FORMAT: VERSION}, source)
 
 
 def _is_frozen(module: Any) -> bool:

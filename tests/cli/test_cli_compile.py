@@ -15,9 +15,7 @@ from rich.console import Console
 from rb_dspy import Compiled, ReasoningBank, save_program, split_streams
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.main import main
-from rb_dspy.cli.scored import in_words
 from rb_dspy.compile.progress import Progress
-from rb_dspy.compile.scores import Estimate
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import TaskStream
@@ -272,21 +270,6 @@ def test_what_cannot_be_is_refused_before_anything_is_done(
     assert not Path("rb-mlflow.db").exists()
 
 
-@pytest.mark.parametrize(
-    ("low", "mean", "high", "tasks", "said"),
-    [
-        (0.01, 0.5, 0.9, 12, "better"),
-        (-0.9, -0.5, -0.01, 12, "worse"),
-        (-0.1, 0.2, 0.5, 12, "too few to tell"),
-        (-0.9, 0.0, 0.9, 4, "too few to tell"),
-        (-0.2, 0.0, 0.2, 12, "no better than before"),
-        (-0.3, -0.1, 0.1, 12, "no better than before"),
-    ],
-)
-def test_an_interval_in_words(low: float, mean: float, high: float, tasks: int, said: str) -> None:
-    assert in_words(Estimate(mean=mean, low=low, high=high, tasks=tasks)).plain == said
-
-
 def test_the_bar_fits_a_narrow_terminal_and_says_each_phase_once() -> None:
     out = io.StringIO()
     usage = {"agent": RoleUsage(calls=9, prompt_tokens=1_200_000, completion_tokens=34_000)}
@@ -297,6 +280,21 @@ def test_the_bar_fits_a_narrow_terminal_and_says_each_phase_once() -> None:
     printed = out.getvalue()
     assert printed.count("harvesting the compile stream") == printed.count("gepa on 12 examples, 4 of dev") == 1
     assert "42/1000 metric calls · best 0.62 · 1.2M tokens · 0:00:0" in printed
+
+
+@pytest.mark.parametrize(
+    ("scored", "to_score", "said"),
+    [(0, 12, "0/12 scored · best 0.62"), (7, 12, "7/12 scored · best 0.62"), (0, 0, "1000/1000 metric calls")],
+)
+def test_while_scores_are_taken_the_bar_shows_how_many_there_are(scored: int, to_score: int, said: str) -> None:
+    out = io.StringIO()
+    with CompileBar(Console(file=out, width=80, force_terminal=True, no_color=True), 1000) as bar:
+        bar.on_progress(Progress(1000, 1000, 0.625, note="gepa on 12 examples, 4 of dev"))
+        bar.on_progress(Progress(1000, 1000, 0.625, note="scoring dev before", scored=12, to_score=12))
+        for done in range(scored + 1):
+            bar.on_progress(Progress(1000, 1000, 0.625, note="scoring dev after", scored=done, to_score=to_score))
+    assert said in out.getvalue().rpartition("scoring dev after")[2]
+    assert out.getvalue().count("scoring dev after") == 1
 
 
 def test_without_a_terminal_there_are_phases_and_no_bar() -> None:

@@ -16,10 +16,9 @@ from rb_dspy.compile.measure import rate_examples
 from rb_dspy.compile.metric import metric_for
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.scores import estimate
-from rb_dspy.compile.scoring import Unscored
 from rb_dspy.compile.stages import stage_module
 from rb_dspy.compile.state import load_program
-from rb_dspy.errors import DspyTooOld, InfrastructureError, InputError
+from rb_dspy.errors import DspyTooOld, InfrastructureError, InputError, Unscored
 from rb_dspy.schema import Outcome, Trajectory
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm

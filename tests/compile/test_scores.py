@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from rb_dspy.compile.scores import Ratings, compare, estimate
+from rb_dspy.compile.scores import Estimate, Ratings, compare, estimate
 from rb_dspy.errors import InputError
 
 
@@ -129,3 +129,18 @@ def test_what_broke_is_no_improvement() -> None:
     before.touched.clear()
     before.broken = 0
     assert compare(before, after).better
+
+
+@pytest.mark.parametrize(
+    ("low", "mean", "high", "tasks", "said"),
+    [
+        (0.01, 0.5, 0.9, 12, "better"),
+        (-0.9, -0.5, -0.01, 12, "worse"),
+        (-0.1, 0.2, 0.5, 12, "too few to tell"),
+        (-0.9, 0.0, 0.9, 4, "too few to tell"),
+        (-0.2, 0.0, 0.2, 12, "no better than before"),
+        (-0.3, -0.1, 0.1, 12, "no better than before"),
+    ],
+)
+def test_an_interval_in_words(low: float, mean: float, high: float, tasks: int, said: str) -> None:
+    assert Estimate(mean=mean, low=low, high=high, tasks=tasks).says == said

@@ -1,0 +1,62 @@
+"""Who proposes prompts to gepa, held to proposing another prompt than the one that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+
+from rb_dspy.backbones.roles import adapter_for
+
+TRIES = 3
+"""How often an instruction is asked for until it is another one."""
+
+_TEMPERATURE = 1.0
+"""Of the tries after the first: at 0, which is a local model's usual, each would give the same again."""
+
+_INSIST = (
+    "Do not hand back the current instruction. Keep what works in it, and add or change what would have prevented the"
+    " failures that the feedback describes, in general terms that hold for tasks that are not shown here."
+)
+
+
+class Proposer(InstructionProposer):  # a subclass, since gepa gives others less to read
+    """dspy's proposer. An LM that hands back the instruction that there is, as small ones do, is asked again.
+
+    A component for which nothing else comes is left out of the result, so that gepa spends no metric call on it;
+    ``on_nothing_new`` is called for each such one.
+    """
+
+    def __init__(self, lm: Any, on_nothing_new: Callable[[], None]) -> None:
+        """``lm`` is the one that gepa reflects with."""
+        adapter = adapter_for(lm)
+        super().__init__(adapter=adapter)
+        self._on_nothing_new = on_nothing_new
+        self._tries = [InstructionProposer(adapter=adapter)]
+        for number in range(1, TRIES):
+            insisting = InstructionProposer(adapter=adapter, additional_instructions=_INSIST)
+            insisting.propose.config = {"rollout_id": number}
+            if "max_completion_tokens" not in lm.kwargs:  # else a reasoning model, which takes no temperature
+                insisting.propose.config["temperature"] = _TEMPERATURE
+            self._tries.append(insisting)
+
+    def __call__(
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: list[str],
+    ) -> dict[str, str]:
+        """Another instruction for each component, where there is one. Raises what the LM raises."""
+        found: dict[str, str] = {}
+        for name in components_to_update:
+            if name not in candidate or name not in reflective_dataset:
+                continue
+            for proposer in self._tries:
+                proposed: str = proposer(candidate, reflective_dataset, [name])[name]
+                if proposed.split() != candidate[name].split():
+                    found[name] = proposed
+                    break
+            else:
+                self._on_nothing_new()
+        return found

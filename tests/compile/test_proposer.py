@@ -1,0 +1,99 @@
+"""Who proposes prompts to gepa is asked again where nothing new comes, and what brings nothing new costs no run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dspy
+import pytest
+from dspy import lm15
+
+from rb_dspy.compile.optimizers import MINIBATCH
+from rb_dspy.compile.proposer import TRIES, Proposer
+from rb_dspy.testing import Prompt, Reply, scripted_lm
+from rb_dspy.testing.teacher import teacher
+from tests.compile.school import compiled
+
+NOW = "Judge the rollout.\nBe fair."
+CANDIDATE = {"judge.predict": NOW, "act.predict": "Act."}
+SEEN = {name: [{"Inputs": {"task": "a lock"}, "Generated Outputs": {}, "Feedback": "Wrong."}] for name in CANDIDATE}
+
+
+def proposed(
+    script: Callable[[Prompt], Reply], components: tuple[str, ...] = ("judge.predict",), **settings: Any
+) -> tuple[dict[str, str], list[Prompt], int]:
+    """What is proposed, what was asked for it, and how often nothing came."""
+    lm, nothing = scripted_lm(script, **settings), []
+    proposer = Proposer(lm, lambda: nothing.append(None))
+    with dspy.context(lm=lm):
+        found = proposer(CANDIDATE, SEEN, list(components))
+    return found, lm.engine.prompts, len(nothing)
+
+
+def same(prompt: Prompt) -> Reply:
+    return {"new_instruction": f"  {' '.join(prompt['current_instruction'].split())}\n"}
+
+
+def test_another_instruction_is_taken_as_it_comes() -> None:
+    found, asked, nothing = proposed(lambda _: {"new_instruction": "Judge by the last observation."})
+    assert found == {"judge.predict": "Judge by the last observation."}
+    (prompt,) = asked
+    assert (prompt.temperature, prompt.seed, nothing) == (None, None, 0)
+    assert "additional_instructions" not in prompt
+
+
+def test_the_one_that_there_is_is_not_taken_and_asked_for_again_more_clearly() -> None:
+    def second(prompt: Prompt) -> Reply:
+        return {"new_instruction": "Another."} if "additional_instructions" in prompt else same(prompt)
+
+    found, asked, nothing = proposed(second)
+    assert found == {"judge.predict": "Another."}
+    assert [prompt.temperature for prompt in asked] == [None, 1.0]
+    assert nothing == 0
+
+
+def test_each_try_is_another_sample() -> None:
+    """At temperature 0, or with one seed, a local model would say the same for ever."""
+
+    def last(prompt: Prompt) -> Reply:
+        return {"new_instruction": "Another."} if prompt.seed == TRIES - 1 else same(prompt)
+
+    found, asked, _ = proposed(last, temperature=0.0)
+    assert found == {"judge.predict": "Another."}
+    assert [(prompt.seed, prompt.temperature) for prompt in asked] == [(None, 0.0), (1, 1.0), (2, 1.0)]
+
+
+def test_what_brings_nothing_new_is_left_out_and_counted() -> None:
+    def act_only(prompt: Prompt) -> Reply:
+        return {"new_instruction": "Act well."} if prompt["current_instruction"] == "Act." else same(prompt)
+
+    found, asked, nothing = proposed(act_only, ("judge.predict", "act.predict", "no such predictor"))
+    assert (found, nothing) == ({"act.predict": "Act well."}, 1)
+    assert len(asked) == TRIES + 1
+
+
+def test_a_model_that_takes_no_temperature_is_given_none() -> None:
+    _, asked, nothing = proposed(same, max_completion_tokens=100)
+    assert [prompt.temperature for prompt in asked] == [None] * TRIES
+    assert nothing == 1
+
+
+def test_what_the_model_raises_is_raised() -> None:
+    def down(prompt: Prompt) -> Reply:
+        raise lm15.ServerError("overloaded")
+
+    with pytest.raises(dspy.LMError, match="overloaded"):
+        proposed(down)
+
+
+def test_gepa_spends_nothing_on_the_prompt_that_there_is() -> None:
+    def copies(prompt: Prompt) -> Reply:
+        return same(prompt) if "new_instruction" in prompt.wants else teacher(prompt)
+
+    made = compiled(optimizer="gepa", stage="judge", reflection=scripted_lm(copies), budget=40)
+    assert made.proposals_failed > 0
+    assert len(made.candidates) == 1
+    looks = (made.metric_calls - made.examples["dev"]) / MINIBATCH
+    # One look at a minibatch each, and no second one at what would be the same prompt.
+    assert made.proposals_failed > looks / 2 + 1
