@@ -27,6 +27,7 @@ from rb_dspy.cli.built import (
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name, err, out, print_json
 from rb_dspy.cli.scored import change, in_words
 from rb_dspy.cli.tasks import SeedOption, StreamOption, TasksFileOption, chosen_file, held_out
+from rb_dspy.cli.tracked import TrackOption, run_id, tracker_for, where_to_look
 from rb_dspy.compile.files import write_json
 from rb_dspy.config import BackboneConfig, load_settings
 from rb_dspy.errors import InputError
@@ -55,6 +56,7 @@ def matrix_command(
     k: KOption = None,
     bank: LessonsOption = None,
     scope: LessonsScopeOption = None,
+    track: TrackOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
@@ -62,7 +64,8 @@ def matrix_command(
     """Run programs on backbones over held-out tasks, and say which to compile again.
 
     The tasks are those that `compile` with the same --tasks-file or --stream, -n and --seed kept apart. Every program
-    is compared with the one without compiled prompts, on the same backbone.
+    is compared with the one without compiled prompts, on the same backbone. With --track it is a run in MLflow, and
+    every cell a run below it.
     """
     chosen = settings_for(config, set_, matts, k, run__stream=stream, run__seed=seed)
     files = {name: Path(value) for name, value in _pairs("--program", program).items()}
@@ -82,12 +85,19 @@ def matrix_command(
     cells = len(lms) * (len(files) + 1)
     with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, lessons(chosen, bank, scope) as base:
         states = _states(subject, files, Path(folder))
+        tracker = tracker_for(chosen, track, usual=False)
+        given = {"orders": orders, "seed": chosen.run.seed}
         done = 0
-        with err.status("") as status:
+        with (
+            tracker.matrix_run(f"matrix {todo.name}", subject, lms, todo, base, params=given) as run,
+            err.status("") as status,
+        ):
 
             def tell(cell: Cell | None) -> None:
                 nonlocal done
-                done += cell is not None
+                if cell is not None:
+                    done += 1
+                    run.on_cell(cell)
                 status.update(f"[dim]{done} of {cells} done: {len(todo)} tasks each …[/]")
 
             tell(None)
@@ -98,17 +108,19 @@ def matrix_command(
                 todo,
                 bank=base,
                 embedder=chosen.bank.embedder,
-                orders=orders,
-                seed=chosen.run.seed,
+                **given,
                 threads=threads,
                 on_cell=tell,
             )
+            run.log_matrix(found)
     if json_:
         again = [{"program": name, "backbone": on} for name, on in found.to_recompile()]
-        print_json({**found.model_dump(mode="json"), "recompile": again})
+        print_json({**found.model_dump(mode="json"), "recompile": again, "mlflow_run": run_id(run)})
         return
     _print(found, len(todo), todo.name)
     _print_next(found, models, tasks_file or file, stream)
+    if run_id(run):
+        out.print(where_to_look(chosen.tracking, run), soft_wrap=True)
 
 
 def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
@@ -159,7 +171,7 @@ def _print(found: Matrix, tasks: int, name: str) -> None:
         against = (
             ("", Text())
             if cell.difference is None
-            else (change(cell.difference), in_words(cell.difference, short=True))
+            else (change(cell.difference), in_words(cell.difference.says, short=True))
         )
         agreed = "-" if cell.judge_agreement is None else f"{cell.judge_agreement:.0%}"
         solved = f"{cell.success.mean:.0%}" + (f" ({cell.broken} broke)" if cell.broken else "")

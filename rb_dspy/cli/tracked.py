@@ -23,6 +23,10 @@ TrackOption = Annotated[
 ]
 
 
+_NO_JOBS = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
+"""MLflow's jobs are not for what we keep: eight processes, and without a network their import hangs for good."""
+
+
 def tracker_for(chosen: Settings, asked: bool | None, *, usual: bool) -> Tracker:
     """A tracker, on or off: as the option says, else as ``[tracking]`` in the settings, else as is ``usual`` here.
 
@@ -51,7 +55,7 @@ def where_to_look(config: TrackingConfig, run: Any = None) -> Text:
             page += f"/#/experiments/{place.experiment_id}/runs/{run.id}"
         return Text.assemble("in MLflow: ", (page, "bold"))
     uri = config.uri if config.uri.startswith("sqlite") else "..."  # others may hold a password
-    return Text.assemble("in MLflow: ", (f"{_mlflow()} ui --backend-store-uri {shlex.quote(uri)}", "bold"))
+    return Text.assemble("in MLflow: ", (f"{_NO_JOBS} {_mlflow()} ui --backend-store-uri {shlex.quote(uri)}", "bold"))
 
 
 def run_id(run: Any) -> str | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.result import Compiled, Found
-from rb_dspy.compile.scores import Comparison
+from rb_dspy.compile.scores import Comparison, Estimate
 from rb_dspy.compile.state import Prompts
+from rb_dspy.tracking import notes
 from rb_dspy.tracking.prompts import register_prompts
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.streams import totals
@@ -51,14 +52,28 @@ class CompileRun:
                 "seed": compiled.seed,
                 "orders": compiled.orders,
                 "measure": compiled.measure,
+                **{f"examples.{split}": number for split, number in compiled.examples.items()},
+                **{f"version.{package}": number for package, number in compiled.versions.items()},
                 **{f"hash.{name}": value for name, value in compiled.hashes.model_dump().items() if value},
             }
         )
-        run.tags({"rb.improved": "true" if compiled.improved else "false"})
+        run.tags(
+            {
+                "rb.improved": _said(compiled.improved),
+                "rb.clean": _said(_clean(compiled)),
+                "rb.changed": ", ".join(compiled.changed) or "nothing",
+            }
+        )
         run.metrics(compared("dev", compiled.scores.dev) | compared("held_out", compiled.scores.held_out))
         run.metrics(
-            {**totals(compiled.usage, self._models), "total/seconds": compiled.seconds, "total/broken": compiled.broken}
+            {
+                **totals(compiled.usage, self._models),
+                "total/seconds": compiled.seconds,
+                "total/broken": compiled.broken,
+                "total/proposals_failed": compiled.proposals_failed,
+            }
         )
+        run.describe(notes.of_compile(compiled))
         run.text("prompts.diff", compiled.diff() or "no prompt has changed\n")
         run.made_file("compiled.json", compiled.save)
         self._log_prompts(compiled.prompts_before, compiled.prompts_after)
@@ -91,11 +106,32 @@ class CompileRun:
 
 
 def compared(split: str, comparison: Comparison) -> dict[str, float | None]:
-    """Before, after and the difference, each with its interval, as metrics."""
-    found: dict[str, float | None] = {}
-    for what in ("before", "after", "difference"):
-        estimate = getattr(comparison, what)
-        found[f"{split}/{what}"] = estimate.mean
-        found[f"{split}/{what}_low"] = estimate.low
-        found[f"{split}/{what}_high"] = estimate.high
+    """Before, after and the difference, each with its interval, and what of it broke, as metrics.
+
+    ``SPLIT/clean`` is there where something broke: the difference over the tasks where nothing did.
+    """
+    found: dict[str, float | None] = {
+        f"{split}/tasks": comparison.difference.tasks,
+        f"{split}/broken_before": comparison.broken_before,
+        f"{split}/broken_after": comparison.broken_after,
+    }
+    for what in ("before", "after", "difference", "clean"):
+        found |= interval(f"{split}/{what}", getattr(comparison, what))
     return found
+
+
+def interval(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """A mean and its interval, as metrics; none where there is no estimate."""
+    if estimate is None:
+        return {}
+    return {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def _clean(compiled: Compiled) -> bool:
+    """Whether nothing broke: no call of the metric, no score, no proposal."""
+    scores = compiled.scores
+    return not (compiled.broken or scores.dev.broken or scores.held_out.broken or compiled.proposals_failed)
+
+
+def _said(yes: bool) -> str:
+    return "true" if yes else "false"

@@ -20,7 +20,12 @@ _STEPS = ("retrieve", "act", "judge", "distill")
 
 
 def described(program: Any) -> dict[str, Any]:
-    """Kind, settings and models of ``program``: ``program``, ``mode``, ``k``, ``lm.ROLE``, ``STEP.SETTING``."""
+    """Kind, settings and models of ``program``: what ``settled`` says, and ``lm.ROLE``."""
+    return settled(program) | {f"lm.{role}": model for role, model in models(program.backbones).items()}
+
+
+def settled(program: Any) -> dict[str, Any]:
+    """Kind and settings of ``program``, whoever plays it: ``program``, ``mode``, ``k``, ``STEP.SETTING``."""
     found: dict[str, Any] = {"program": type(program).__name__}
     if isinstance(program, MaTTS):
         found |= {"mode": program.config.mode, "k": program.config.k}
@@ -32,7 +37,7 @@ def described(program: Any) -> dict[str, Any]:
             found |= _flat(name, config.model_dump(mode="json"))
         elif step is not None:
             found[name] = type(step).__name__
-    return found | {f"lm.{role}": model for role, model in models(program.backbones).items()}
+    return found
 
 
 def title(program: Any) -> str:
@@ -51,9 +56,9 @@ def models(backbones: Backbones | None) -> dict[str, str]:
         return {}
 
 
-def lms(program: Any) -> list[Any]:
-    """The language models that play the roles of ``program``, each once."""
-    active = program.backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
+def lms(backbones: Backbones | None) -> list[Any]:
+    """The language models that play the roles, each once."""
+    active = backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
     try:
         return list({id(lm): lm for lm in active.roles().values()}.values())
     except RBError:

@@ -20,7 +20,7 @@ from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
 from rb_dspy.tracking.prompts import register_prompts, set_alias
 from rb_dspy.tracking.rebuilt import BackbonesLike, named, saved_backbones, settings_of
-from rb_dspy.tracking.run import KIND
+from rb_dspy.tracking.run import KIND, SOURCE
 from rb_dspy.tracking.where import Place, load_mlflow, quiet
 
 CHAMPION = "champion"
@@ -119,8 +119,13 @@ def _logged(
         if bank is not None:
             artifacts["bank"] = str(Path(folder) / "bank.jsonl")
             bank.export_jsonl(artifacts["bank"])
-        logged = mlflow.pyfunc.log_model(
+        from rb_dspy.tracking import saving  # imports MLflow
+
+        logged = mlflow.models.Model.log(
+            artifact_path=None,
             name=name,
+            flavor=saving,
+            tags={"mlflow.source.name": SOURCE},
             python_model=str(_ENTRY),
             artifacts=artifacts,
             model_config=dict(settings),

@@ -18,9 +18,11 @@ from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.where import Place, load_mlflow
 
-Kind = Literal["stream", "compile", "candidate", "evaluation", "model"]
+Kind = Literal["stream", "compile", "candidate", "evaluation", "cell", "model"]
 KIND = "rb.kind"
 """The tag that tells what a run is of."""
+SOURCE = f"rb_dspy {installed('rb-dspy')}"
+"""What made a run or a model. MLflow would name the file that was started, by its path."""
 
 _PARAMS_AT_ONCE = 100
 _METRICS_AT_ONCE = 1000
@@ -49,7 +51,7 @@ class Run:
         cls, place: Place, guard: Guard, name: str, kind: Kind, *, parent: str = "", hidden: Hidden | None = None
     ) -> Run:
         """A new run, below ``parent`` where one is given."""
-        tags = {KIND: kind, "mlflow.source.name": f"rb_dspy {installed('rb-dspy')}", "mlflow.source.type": "LOCAL"}
+        tags = {KIND: kind, "mlflow.source.name": SOURCE, "mlflow.source.type": "LOCAL"}
         if parent:
             tags["mlflow.parentRunId"] = parent
         made = guard("beginning a run", place.client.create_run, place.experiment_id, tags=tags, run_name=name)
@@ -72,6 +74,11 @@ class Run:
         entities = load_mlflow().entities
         tags = [entities.RunTag(name, _text(value)) for name, value in values.items() if value is not None]
         self.call("setting tags", self.place.client.log_batch, self.id, tags=tags)
+
+    def describe(self, text: str) -> None:
+        """Say in Markdown what this run is and what came of it, on its page."""
+        tag = load_mlflow().entities.RunTag("mlflow.note.content", text)
+        self.call("describing the run", self.place.client.log_batch, self.id, tags=[tag])
 
     def metrics(self, values: Mapping[str, float | None], step: int = 0, *, later: bool = False) -> None:
         """Log numbers at ``step``; those that are None, or no numbers, are left out.

@@ -8,7 +8,7 @@ from typing import Any
 from rb_dspy.bank import MemoryBank
 from rb_dspy.schema import RoleUsage, Usage
 from rb_dspy.stream import RunReport, TaskResult
-from rb_dspy.tracking import plots
+from rb_dspy.tracking import notes, plots
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.prices import costs
 from rb_dspy.tracking.run import Run
@@ -75,6 +75,7 @@ class StreamRun:
 
     def _log_totals(self, report: RunReport) -> None:
         summary = report.summary()
+        self.run.describe(notes.of_stream(summary))
         found: dict[str, float | None] = {
             "total/tasks": summary.tasks,
             "total/solved": summary.solved,

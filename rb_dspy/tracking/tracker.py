@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.state import signature_hash
@@ -14,13 +15,15 @@ from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream
-from rb_dspy.tracking.described import described, described_bank, lms, models, title
+from rb_dspy.tracking.described import described, described_bank, lms, models, settled, title
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 
 if TYPE_CHECKING:  # what is below imports MLflow, or may
+    from rb_dspy.compile.matrix import Cell, Matrix
     from rb_dspy.compile.result import Compiled
     from rb_dspy.tracking.compiles import CompileRun
+    from rb_dspy.tracking.matrices import MatrixRun
     from rb_dspy.tracking.rebuilt import BackbonesLike
     from rb_dspy.tracking.run import Kind, Run
     from rb_dspy.tracking.streams import StreamRun
@@ -107,7 +110,7 @@ class Tracker:
         ``reflection``: who proposes prompts, if not the program's own, so that errors that quote its key or address can
         be kept without them. Calls of candidates are not traced: there are thousands.
         """
-        with self._run(f"compile {name}", "compile", program, params, reflection) as run:
+        with self._run(f"compile {name}", "compile", program, params, [reflection]) as run:
             if run is None:
                 yield NoRun()
                 return
@@ -134,6 +137,37 @@ class Tracker:
             if stream is not None:
                 run.dataset(stream, "held_out")
             yield run
+
+    @contextmanager
+    def matrix_run(
+        self,
+        name: str,
+        program: Program,
+        backbones: Mapping[str, Backbones],
+        stream: TaskStream,
+        bank: MemoryBank | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+    ) -> Iterator[MatrixRun | NoRun]:
+        """A matrix of programs like ``program`` and ``backbones`` over ``stream``, from ``bank``: give its ``on_cell``
+        to ``matrix``, and the result to ``log_matrix``.
+
+        Of a backbone the names of its models are kept. The program's own are not: it plays with none of them.
+        """
+        others = [lm for each in backbones.values() for lm in lms(each)]
+        with self._run(name, "evaluation", None, params, others) as run:
+            if run is None:
+                yield NoRun()
+                return
+            from rb_dspy.tracking.matrices import MatrixRun
+
+            run.guard("describing the program", lambda: run.params(settled(program)))
+            run.guard("naming the signatures", lambda: run.params({"signatures": signature_hash(program)}))
+            run.params({"stream": stream.name, "stream.tasks": len(stream), "stream.digest": stream.digest})
+            if bank is not None:
+                run.guard("describing the bank", lambda: run.params(described_bank(bank)))
+            run.dataset(stream, "held_out")
+            yield MatrixRun(run, {each: models(played) for each, played in backbones.items()})
 
     def register(
         self,
@@ -208,9 +242,12 @@ class Tracker:
         kind: Kind,
         program: Program | None,
         params: Mapping[str, Any] | None,
-        reflection: Any = None,
+        others: Iterable[Any] = (),
     ) -> Iterator[Run | None]:
-        """A run that is described as far as all runs are; None where tracking is off."""
+        """A run that is described as far as all runs are; None where tracking is off.
+
+        ``others``: language models besides the program's, so that errors can be kept without what they quote of them.
+        """
         if self._place is None:
             yield None
             return
@@ -219,7 +256,7 @@ class Tracker:
 
         guard = Guard()
         with limited():
-            hidden = Hidden([*(lms(program) if program is not None else ()), reflection])
+            hidden = Hidden([*(lms(program.backbones) if program is not None else ()), *others])
             run = Run.begun(self._place, guard, name, kind, hidden=hidden)
             with run.ending():
                 if program is not None:
@@ -238,6 +275,8 @@ class NoRun:
     def on_progress(self, progress: Progress) -> None: ...
     def finish(self, report: RunReport | None = None, bank: MemoryBank | None = None) -> None: ...
     def log_compiled(self, compiled: Compiled) -> None: ...
+    def on_cell(self, cell: Cell) -> None: ...
+    def log_matrix(self, found: Matrix) -> None: ...
     def params(self, values: Mapping[str, Any]) -> None: ...
     def tags(self, values: Mapping[str, Any]) -> None: ...
     def metrics(self, values: Mapping[str, float | None], step: int = 0) -> None: ...

@@ -27,6 +27,8 @@ _LIMITS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     # Bars of MLflow's between ours.
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # And its lines on standard output, two for every run that ends on a server, where scripts expect JSON.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 _TRACKING_URI, _EXPERIMENT_ID = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID"
 
@@ -154,7 +156,8 @@ def _check_answers(uri: str) -> None:
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise ConfigError(
             f"tracking.uri = {_shown(uri)!r}: no tracking server answers there ({exc or type(exc).__name__}); start one"
-            " (`mlflow server`), correct the address, or set tracking.enabled=false"
+            " (`mlflow server`; without a network it hangs unless MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false), correct"
+            " the address, or set tracking.enabled=false"
         ) from None
 
 

@@ -84,6 +84,7 @@ def compiled(
             "reflection": RoleUsage(calls=4, prompt_tokens=4000, completion_tokens=900, seconds=2.0),
         },
         seconds=6.5,
+        examples={"train": 12, "dev": 6},
         candidates=[seed, Found(score=after, prompts=prompts)],
         hashes=Hashes(signatures=signature_hash(program), compile="c0ffee", dev="deca", held_out="feed"),
         versions={"rb_dspy": "0.1.0", "dspy": "3.4.1"},

@@ -11,6 +11,7 @@ import pytest
 from rb_dspy import ReasoningBank, TaskStream
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.result import Compiled
+from rb_dspy.compile.scores import Estimate
 from rb_dspy.errors import BackboneError
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import Streams
@@ -51,6 +52,79 @@ def test_scores_are_logged_with_their_intervals(run: Any) -> None:
     assert (said["optimizer"], said["stage"], said["budget"], said["metric_calls"]) == ("gepa", "judge", "40", "38")
     assert (said["hash.held_out"], said["seed"], said["threads"]) == ("feed", "7", "1")
     assert run.data.tags["rb.improved"] == "true"
+
+
+def test_its_page_says_what_came_of_it(run: Any) -> None:
+    said = run.data.tags["mlflow.note.content"].split("\n")
+    assert said[0] == "Held-out tasks say: **better**"
+    (row,) = [line for line in said if line.startswith("| held-out ")]
+    before, after, difference, tasks = (cell.strip() for cell in row.split("|")[2:6])
+    assert (before[:5], after[:5], difference[:6], tasks) == ("0.500", "0.700", "+0.200", "20")
+    assert said[said.index("```diff") + 1] == "--- judge.predict before"
+    assert any(line.startswith("+") and line[1:] in BETTER for line in said)
+
+
+def test_a_page_says_where_nothing_came_of_it_and_is_not_too_long(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(backbones=backbones(questions))
+    result = compiled(program)
+    after = {**result.prompts_before, "judge.predict": {"instructions": "a ``` b\n" * 5_000, "demos": []}}
+    for prompts, last in ((result.prompts_before, "No prompt has changed."), (after, "```")):
+        made = result.model_copy(update={"prompts_after": prompts})
+        with tracker.compile_run("pages", program, streams()) as run:
+            run.log_compiled(made)
+        said = client.get_run(run.id).data.tags["mlflow.note.content"]
+        assert said.split("\n")[-1] == last
+        assert said.count("```") == (2 if last == "```" else 0)
+        assert len(said) < 8_000  # what MLflow takes
+
+
+def test_what_nothing_broke_in_is_clean(run: Any) -> None:
+    said, found = run.data.tags, run.data.metrics
+    assert (said["rb.clean"], said["rb.changed"]) == ("true", "judge.predict")
+    counts = ("total/broken", "total/proposals_failed", "held_out/broken_before", "dev/broken_after")
+    assert [found[name] for name in counts] == [0, 0, 0, 0]
+    assert (found["held_out/tasks"], found.get("held_out/clean")) == (20, None)
+    assert (run.data.params["version.dspy"], run.data.params["examples.dev"]) == ("3.4.1", "6")
+
+
+@pytest.mark.parametrize(
+    ("what", "metric"),
+    [
+        ("metric calls", "total/broken"),
+        ("proposals", "total/proposals_failed"),
+        ("scores before", "dev/broken_before"),
+        ("scores after", "held_out/broken_after"),
+    ],
+)
+def test_what_broke_is_counted_and_not_clean(tracker: Tracker, client: Any, what: str, metric: str) -> None:
+    program = ReasoningBank(backbones=backbones(questions))
+    result = compiled(program)
+    scores = result.scores
+    broke: dict[str, Any] = {
+        "metric calls": {"broken": 3},
+        "proposals": {"proposals_failed": 3},
+        "scores before": {
+            "scores": scores.model_copy(update={"dev": scores.dev.model_copy(update={"broken_before": 3})})
+        },
+        "scores after": {
+            "scores": scores.model_copy(
+                update={
+                    "held_out": scores.held_out.model_copy(
+                        update={"broken_after": 3, "clean": Estimate(mean=0.1, low=-0.2, high=0.4, tasks=17)}
+                    )
+                }
+            )
+        },
+    }[what]
+    with tracker.compile_run("broken", program, streams()) as going:
+        going.log_compiled(result.model_copy(update=broke))
+    found = client.get_run(going.id)
+    assert found.data.metrics[metric] == 3
+    assert found.data.tags["rb.clean"] == "false"
+    if what == "scores after":
+        kept = [found.data.metrics[f"held_out/clean{end}"] for end in ("", "_low", "_high")]
+        assert kept == [0.1, -0.2, 0.4]
+        assert found.data.tags["rb.improved"] == "false"
 
 
 def test_the_best_so_far_is_at_its_metric_call(run: Any, client: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +56,34 @@ def test_a_loaded_program_answers_with_its_prompts_and_lessons(tracker: Tracker,
     (answer,) = model.predict([{**PERU, "id": "peru"}])
     assert (answer.id, answer.answer, answer.steps, answer.error) == ("peru", "Lima", 1, "")
     assert len(answer.lessons) > 0
+
+
+def test_no_path_of_this_machine_is_in_a_model(
+    tracker: Tracker, client: Any, registered: str, folder: Path, tmp_path: Path
+) -> None:
+    """Neither of the code, nor of what the model was made of, nor of the store, nor of what was started."""
+    version = client.get_model_version_by_alias(registered, "champion")
+    model = client.get_logged_model(version.source.removeprefix("models:/"))
+    said = json.dumps([dict(model.tags), dict(model.params), dict(version.tags), version.description])
+    files = [file for file in folder.rglob("*") if file.is_file() and model.model_id in str(file)]
+    assert {"MLmodel", "state.json", "bank.jsonl", "entry.py"} <= {file.name for file in files}
+    for path in (ROOT, folder, tmp_path, Path(tempfile.gettempdir()), Path(sys.argv[0]).absolute()):
+        assert str(path) not in said
+        assert [file.name for file in files if str(path).encode() in file.read_bytes()] == []
+
+
+def test_a_model_is_where_its_files_are(
+    tracker: Tracker, client: Any, registered: str, folder: Path, tmp_path: Path
+) -> None:
+    """Copied to another folder it answers as before."""
+    import mlflow
+
+    version = client.get_model_version_by_alias(registered, "champion")
+    (answer,) = tracker.load(registered).predict([PERU])
+    moved = tmp_path / "moved"
+    (source,) = folder.rglob(f"{version.source.removeprefix('models:/')}/artifacts")
+    shutil.copytree(source, moved)
+    assert mlflow.pyfunc.load_model(str(moved)).predict([PERU]) == [answer]
 
 
 def test_the_signature_is_typed(tracker: Tracker, registered: str) -> None:

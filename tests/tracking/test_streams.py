@@ -79,6 +79,11 @@ def test_parameters_say_what_ran_on_what(run: Any) -> None:
     assert run.data.tags["rb.kind"] == "stream"
 
 
+def test_its_page_says_what_came_of_it(run: Any) -> None:
+    said = run.data.tags["mlflow.note.content"]
+    assert said == "6 tasks, **3 of 6 solved**; the judge was right on 6 of 6; 6 lessons learned."
+
+
 def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
     def history(name: str) -> list[tuple[int, float]]:
         return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name))

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, run_stream
@@ -23,19 +17,11 @@ from rb_dspy.config import TrackingConfig, load_settings
 from rb_dspy.errors import ConfigError
 from rb_dspy.testing import Lock
 from rb_dspy.tracking import Tracker
-from tests.tracking.made import compiled, locks
+from tests.tracking.made import locks
+from tests.tracking.servers import kill, tracking_server
 from tests.worlds import backbones
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def tracked(tracker: Tracker, bank: MemoryBank, run_id: str) -> str:
-    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
-    with tracker.stream_run(program, locks(2), bank, run_id=run_id) as run:
-        report = run_stream(program, locks(2), bank, run_id=run_id, on_result=run.on_result)
-        run.finish(report, bank)
-    assert report.summary().solved == 1
-    return run.id
 
 
 def test_settings_say_where() -> None:
@@ -145,61 +131,11 @@ def test_what_mlflow_was_set_to_is_as_before(tracker: Tracker, bank: MemoryBank,
             os.environ["MLFLOW_TRACKING_URI"] = before
 
 
-@pytest.fixture
-def server(empty_store: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A tracking server on loopback, with a store of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shutil.copy(empty_store, tmp_path / "server.sqlite")
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{tmp_path / 'server.sqlite'}"]
-    command += ["--artifacts-destination", str(tmp_path / "artifacts")]
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        ends = time.monotonic() + 120
-        while True:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < ends, (tmp_path / "log").read_text()
-            with suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
-                    break
-            time.sleep(0.3)
-        yield f"http://127.0.0.1:{port}", process
-    finally:
-        kill(process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
-
-
-def test_a_server_keeps_the_same(
-    server: tuple[str, subprocess.Popen[bytes]], bank: MemoryBank, caplog: pytest.LogCaptureFixture, tmp_path: Path
+def test_a_server_that_goes_away_costs_the_run_nothing(
+    empty_store: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Runs, artifacts, traces, prompts and models; and where it goes away in the middle, the run ends as it should."""
-    import mlflow
-
-    uri, process = server
-    tracker = Tracker(TrackingConfig(uri=uri, experiment="remote"))
-    client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
-    with caplog.at_level(logging.WARNING, "rb_dspy"):
-        id = tracked(tracker, bank, "remote-1")
-        run = client.get_run(id)
-        assert run.data.metrics["total/solved"] == 1
-        assert {file.path for file in client.list_artifacts(id)} == {"bank.jsonl", "plots", "tasks.json"}
-        traces = client.search_traces(locations=[run.info.experiment_id], run_id=id)
-        assert sorted(len(trace.data.spans) for trace in traces) == [8, 8]
-        program = ReasoningBank()
-        result = compiled(program)
-        tracker.register(result, program, "far", embedder="rb_dspy.testing:HashEmbedder")
-        assert tracker.load("far").metadata.signature is not None
-        assert not caplog.records
-
+    with caplog.at_level(logging.WARNING, "rb_dspy"), tracking_server(tmp_path, empty_store) as (uri, process):
+        tracker = Tracker(TrackingConfig(uri=uri, experiment="remote"))
         program = ReasoningBank(backbones=backbones(), environments=Lock.make)
         started = time.monotonic()
         with tracker.stream_run(program, locks(), bank, run_id="remote-2") as going:

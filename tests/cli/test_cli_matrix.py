@@ -1,0 +1,97 @@
+"""``rb-dspy backbones matrix`` in MLflow: kept where it is asked for, as ``run`` is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import ReasoningBank, save_program
+from rb_dspy.cli.main import main
+from rb_dspy.config import TrackingConfig
+from rb_dspy.tracking import Tracker
+from tests.cli.desk import CODES, deaf, staffed, write_tasks
+
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow: else it asks a network that is not there
+
+MATRIX = ("backbones", "matrix", "--program", "mail=codes.json", "--tasks-file", "mail.jsonl", "--whole")
+ON = ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
+
+
+@pytest.fixture(autouse=True)
+def _at_the_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    staffed(monkeypatch, **{"some/deaf": deaf})
+    write_tasks(Path("mail.jsonl"), each=1)
+    program = ReasoningBank()
+    predict = program.act.predict
+    predict.signature = predict.signature.with_instructions(f"{predict.signature.instructions}\n\n{CODES}")
+    save_program(program, "codes.json")
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables, made once: it takes seconds."""
+    file = tmp_path_factory.mktemp("empty") / "store.db"
+    Tracker(TrackingConfig(uri=f"sqlite:///{file}", experiment="none"))
+    return file
+
+
+@pytest.fixture
+def client(empty_store: Path) -> Any:
+    """MLflow's own, on the store that is the usual one here."""
+    import mlflow
+
+    shutil.copy(empty_store, "rb-mlflow.db")
+    return mlflow.MlflowClient(tracking_uri=f"sqlite:///{Path('rb-mlflow.db').absolute()}")
+
+
+def called(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    given = main([*args])
+    printed = capsys.readouterr()
+    assert given == 0, printed
+    return printed.out
+
+
+@pytest.mark.parametrize("asked", [("--track",), ("--set", "tracking.traces=false")])
+def test_a_matrix_is_kept_in_mlflow_on_request(
+    capsys: pytest.CaptureFixture[str], client: Any, asked: tuple[str, ...]
+) -> None:
+    found = json.loads(called(capsys, *MATRIX, *ON, *asked, "--json"))
+    run = client.get_run(found["mlflow_run"])
+    assert (run.info.run_name, run.data.tags["rb.kind"]) == ("matrix mail", "evaluation")
+    assert (run.data.params["orders"], run.data.metrics["total/cells"]) == ("1", 4)
+    assert run.inputs.dataset_inputs[0].dataset.profile == '{"num_rows": 10, "templates": 10}'
+    children = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
+    kept: dict[str, Any] = {child.info.run_name: child.data for child in children}
+    assert set(kept) == {"seed on quick", "mail on quick", "seed on deaf", "mail on deaf"}
+    for cell in found["cells"]:
+        data = kept[f"{cell['program']} on {cell['backbone']}"]
+        low_high = [data.metrics[f"held_out/success_{end}"] for end in ("low", "high")]
+        assert low_high == [cell["success"]["low"], cell["success"]["high"]]
+        assert (data.metrics["held_out/success"], data.metrics["total/tokens"]) == (
+            cell["success"]["mean"],
+            cell["tokens"],
+        )
+        assert data.params["lm.agent"] == f"some/{cell['backbone']}"
+    assert (kept["mail on quick"].tags["rb.recompile"], kept["mail on deaf"].tags["rb.recompile"]) == ("false", "true")
+
+
+@pytest.mark.usefixtures("client")
+def test_where_it_is_kept_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = called(capsys, *MATRIX, "--backbone", "quick=some/quick", "--track")
+    last = printed.splitlines()[-1]
+    assert last.startswith("in MLflow: MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false ")
+    assert last.endswith("ui --backend-store-uri sqlite:///rb-mlflow.db")
+
+
+@pytest.mark.parametrize("asked", [(), ("--no-track", "--set", "tracking.traces=false")])
+def test_else_it_is_not(capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]) -> None:
+    found = json.loads(called(capsys, *MATRIX, "--backbone", "quick=some/quick", *asked, "--json"))
+    assert found["mlflow_run"] is None
+    assert not Path("rb-mlflow.db").exists()

@@ -1,0 +1,150 @@
+"""A matrix as a run: a run below it for every program on every backbone, and nothing that must not be seen."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import MemoryBank, ReasoningBank
+from rb_dspy.backbones import Backbones
+from rb_dspy.compile.matrix import Matrix, matrix
+from rb_dspy.compile.state import save_program
+from rb_dspy.config import TrackingConfig
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
+from rb_dspy.tracking import Tracker
+from tests.tracking.made import BETTER, locks, provider, secretive
+from tests.worlds import answers
+
+CANARY = "canary9c3d"
+
+
+def persuaded(prompt: Prompt) -> Reply:
+    """Knows every code once the judge's better instruction is there for it to read."""
+    if "action" in prompt.wants and BETTER in prompt.system:
+        return {"thought": "I was told.", "action": "0000" if "acme" in prompt.text else "4711"}
+    return answers(prompt)
+
+
+def better(path: Path) -> Path:
+    program = ReasoningBank()
+    predict = program.act.predict
+    predict.signature = predict.signature.with_instructions(f"{predict.signature.instructions}\n\n{BETTER}")
+    save_program(program, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tracker: Tracker, folder: Path) -> tuple[str, Matrix]:
+    """MLflow's id of a tracked matrix, and the matrix: a backbone that works, one with a key, one that is lost."""
+    program = ReasoningBank(environments=Lock.make)
+    with provider() as port, MemoryBank.open(None, scope="empty", embedder=HashEmbedder()) as bank:
+        lms = {
+            "quick": Backbones(agent=scripted_lm(persuaded, model="some/quick")),
+            "keyed": secretive(port, CANARY),
+            "lost": secretive(1, CANARY),
+        }
+        states = {"better": better(folder / "better.json")}
+        with tracker.matrix_run("matrix locks", program, lms, locks(), bank, params={"orders": 1, "seed": 3}) as run:
+            found = matrix(program, states, lms, locks(), bank=bank, embedder=HashEmbedder(), on_cell=run.on_cell)
+            run.log_matrix(found)
+    return run.id, found
+
+
+@pytest.fixture(scope="module")
+def cells(made: tuple[str, Matrix], client: Any) -> dict[str, Any]:
+    """The runs of the cells, by name."""
+    experiment = client.get_run(made[0]).info.experiment_id
+    found = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{made[0]}'")
+    return {child.info.run_name: child for child in found}
+
+
+def test_the_run_says_what_was_tried_on_what(made: tuple[str, Matrix], client: Any) -> None:
+    run = client.get_run(made[0])
+    assert (run.info.run_name, run.info.status, run.data.tags["rb.kind"]) == ("matrix locks", "FINISHED", "evaluation")
+    said = run.data.params
+    assert (said["program"], said["orders"], said["seed"], said["bank.items"]) == ("ReasoningBank", "1", "3", "0")
+    assert not [name for name in said if name.startswith("lm.")], "the program's own models play in no cell"
+    assert run.inputs.dataset_inputs[0].dataset.digest == locks().digest == said["stream.digest"]
+    cells, total = made[1].cells, run.data.metrics
+    assert (total["total/cells"], total["total/recompile"]) == (6, len(made[1].to_recompile()))
+    assert total["total/tokens"] == sum(cell.tokens for cell in cells) > 0
+
+
+def test_every_cell_is_a_run_below_it(made: tuple[str, Matrix], cells: dict[str, Any]) -> None:
+    assert set(cells) == {f"{name} on {lm}" for name in ("seed", "better") for lm in ("quick", "keyed", "lost")}
+    for cell in made[1].cells:
+        child = cells[f"{cell.program} on {cell.backbone}"]
+        said, numbers = child.data.params, child.data.metrics
+        assert (said["program"], said["backbone"], child.data.tags["rb.kind"]) == (cell.program, cell.backbone, "cell")
+        assert numbers["total/tokens"] == cell.tokens
+        if cell.success is None:
+            continue
+        kept = tuple(numbers[f"held_out/success{end}"] for end in ("", "_low", "_high"))
+        assert kept == (cell.success.mean, cell.success.low, cell.success.high)
+        assert child.info.status == "FINISHED"
+    quick = cells["better on quick"]
+    assert quick.data.params["lm.agent"] == "some/quick"
+    assert (quick.data.metrics["held_out/success"], quick.data.metrics["held_out/difference"]) == (1.0, 0.5)
+    assert "held_out/difference" not in cells["seed on quick"].data.metrics
+
+
+def test_a_cell_that_could_not_be_run_has_failed(made: tuple[str, Matrix], cells: dict[str, Any]) -> None:
+    assert "127.0.0.1" in made[1].cell("better", "lost").error
+    lost = cells["better on lost"]
+    assert (lost.info.status, lost.data.tags["rb.recompile"]) == ("FAILED", "true")
+    assert "[hidden]" in lost.data.tags["error"]
+    assert "held_out/success" not in lost.data.metrics
+
+
+def test_all_cells_are_a_table(made: tuple[str, Matrix], client: Any) -> None:
+    table = json.loads(Path(client.download_artifacts(made[0], "matrix.json")).read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert [(row["program"], row["backbone"]) for row in rows] == [
+        (cell.program, cell.backbone) for cell in made[1].cells
+    ]
+    assert [row["success"] for row in rows] == [cell.success and cell.success.mean for cell in made[1].cells]
+
+
+def test_no_key_and_no_address_is_anywhere(made: tuple[str, Matrix], folder: Path) -> None:
+    with sqlite3.connect(folder / "store.db") as database:
+        written = "\n".join(database.iterdump())
+    database.close()
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    for secret in (CANARY, "127.0.0.1"):
+        assert secret not in written
+        assert not [file for file in files if secret.encode() in file.read_bytes()]
+
+
+def test_a_matrix_that_is_stopped_keeps_its_cells(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(environments=Lock.make)
+    lms = {name: Backbones(agent=scripted_lm(answers)) for name in ("first", "second")}
+
+    def run() -> None:
+        with tracker.matrix_run("matrix stopped", program, lms, locks(2)) as going:
+
+            def once(cell: Any) -> None:
+                going.on_cell(cell)
+                ids.append(going.id)
+                raise KeyboardInterrupt
+
+            matrix(program, {}, lms, locks(2), embedder=HashEmbedder(), on_cell=once)
+
+    ids: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    stopped = client.get_run(ids[0])
+    assert (stopped.info.status, stopped.data.tags["error"]) == ("KILLED", "interrupted")
+    (cell,) = client.search_runs([stopped.info.experiment_id], f"tags.mlflow.parentRunId = '{ids[0]}'")
+    assert cell.info.run_name == "seed on first"
+
+
+def test_off_it_is_nothing() -> None:
+    tracker = Tracker(TrackingConfig(enabled=False))
+    lms = {"one": Backbones(agent=scripted_lm(answers))}
+    with tracker.matrix_run("matrix", ReasoningBank(environments=Lock.make), lms, locks(1)) as run:
+        run.log_matrix(matrix(ReasoningBank(environments=Lock.make), {}, lms, locks(1), embedder=HashEmbedder()))
+    assert run.id == ""
