@@ -71,20 +71,24 @@ class ChatAdapter(dspy.ChatAdapter):
         ).strip()
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        """The output fields of an answer; the first of several by one name. Raises ``AdapterParseError``."""
+        """The output fields of an answer, in the signature's order; the first of several by one name.
+
+        Raises ``AdapterParseError``, also where a value is nested too deeply to be read.
+        """
         types = _kept(signature, "types", lambda: _types(signature))
         found: dict[str, Any] = {}
         for name, text in _sections(completion):
             if name in types and name not in found:
                 try:
                     found[name] = types[name](text)
-                except ValueError as exc:
+                except (ValueError, RecursionError, MemoryError) as exc:
                     told = f"Failed to parse field {name} with value {text} from the LM response. Error message: {exc}"
                     raise AdapterParseError("ChatAdapter", signature, completion, told) from exc
+        if found.keys() == types.keys():
+            return {name: found[name] for name in types}
+        found = apply_output_field_defaults(signature, found)
         if found.keys() != types.keys():
-            found = apply_output_field_defaults(signature, found)
-            if found.keys() != types.keys():
-                raise AdapterParseError("ChatAdapter", signature, completion, parsed_result=found)
+            raise AdapterParseError("ChatAdapter", signature, completion, parsed_result=found)
         return found
 
 
@@ -122,7 +126,7 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
         if value == "" != text:
             try:
                 value = ast.literal_eval(text)
-            except (ValueError, SyntaxError):
+            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # all that it may raise
                 value = text
         return adapter.validate_python(value)
 

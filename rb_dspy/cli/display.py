@@ -181,8 +181,8 @@ class Display:
             self.status.update(f"[dim]{what} …[/]")
 
 
-def print_summary(console: Console, report: RunReport) -> None:
-    """The run in numbers."""
+def print_summary(console: Console, report: RunReport, *, refined: bool = False) -> None:
+    """The run in numbers. ``refined``: of sequential scaling, which the results cannot tell where all were resumed."""
     summary = report.summary()
     console.print(Rule("summary", align="left", style="dim"))
     table = Table.grid(padding=(0, 2))
@@ -199,10 +199,10 @@ def print_summary(console: Console, report: RunReport) -> None:
     console.print(table)
     print_usage(console, summary.usage)
     if summary.scaling is not None:
-        _print_scaling(console, summary.scaling)
+        _print_scaling(console, summary.scaling, refined=refined)
 
 
-def _print_scaling(console: Console, scaling: Scaling) -> None:
+def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None:
     """What several rollouts, or passes, gained."""
     console.print(Rule("scaling", align="left", style="dim"))
     table = Table.grid(padding=(0, 2))
@@ -213,20 +213,20 @@ def _print_scaling(console: Console, scaling: Scaling) -> None:
         if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
             continue
         table.add_row(f"pass@{each.j}", f"{each.rate:.0%} over {each.tasks} {'task' if each.tasks == 1 else 'tasks'}")
-    if scaling.passes is None:
-        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, "tasks, by what was handed in"))
-        table.add_row("oracle", _share(scaling.solvable, scaling.compared, "tasks, by the best rollout"))
-        if scaling.selector_gap is not None:
-            table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
-    else:
+    if scaling.passes is not None:
         for name, number in (
             ("after the first pass", scaling.passes.after_first),
             ("after the last", scaling.passes.after_last),
             ("after any", scaling.passes.after_any),
         ):
             table.add_row(name, _share(number, scaling.passes.tasks, "tasks, by ground truth"))
+    elif not refined:
+        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, "tasks, by what was handed in"))
+        table.add_row("oracle", _share(scaling.solvable, scaling.compared, "tasks, by the best rollout"))
+        if scaling.selector_gap is not None:
+            table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
     begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
-    if scaling.passes is not None:
+    if refined or scaling.passes is not None:
         table.add_row("passes", begun)
     else:
         table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")

@@ -164,7 +164,7 @@ def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, tracked: An
         named |= {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
         print_json({"summary": report.summary(), **named})
     elif report.results:
-        print_summary(out, report)
+        print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
         out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
         look = f"{command_name()} bank list {where}"
         out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from rb_dspy.matts.lessons import Lessons
 from rb_dspy.matts.rollouts import Ended, OneRefined, Rollouts, SideBySide
 from rb_dspy.program import ReasoningBank, admitted, note
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Experience, Task, Verdict
+from rb_dspy.schema import Experience, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Memory, Refine, Select
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.wanted import Call
@@ -39,9 +40,9 @@ class MaTTS(dspy.Module):
     Modes: ``parallel`` (contrast), ``sequential`` (check and correct), and the ablations ``vanilla`` (each rollout
     distilled alone) and ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts is
     appended in every mode. A rollout that breaks costs only itself: of two or more that are left the lessons are drawn
-    together, of one as ``ReasoningBank`` does; with none it raises. Interrupted, it leaves the rollouts side by side
-    that had ended in the bank (``MemoryBank.pending``). Its predictors have the program's names, so it takes a state of
-    ``ReasoningBank`` too.
+    together, of one as ``ReasoningBank`` does; with none it raises. Interrupted, it leaves the rollouts that had ended
+    (of sequential scaling, the attempts) in the bank (``MemoryBank.pending``). Its predictors have the program's names,
+    so it takes a state of ``ReasoningBank`` too.
 
     Raises like ``ReasoningBank``; ``ConfigError`` where the agent's temperature is 0, so that all rollouts would be
     one.
@@ -103,11 +104,10 @@ class MaTTS(dspy.Module):
         try:
             rollouts = yield from self._rollouts().routine(task, memory, environments, ended)
         except GeneratorExit:  # interrupted: what had ended waits in the bank
-            if ended:
-                try:
-                    keep([ended[number] for number in sorted(ended)])
-                except RBError as exc:  # what interrupted it is what the caller is to see
-                    log.warning("task %s: the rollouts that had ended could not be kept: %s", task.id, exc)
+            _kept_after_all(task, ended, keep)
+            raise
+        except CancelledError:
+            yield Do("keeping the rollouts that had ended", partial(_kept_after_all, task, ended, keep))
             raise
         ingest = yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))
         return (yield from self._learned(memory, ingest, rollouts, ledger))
@@ -163,6 +163,15 @@ class MaTTS(dspy.Module):
                 f"{where} has temperature 0, so {self.config.k} rollouts would all be one; set it above 0, or use"
                 " mode='sequential'"
             )
+
+
+def _kept_after_all(task: Task, ended: Ended, keep: Callable[[list[Trajectory]], Ingest]) -> None:
+    """Keep what had ended. Failing at that costs a warning: what interrupted it is what the caller is to see."""
+    if ended:
+        try:
+            keep([ended[number] for number in sorted(ended)])
+        except RBError as exc:
+            log.warning("task %s: the rollouts that had ended could not be kept: %s", task.id, exc)
 
 
 def _config(config: MattsConfig, **given: Any) -> MattsConfig:

@@ -55,7 +55,7 @@ class Rollouts:
 
 
 Ended = dict[int, Trajectory]
-"""Rollouts by their number, put in as each comes to its end, so that an interrupt does not cost those."""
+"""Rollouts, or attempts, by their number, put in as each comes to its end: an interrupt does not cost those."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class OneRefined:
 
     def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
         done = Rollouts()
-        refined: Refined = yield Call(self.refine, (self.act, task, memory, environments, self.k))
+        refined: Refined = yield Call(self.refine, (self.act, task, memory, environments, self.k, ended))
         done.trajectories += refined.trajectories
         done.verdicts += [None] * len(refined.trajectories)
         done.launched = refined.passes

@@ -175,13 +175,13 @@ def drive(routine: Routine[T]) -> T:
 
 
 async def adrive(routine: Routine[T]) -> T:
-    """Run a step to its end without blocking the event loop."""
+    """Run a step to its end without blocking the event loop; cancelled, until it has closed what it holds open."""
     try:
         wanted = next(routine)
         while True:
             try:
                 result = await wanted.arun()
-            except RBError as exc:
+            except (RBError, asyncio.CancelledError) as exc:  # the second: what the routine holds open takes steps, too
                 wanted = routine.throw(exc)
             else:
                 wanted = routine.send(result)
@@ -210,7 +210,18 @@ class _Call:
             ) from exc
 
 
-_JSON = dspy.JSONAdapter()
+class _JSONAdapter(dspy.JSONAdapter):
+    """dspy's, to which JSON that is nested too deeply cannot be read either; dspy lets that through as a bug."""
+
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = super().parse(signature, completion)
+        except (ValueError, TypeError, RecursionError, MemoryError) as exc:
+            raise AdapterParseError("JSONAdapter", signature, completion, str(exc)) from exc
+        return found
+
+
+_JSON = _JSONAdapter()
 
 
 @contextmanager

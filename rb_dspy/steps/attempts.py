@@ -6,24 +6,34 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rb_dspy.schema import Trajectory, Verdict
-from rb_dspy.steps.view import final_state, view
+from rb_dspy.steps.view import defused, estimate_tokens, final_state, view
 
 _HEAD = 30
 """Tokens of an attempt's head line, and of the words around its final state."""
 
 _LEAST = 40
-"""Fewest tokens of an attempt, however many there are."""
+"""Tokens below which a long transcript tells nothing, so that only how it ended is told."""
+
+_WORDS = 8
+"""Tokens below which no text is begun."""
 
 
 def listed(trajectories: Sequence[Trajectory], budget: int, remarks: Sequence[str]) -> str:
-    """The transcripts, numbered from 1, in about ``budget`` tokens together; ``remarks``: what is said about each."""
-    share = max(_LEAST, budget // max(1, len(trajectories)) - _HEAD)
-    state = share // 8  # of the last observation, and as much of the answer
-    return "\n\n".join(
-        f"=== attempt {number}{f' ({remark})' if remark else ''} ===\n{view(trajectory, share - 2 * state)}\n"
-        f"{final_state(trajectory, state)}"
-        for number, (trajectory, remark) in enumerate(zip(trajectories, remarks, strict=True), 1)
-    )
+    """The transcripts, numbered from 1, in at most ``budget`` tokens together; ``remarks``: what is said about each.
+
+    Each has an equal share, and is told in as much detail as fits: transcript and final state, final state alone, the
+    answer alone. Where a share has no room for that, attempts that ended alike are told as one, with their count, the
+    most frequent first. Deterministic.
+    """
+    share = budget // max(1, len(trajectories)) - 1  # one for what stands between two
+    told = []
+    for number, (trajectory, remark) in enumerate(zip(trajectories, remarks, strict=True), 1):
+        head = _head(f"attempt {number}", remark)
+        text = _told(trajectory, share - estimate_tokens(head), share + 1 - _HEAD)
+        if text is None:
+            return _counted(trajectories, budget, remarks)
+        told.append(f"{head}\n{text}")
+    return "\n\n".join(told)
 
 
 def judged(verdict: Verdict) -> str:
@@ -44,3 +54,64 @@ def same_answers(trajectories: Sequence[Trajectory]) -> list[int]:
 def answer_key(trajectory: Trajectory) -> str | None:
     """What makes two answers the same; None for no answer."""
     return None if trajectory.answer is None else " ".join(trajectory.answer.casefold().split())
+
+
+def _told(trajectory: Trajectory, room: int, size: int) -> str | None:
+    """An attempt in at most ``room`` tokens, its transcript in about ``size`` at first; None where nothing fits."""
+    size = max(size, _LEAST)  # what is short may fit all the same
+    while size >= _LEAST:
+        state = size // 8  # of the last observation, and as much of the answer
+        text = f"{view(trajectory, size - 2 * state)}\n{final_state(trajectory, state)}"
+        over = estimate_tokens(text) - room
+        if over <= 0:
+            return text
+        size -= max(over, size // 8)
+    size = room // 2
+    while size >= 1:
+        text = final_state(trajectory, size)
+        if estimate_tokens(text) <= room:
+            return text
+        size //= 2
+    return _end(trajectory, room)
+
+
+def _counted(trajectories: Sequence[Trajectory], budget: int, remarks: Sequence[str]) -> str:
+    """The ways in which attempts ended, each with the first that did; at last, nothing but how many there are."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for number, (trajectory, remark) in enumerate(zip(trajectories, remarks, strict=True)):
+        ended = answer_key(trajectory) or _end(trajectory, _LEAST) or ""
+        alike.setdefault((remark, ended), []).append(number)
+    groups = sorted(alike.items(), key=lambda group: -len(group[1]))
+    for shown in range(min(len(groups), budget // _WORDS), 0, -1):
+        left = sum(len(numbers) for _, numbers in groups[shown:])
+        last = [f"({left} other attempts are left out)"] if left else []
+        share = (budget - estimate_tokens("".join(last))) // shown - 1
+        parts = []
+        for (remark, _), (first, *others) in groups[:shown]:
+            also = f" and {len(others)} more like it" if others else ""
+            head = _head(f"attempt {first + 1}{also}", remark)
+            end = _end(trajectories[first], share - estimate_tokens(head))
+            parts += [f"{head}\n{end}"] if end else []
+        if len(parts) == shown:
+            return "\n\n".join([*parts, *last])
+    return _short(f"({len(trajectories)} attempts, of which there is no room to tell)", budget) or ""
+
+
+def _head(name: str, remark: str) -> str:
+    return f"=== {name}{f' ({remark})' if remark else ''} ==="
+
+
+def _end(trajectory: Trajectory, tokens: int) -> str | None:
+    """The answer, or what was seen last, in at most so many tokens; None where too few are left to tell."""
+    if trajectory.answer is not None:
+        return _short(defused(f"final answer: {trajectory.answer}"), tokens)
+    last = trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
+    return _short(defused(f"last observation: {last}"), tokens)
+
+
+def _short(text: str, tokens: int) -> str | None:
+    """As much of the beginning of ``text`` as ``tokens`` allow; None where that is less than a few words."""
+    if estimate_tokens(text) <= tokens:
+        return text
+    limit = int(tokens * 3.5) - 2
+    return f"{text[:limit]}…" if tokens >= _WORDS else None

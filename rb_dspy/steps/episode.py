@@ -148,7 +148,7 @@ class _Opening:
             environment: Environment = await self._made(made).arun()
         except asyncio.CancelledError:
             for orphan in made:
-                _Closing(orphan, self.task)()
+                await _closed(_Closing(orphan, self.task)).arun()
             raise
         return environment
 
@@ -163,17 +163,21 @@ class _Opening:
 def then_closed(environment: Environment, task: Task, work: Routine[T]) -> Routine[T]:
     """``work``, and the environment is closed in the end, by whoever runs its steps."""
     closing = _Closing(environment, task)
-    closed = Do("closing the environment", closing)
+    closed = _closed(closing)
     try:
         try:
             result = yield from work
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             yield closed
             raise
         yield closed
         return result
     finally:
         closing()  # given up or interrupted: then nobody ran what was yielded
+
+
+def _closed(closing: _Closing) -> Do:
+    return Do("closing the environment", closing)
 
 
 class _Closing:

@@ -50,20 +50,44 @@ class Refine(dspy.Module):
         self.first = dspy.Predict(signatures.CheckFirst)
         self.again = dspy.Predict(signatures.CheckAgain)
 
-    def forward(self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int) -> Refined:
-        """Raises what broke the first attempt; what breaks later leaves what was reached before."""
-        return drive(self._routine(act, task, memory, environments, passes))
+    def forward(
+        self,
+        act: Act,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        passes: int,
+        ended: dict[int, Trajectory] | None = None,
+    ) -> Refined:
+        """Raises what broke the first attempt; what breaks later leaves what was reached before.
+
+        ``ended`` is given each attempt, by its number, as it comes to its end and after each further pass, for who is
+        interrupted.
+        """
+        return drive(self._routine(act, task, memory, environments, passes, ended))
 
     async def aforward(
-        self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int
+        self,
+        act: Act,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        passes: int,
+        ended: dict[int, Trajectory] | None = None,
     ) -> Refined:
         """``forward`` for asyncio."""
-        return await adrive(self._routine(act, task, memory, environments, passes))
+        return await adrive(self._routine(act, task, memory, environments, passes, ended))
 
     def _routine(
-        self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int
+        self,
+        act: Act,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        passes: int,
+        ended: dict[int, Trajectory] | None,
     ) -> Routine[Refined]:
-        work = _Work(checks_left=passes - 1)
+        work = _Work(checks_left=passes - 1, ended={} if ended is None else ended)
         again = True
         while again:
             try:
@@ -104,8 +128,10 @@ class Refine(dspy.Module):
                         return True
                     try:
                         yield from episode.play()
-                    finally:  # what was done is kept whole, also when it breaks
+                    except RBError:  # what was done is kept whole, also when it breaks
                         work.keep(number, episode.trajectory(ledger.usage(), checks))
+                        raise
+                    work.keep(number, episode.trajectory(ledger.usage(), checks))
                 elif self.config.until_confirmed:
                     work.checks_left = 0
         return False
@@ -142,6 +168,7 @@ class _Work:
     """What was reached so far."""
 
     checks_left: int
+    ended: dict[int, Trajectory]
     attempts: list[Trajectory] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     number: int = 0
@@ -149,6 +176,7 @@ class _Work:
 
     def keep(self, number: int, trajectory: Trajectory) -> None:
         self.attempts[number:] = [trajectory]
+        self.ended[number] = trajectory
 
 
 def _told(findings: Sequence[str]) -> str:

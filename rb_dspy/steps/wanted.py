@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Semaphore
 from typing import Any
 
@@ -53,13 +53,15 @@ class Sub:
 class Together:
     """Wanted: the outcomes of several jobs, in their order; what a job raises is its outcome and costs no other job.
 
-    ``run`` does the first job itself and has a thread for each other one; ``arun`` has a task for each. Each job runs
-    in a copy of the caller's context, so that language models, ledgers, usage and MLflow's spans stay where they
+    ``run`` does the first job itself and has a thread for each other one (for each one where the caller's thread runs
+    an event loop, in which the first could do less than the others); ``arun`` has a task for each. Several jobs run
+    each in a copy of the caller's context, so that language models, ledgers, usage and MLflow's spans stay where they
     belong; dspy's trace is handed on job by job, in order, so that it does not depend on who was faster.
     (``dspy.Parallel`` loses usage and spans, and repeats stragglers.)
 
-    What is no ``Exception``, such as Ctrl-C, is raised at once; then jobs under way end before their next step, and a
-    local model at its next token.
+    What is no ``Exception``, such as Ctrl-C, ends the others before their next step, and a local model at its next
+    token. It is raised at once where it meets the caller, as Ctrl-C does; from another thread once the caller's own job
+    has ended so.
     """
 
     jobs: Sequence[Wanted]
@@ -70,18 +72,22 @@ class Together:
         if len(self.jobs) == 1:
             return [_outcome(self.jobs[0])]
         stop = Event()
-        with _merged(len(self.jobs)) as traces:
-            turn = Semaphore(self.most or len(self.jobs))
-            first, *others = [(job, trace, stop, turn) for job, trace in zip(self.jobs, traces, strict=True)]
-            futures: list[Future[Outcome]] = []
-            try:
-                futures += [submit(_job, *other) for other in others]
-                done = copy_context().run(_job, *first)
-                wait_for(futures)  # raises what is no Exception: see _outcome
-                return [done, *(future.result() for future in futures)]
-            except BaseException:
-                stop.set()
-                raise
+        if not _loops():
+            return self._run(stop)
+        with stopping(stop), _ending(stop):
+            done = submit(self._run, stop)
+            wait_for([done])
+            return done.result()
+
+    def _run(self, stop: Event) -> list[Outcome]:
+        turn = Semaphore(self.most or len(self.jobs))
+        with _merged(len(self.jobs)) as traces, _ending(stop):
+            first, *others = [partial(_job, job, trace, stop) for job, trace in zip(self.jobs, traces, strict=True)]
+            with turn, _ending(stop):  # taken before the others may, since who waits for a turn does not hear of Ctrl-C
+                futures = [submit(_in_turn, turn, other) for other in others]
+                done = copy_context().run(first)
+            wait_for(futures)  # raises what is no Exception: see _outcome
+            return [done, *(future.result() for future in futures)]
 
     async def arun(self) -> list[Outcome]:
         if len(self.jobs) == 1:
@@ -109,15 +115,34 @@ def values(outcomes: Sequence[Outcome]) -> list[Any]:
     return list(outcomes)
 
 
-def _job(job: Wanted, trace: list[Any] | None, stop: Event, turn: Semaphore) -> Outcome:
-    with turn, stopping(stop), _tracing(trace):
-        if stopped():
-            return Stopped("stopped before it began")
-        try:
-            return _outcome(job)
-        except BaseException:
-            stop.set()  # here, since the next job in line may begin before the caller hears of it
-            raise
+def _in_turn(turn: Semaphore, job: Callable[[], Outcome]) -> Outcome:
+    with turn:
+        return job()
+
+
+def _job(job: Wanted, trace: list[Any] | None, stop: Event) -> Outcome:
+    # The stop is set here, since the next job in line may begin before the caller hears of what was raised.
+    with stopping(stop), _tracing(trace), _ending(stop):
+        return Stopped("stopped before it began") if stopped() else _outcome(job)
+
+
+@contextlib.contextmanager
+def _ending(stop: Event) -> Iterator[None]:
+    """What is raised inside the block ends all work that ``stop`` stands for."""
+    try:
+        yield
+    except BaseException:
+        stop.set()
+        raise
+
+
+def _loops() -> bool:
+    """Whether an event loop runs in this thread, such as a notebook's."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _ajob(job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore) -> Outcome:

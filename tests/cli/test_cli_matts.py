@@ -195,8 +195,10 @@ def test_settings_choose_scaling_and_options_win(scripted: list[Backbones], caps
             "--matts 'chess': no such mode; expected one of parallel, sequential, best-of-n, vanilla",
         ),
         (["--matts", ""], "--matts '': no such mode"),
-        (["--matts", "parallel", "--k", "0"], "matts.k = 0"),
-        (["--matts", "parallel", "--k", "65"], "matts.k = 65"),
+        (["--matts", "parallel", "--k", "0"], "error: --k 0: input should be greater than or equal to 1"),
+        (["--matts", "parallel", "-k", "65"], "error: --k 65: input should be less than or equal to 64"),
+        (["--set", "matts.k=3", "--k", "-2"], "error: --k -2: input should be greater than or equal to 1"),
+        (["--set", "matts.k=0"], "--set: matts.k = 0: input should be greater than or equal to 1"),
         (["--set", "matts.kk=3"], "unknown key 'matts.kk'; did you mean 'k'"),
         (["--matts", "parallel", "--set", "program.act.temperature=0"], "temperature 0"),
     ],
@@ -225,3 +227,18 @@ def test_rollouts_that_waited_have_a_heading_of_their_own(
     assert any("1·verdict success" in line for line in shown[place:])
     assert not any("step 1" in line for line in shown[place:])
     assert [line for line in shown if line.startswith("rollouts 3 begun")]
+
+
+def test_attempts_of_sequential_scaling_that_waited_are_no_best_of_n(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [Task.model_validate(task) for task in TASKS]
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        for task in tasks:
+            attempt = Trajectory(task_id=task.id, rollout_id="0", steps=(Step(action="8"),), answer="8")
+            bank.ingest(task, [attempt], run_id="before")
+    shown = lines(run(capsys, "--matts", "sequential"))
+    assert not any(line.startswith(("pass@", "best of n", "oracle", "rollouts", "after ")) for line in shown)
+    assert "passes 0 begun, 0 lost, 0 saved" in shown
+    shown = lines(run(capsys, "--matts", "sequential", "--scope", "other", "-n", "1"))
+    assert any(line.startswith("after the last ") for line in shown)

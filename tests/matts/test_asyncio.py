@@ -13,7 +13,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InfrastructureError
-from rb_dspy.schema import Outcome
+from rb_dspy.schema import Outcome, Task
 from rb_dspy.testing import Prompt, Reply
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.matts.helpers import MODES, Booth, House, Script, booth_task, role_of, scaled, slow_lm
@@ -173,7 +173,61 @@ async def test_a_call_that_is_cancelled_closes_what_it_opened(
     if at_once or mode == "sequential":
         assert len(house.made) == 1
     assert not house.gave_up
-    assert (bank.pending(), bank.experiences()) == ([], [])
+    assert bank.experiences() == []
+    assert len(bank.pending()) == ((mode, place) == ("sequential", "close"))  # the attempt had ended
+
+
+@pytest.mark.parametrize("at_once", [None, 1])
+@pytest.mark.parametrize("place", ["factory", "reset", "step 1", "answer", "model", "check"])
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+async def test_what_a_cancelled_call_had_open_is_closed_in_another_thread(
+    bank: MemoryBank, mode: MattsMode, place: str, at_once: int | None
+) -> None:
+    """The event loop goes on meanwhile, and the call returns when all is closed."""
+    closed_in: list[int] = []
+    thinking, let = asyncio.Event(), threading.Event()
+
+    class Slow(Booth):
+        def close(self) -> None:
+            super().close()
+            assert let.wait(5)
+            closed_in.append(threading.get_ident())
+
+    house = _Gate(place, steps=2)
+
+    def made(task: Task, rollout: str) -> Booth:
+        house.breaks(rollout, "factory")
+        house.made.append(Slow(house, rollout))
+        return house.made[-1]
+
+    def delay(prompt: Prompt) -> float:
+        if (role_of(prompt), place) not in (("agent", "model"), ("checker", "check")):
+            return 0.0
+        thinking.set()
+        return 30.0
+
+    run = scaled(slow_lm(Script(), delay), config=MattsConfig(k=3, mode=mode, at_once=at_once))
+    job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank, environments=made))
+    if place == "check" and mode == "parallel":
+        assert len((await asyncio.gather(job, asyncio.to_thread(let.set)))[0].trajectories) == 3
+        return  # nothing is checked there
+    if place in ("model", "check"):
+        await asyncio.wait_for(thinking.wait(), 5)
+    else:
+        assert await asyncio.to_thread(house.reached.wait, 5)
+    job.cancel()
+    house.opened.set()
+    while not sum(house.closed):
+        await asyncio.sleep(0.005)  # the loop goes on
+    job.cancel()  # once more
+    await asyncio.sleep(0.01)
+    assert not job.done()
+    let.set()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert house.closed == [1] * len(house.made) == [1] * len(closed_in)
+    assert threading.get_ident() not in closed_in
+    assert len(bank.pending()) == (place == "check")
 
 
 @pytest.mark.parametrize("role", ["agent", "judge", "contraster", "selector"])

@@ -13,9 +13,10 @@ from dspy import lm15
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsConfig
+from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.testing import Prompt, Reply
-from tests.matts.helpers import Booth, House, Script, booth_of, booth_task, called, counts, scaled
+from tests.matts.helpers import Booth, House, Script, booth_of, booth_task, called, counts, scaled, slow_lm
 
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
 PATIENCE = 5.0
@@ -170,3 +171,145 @@ def test_a_rollout_that_is_being_closed_is_not_closed_twice(bank: MemoryBank, as
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank, environments=made))
     assert house.closed == [1]
+
+
+HINT = "Say the right word."
+
+
+def _stuck(house: House, where: str, then: Callable[[], None], seconds: float = 0.0) -> tuple[House, MaTTS]:
+    """Sequential scaling that never confirms. ``then`` happens at ``where``, a place in a booth, or a check, which
+    takes so many seconds.
+    """
+
+    def here(prompt: Prompt) -> bool:
+        earlier = prompt["earlier_checks"].count(HINT) if "earlier_checks" in prompt else 0
+        return "decision" in prompt.wants and where == f"check {earlier}"
+
+    def checker(prompt: Prompt) -> Reply:
+        if here(prompt):
+            then()
+        return {"findings": HINT, "decision": "correct"}
+
+    def breaks(rollout: str, place: str) -> None:
+        if f"{rollout} {place}" == where:
+            then()
+
+    house.breaks = breaks  # type: ignore[method-assign]
+    lm = slow_lm(Script(roles={"checker": checker}), lambda prompt: seconds if here(prompt) else 0.0)
+    return house, scaled(lm, house, k=4, mode="sequential")
+
+
+SEQUENTIAL = pytest.mark.parametrize(
+    ("reopens", "where", "steps", "checks"),
+    [
+        (False, "0 step 0", [], []),
+        (False, "0 answer", [], []),
+        (False, "check 0", [1], [0]),
+        (False, "0 close", [1], [1]),
+        (False, "1 factory", [1], [1]),
+        (False, "1 step 0", [1], [1]),
+        (False, "check 1", [1, 1], [1, 0]),
+        (False, "2 reset", [1, 1], [1, 1]),
+        (True, "check 0", [1], [0]),
+        (True, "0 reopen", [1], [1]),
+        (True, "0 step 1", [1], [1]),
+        (True, "check 1", [2], [1]),
+        (True, "0 step 2", [2], [2]),
+    ],
+)
+
+
+def _attempts_wait(bank: MemoryBank, house: House, steps: list[int], checks: list[int]) -> None:
+    assert house.closed == [1] * len(house.made)
+    assert bank.experiences() == []
+    if not steps:
+        assert bank.pending() == []
+        return
+    (kept,) = bank.pending()
+    found = kept.state.trajectories
+    assert kept.state.run_id == "night"
+    assert [each.rollout_id for each in found] == [str(number) for number in range(len(steps))]
+    assert [len(each.steps) for each in found] == steps
+    assert [len(each.checks) for each in found] == checks
+    assert {(each.answer, each.stop_reason) for each in found} == {("wrong", "done")}
+    assert all(each.usage["agent"].calls for each in found)
+    run = scaled(k=4, mode="sequential")
+    done = run.resume(kept)
+    assert "agent" not in counts(run)
+    assert (done.answer, len(done.trajectories)) == ("wrong", len(steps))
+    assert bank.pending() == []
+
+
+@SEQUENTIAL
+@BOTH
+def test_attempts_that_had_ended_wait_when_sequential_scaling_is_interrupted(
+    bank: MemoryBank, asynchronous: bool, reopens: bool, where: str, steps: list[int], checks: list[int]
+) -> None:
+    house, run = _stuck(House(reopens=reopens), where, _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank, run_id="night"))
+    _attempts_wait(bank, house, steps, checks)
+
+
+@BOTH
+def test_what_a_correction_had_done_by_then_is_not_taken_for_an_attempt_that_ended(
+    bank: MemoryBank, asynchronous: bool
+) -> None:
+    class Longer(Booth):
+        """One step, and two more each time it is opened again."""
+
+        def step(self, action: str) -> tuple[str, bool]:
+            observation, _ = super().step(action)
+            return observation, len(self.words) % 2 == 1
+
+        def reopen(self) -> str:
+            return "Go on."
+
+    class Hall(House):
+        def __call__(self, task: Task, rollout_id: str) -> Booth:
+            self.made.append(Longer(self, rollout_id))
+            return self.made[-1]
+
+    house, run = _stuck(Hall(), "0 step 4", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank, run_id="night"))
+    assert len(house.made[0].words) == 4
+    _attempts_wait(bank, house, [3], [2])
+
+
+@SEQUENTIAL
+async def test_attempts_that_had_ended_wait_when_sequential_scaling_is_cancelled(
+    bank: MemoryBank, reopens: bool, where: str, steps: list[int], checks: list[int]
+) -> None:
+    reached, opened = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold() -> None:
+        loop.call_soon_threadsafe(reached.set)
+        if not where.startswith("check"):
+            assert opened.wait(PATIENCE)
+
+    house, run = _stuck(House(reopens=reopens), where, hold, seconds=30.0)
+    job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank, run_id="night"))
+    await asyncio.wait_for(reached.wait(), PATIENCE)
+    job.cancel()
+    opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    _attempts_wait(bank, house, steps, checks)
+
+
+async def test_rollouts_are_kept_in_another_thread_when_the_call_is_cancelled(
+    bank: MemoryBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_in: list[int] = []
+    ingest = MemoryBank.ingest
+
+    def noted(self: MemoryBank, *args: Any, **kwargs: Any) -> Any:
+        kept_in.append(threading.get_ident())
+        return ingest(self, *args, **kwargs)
+
+    monkeypatch.setattr(MemoryBank, "ingest", noted)
+    await test_rollouts_that_had_ended_wait_when_the_call_is_cancelled(bank)
+    assert kept_in
+    assert threading.get_ident() not in kept_in

@@ -23,17 +23,71 @@ def rollout(number: int, *, steps: int = 30, size: int = 3000, answer: int = 900
     )
 
 
-@given(
-    st.integers(1, 16), st.integers(0, 30), st.sampled_from([0, 30, 3000]), st.sampled_from([0, 9000]), st.booleans()
-)
-def test_the_budget_holds_final_states_and_remarks_included(
-    count: int, steps: int, size: int, answer: int, remarked: bool
-) -> None:
-    budget = 200 * count + 100
+LENGTHS = st.sampled_from([0, 30, 3000])
+
+
+def told(count: int, budget: int, *, remarked: bool = False, alike: int = 1, **sizes: int) -> str:
+    """Every ``alike`` of ``count`` rollouts gave the same answer."""
     remark = f"judged: failure; {count} of {count} attempts gave this answer" if remarked else ""
-    text = listed([rollout(n, steps=steps, size=size, answer=answer) for n in range(count)], budget, [remark] * count)
-    assert estimate_tokens(text) <= budget * 1.15
-    assert text.count("=== attempt ") == count
+    made = [rollout(n, **sizes) for n in range(count)]
+    made = [each.model_copy(update={"answer": f"{n // alike}{each.answer}"}) for n, each in enumerate(made)]
+    return listed(made, budget, [remark] * count)
+
+
+@given(st.integers(1, 80), st.integers(1, 6000), st.integers(1, 80), st.integers(0, 6), LENGTHS, LENGTHS, st.booleans())
+def test_the_budget_holds_for_any_number_of_rollouts(
+    count: int, budget: int, alike: int, steps: int, size: int, answer: int, remarked: bool
+) -> None:
+    text = told(count, budget, remarked=remarked, alike=alike, steps=steps, size=size, answer=answer)
+    assert estimate_tokens(text) <= max(1, budget)
+    assert (text == "") == (budget < 8)
+    if budget >= (60 if remarked else 30) * count:
+        assert text.count("=== attempt ") == text.count("final answer: ") == count
+
+
+@pytest.mark.parametrize("count", [3, 16, 33, 64])
+def test_with_the_usual_budget_every_transcript_is_shown(count: int) -> None:
+    shown = attempts(told(count, 5000, steps=30, size=20, thought=10))
+    assert len(shown) == count
+    assert all(f"final answer: {n}z" in one for n, one in enumerate(shown))
+    assert all((f"a{n}.29." in one) == (count < 64) for n, one in enumerate(shown))
+
+
+def test_with_less_room_less_is_told_of_each() -> None:
+    at = {budget: told(20, budget, steps=9, size=20, thought=10, alike=3) for budget in (4000, 1400, 500, 200, 100, 20)}
+    assert ["action: a0.8." in text for text in at.values()] == [True, False, False, False, False, False]
+    assert ["last observation: " in text for text in at.values()] == [True, True, False, False, False, False]
+    assert [len(attempts(text)) for text in at.values()] == [20, 20, 20, 7, 4, 0]
+    assert "=== attempt 1 and 2 more like it ===\nfinal answer: 0zz" in at[200]
+    assert "=== attempt 19 and 1 more like it ===" in at[200]
+    assert at[100].endswith("(8 other attempts are left out)")
+    assert at[20] == "(20 attempts, of which there is no room to tell)"
+
+
+def test_short_rollouts_are_shown_whole_where_they_fit() -> None:
+    short = rollout(0, steps=1, size=8, answer=3, thought=0).model_copy(update={"first_observation": "A hall."})
+    assert listed([short] * 64, 64 * 50, [""] * 64).count("action: a") == 64
+
+
+def test_of_many_the_most_frequent_ends_are_told_and_whom_they_are_judged_by() -> None:
+    given = [rollout(n, answer=0).model_copy(update={"answer": "ab"[n % 3 > 1] + "!" * 99}) for n in range(60)]
+    remarks = ["judged: success" if n % 3 > 1 else "judged: failure" for n in range(60)]
+    assert listed(given, 100, remarks).splitlines()[::3] == [
+        "=== attempt 1 and 39 more like it (judged: failure) ===",
+        "=== attempt 3 and 19 more like it (judged: success) ===",
+    ]
+
+
+def test_what_gave_no_answer_is_told_apart_by_what_it_saw_last() -> None:
+    given = [
+        rollout(n, answer=0).model_copy(
+            update={"answer": None, "steps": (Step(action="go", observation=f"Room {n % 2}. " + "o" * 999),)}
+        )
+        for n in range(60)
+    ]
+    text = listed(given, 100, [""] * 60)
+    assert text.startswith("=== attempt 1 and 29 more like it ===\nlast observation: Room 0.")
+    assert "=== attempt 2 and 29 more like it ===\nlast observation: Room 1." in text
 
 
 @pytest.mark.parametrize("count", [2, 5, 16])

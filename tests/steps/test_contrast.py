@@ -140,7 +140,13 @@ def test_what_overlaps_or_quotes_the_task_is_left_out_and_the_note_says_so() -> 
     assert "quotes this task (12345)" in found.note
 
 
-@pytest.mark.parametrize("answer", ["", "- lesson: be good", "[[ ## memory_items ## ]]\nnone"])
+DEEP = "[[ ## analysis ## ]]\nHm.\n\n[[ ## memory_items ## ]]\n" + "[" * 2000
+DEEPER = '{"analysis": "Hm.", "memory_items": ' + '{"a": ' * 400
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "- lesson: be good", "[[ ## memory_items ## ]]\nnone", DEEP, DEEPER], ids=lambda answer: answer[:30]
+)
 def test_a_contraster_that_cannot_be_understood_gives_a_note(answer: str) -> None:
     found, prompts = contrasted(answer)
     assert found.drafts == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -94,6 +95,23 @@ async def test_jobs_run_in_the_callers_context_and_leave_none_of_theirs(asynchro
         MARK.reset(token)
 
 
+def test_what_the_callers_own_job_sets_stays_with_it() -> None:
+    seen: list[str] = []
+
+    def own() -> Routine[None]:
+        with dspy.context(rb_dspy_test="the first's"):
+            token = MARK.set("the first's")
+            yield Do("looking", lambda: seen.append(MARK.get()))
+            MARK.reset(token)  # which a context that is not its own would refuse
+            MARK.set("left behind")
+            yield Do("looking", lambda: seen.append(dspy.settings.rb_dspy_test))
+
+    assert Together([Sub(own), late(0.0)]).run() == [None, None]
+    assert seen == ["the first's", "the first's"]
+    assert MARK.get() == "nobody's"
+    assert dspy.settings.get("rb_dspy_test", None) is None
+
+
 def test_one_job_needs_no_thread() -> None:
     assert Together([Do("looking", threading.get_ident)]).run() == [threading.get_ident()]
     first, second = Together([Do("looking", threading.get_ident)] * 2).run()
@@ -146,13 +164,108 @@ def _busy(log: list[int], since: threading.Event) -> Routine[None]:
         yield Do("a step", partial(log.append, number) if since.is_set() else int)
 
 
-def test_an_interrupt_waits_for_no_thread_that_blocks() -> None:
+def test_an_interrupt_of_the_caller_waits_for_no_thread_that_blocks() -> None:
     over, waited = threading.Event(), []
     blocking = Do("waiting", lambda: waited.append(over.wait(5)))
     with pytest.raises(KeyboardInterrupt):
-        Together([blocking, Raw(KeyboardInterrupt())]).run()
+        Together([Raw(KeyboardInterrupt()), blocking]).run()
     assert waited == []
     over.set()
+
+
+def test_an_interrupt_in_a_thread_ends_the_callers_own_job_before_its_next_step() -> None:
+    log, closed, raised = [], [], threading.Event()
+
+    def own() -> Routine[None]:
+        try:
+            for number in range(100):
+                yield Do("a step", partial(log.append, number))
+                yield Do("the step at which it is interrupted", partial(raised.wait, 5))
+                yield late(0.05)  # by then it is heard of
+        finally:
+            closed.append(threading.get_ident())
+
+    with pytest.raises(KeyboardInterrupt):
+        Together([Sub(own), _Interrupting(int, raised)]).run()
+    assert log == [0]
+    assert closed == [threading.get_ident()]
+
+
+@dataclass(frozen=True)
+class _Pressed:
+    """A job that is interrupted by a key while it waits, as a terminal does it."""
+
+    under_way: threading.Event
+
+    def run(self) -> None:
+        assert self.under_way.wait(5)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+    async def arun(self) -> None:
+        self.run()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_key_that_is_pressed_is_heard_of_in_the_callers_own_job(nested: bool) -> None:
+    log: list[int] = []
+    under_way = threading.Event()
+
+    def steps() -> Routine[None]:
+        for number in range(200):
+            yield Do("a step", under_way.set)
+            yield late(0.01)
+            log.append(number)
+
+    def inner() -> Routine[Any]:
+        return (yield Together([_Pressed(under_way), Sub(steps)]))
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    started = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Together([Sub(inner), Sub(steps)] if nested else [_Pressed(under_way), Sub(steps)]).run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - started < 3
+    time.sleep(0.05)
+    seen = len(log)
+    time.sleep(0.05)
+    assert len(log) == seen
+
+
+def test_the_callers_own_job_is_first_in_line() -> None:
+    """Else the caller would wait for its turn, where it does not hear of Ctrl-C."""
+    log: list[int] = []
+    jobs = [Do("a step", partial(log.append, number)) for number in range(4)]
+    for _ in range(20):
+        log.clear()
+        Together(jobs, 1).run()
+        assert log[0] == 0
+
+
+async def test_where_an_event_loop_runs_all_jobs_have_threads() -> None:
+    """A notebook: what an environment does with asyncio must work for the first rollout too."""
+
+    def looped() -> int:
+        asyncio.run(asyncio.sleep(0))
+        return threading.get_ident()
+
+    found = Together([Do("looping", looped)] * 3).run()
+    assert all(isinstance(one, int) for one in found)
+    assert threading.get_ident() not in found
+    with pytest.raises(KeyboardInterrupt):
+        Together([late(0.0), Raw(KeyboardInterrupt())]).run()
+
+
+def test_a_job_of_several_may_want_several_done() -> None:
+    def inner(depth: int) -> Routine[int]:
+        if not depth:
+            return 1
+        found = yield Together([Sub(partial(inner, depth - 1))] * 3, 1)
+        return sum(values(found))
+
+    assert Together([Sub(partial(inner, 3))] * 2, 1).run() == [27, 27]
 
 
 @dataclass(frozen=True)
@@ -186,7 +299,7 @@ def test_nor_do_they_where_the_caller_is_slow_to_hear_of_the_interrupt() -> None
     log: list[int] = []
     over, held = threading.Event(), threading.Event()
 
-    def hold(*_: object) -> None:  # runs in the thread that waits for the jobs
+    def hold(*_: object) -> None:  # runs in the thread that waits for the jobs, its own being done
         held.set()
         time.sleep(0.2)
 
@@ -197,7 +310,7 @@ def test_nor_do_they_where_the_caller_is_slow_to_hear_of_the_interrupt() -> None
     before = signal.signal(signal.SIGUSR1, hold)
     try:
         with pytest.raises(KeyboardInterrupt):
-            Together([_Interrupting(first, over), *[Sub(lambda: _busy(log, over))] * 3], 1).run()
+            Together([late(0.0), _Interrupting(first, over), *[Sub(lambda: _busy(log, over))] * 3], 1).run()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert held.is_set()
