@@ -68,29 +68,41 @@ class Ingest:
 
         None where another attempt has taken the place of this one, and that is to be judged.
         """
-        if len(verdicts) != len(self.state.trajectories):
-            raise InputError(
-                f"task {self.task.id}: {len(verdicts)} verdicts for {len(self.state.trajectories)} trajectories;"
-                " expected one for each"
-            )
+        given = self._one_each(verdicts)
         if self.state.verdicts is None:
-            self._keep(verdicts=tuple(verdicts), error="")
+            self._keep(verdicts=given, error="")
         return self.state.verdicts
 
     def distilled(
-        self, drafts: Sequence[MemoryDraft], *, distiller: str = "", note: str = "", polarity: Polarity | None = None
+        self,
+        drafts: Sequence[MemoryDraft],
+        *,
+        verdicts: Sequence[Verdict] | None = None,
+        distiller: str = "",
+        note: str = "",
+        polarity: Polarity | None = None,
     ) -> tuple[MemoryDraft, ...] | None:
         """Keep the drafts; the ones that count from now on. ``note`` says why some, or all, are missing.
 
-        ``polarity``: where the drafts come from some of the rollouts, theirs; None: that of the verdicts together.
+        ``verdicts``: where they came at the same time as the drafts, so that both are kept in one write; they count if
+        there are none yet. ``polarity``: where the drafts come from some of the rollouts, theirs; None: that of the
+        verdicts together.
 
         None where another attempt has taken the place of this one, and that is to be distilled.
         """
-        if self.state.verdicts is None:
-            raise InputError(f"task {self.task.id}: distilled before it was judged; call judged first")
+        judged = self.state.verdicts if verdicts is None else self.state.verdicts or self._one_each(verdicts)
+        if judged is None:
+            raise InputError(
+                f"task {self.task.id}: distilled before it was judged; judge it first, or give verdicts"
+            )
         if self.state.drafts is None:
             self._keep(
-                drafts=tuple(drafts), distiller=visible(distiller), note=visible(note), polarity=polarity, error=""
+                verdicts=judged,
+                drafts=tuple(drafts),
+                distiller=visible(distiller),
+                note=visible(note),
+                polarity=polarity,
+                error="",
             )
         return self.state.drafts
 
@@ -126,6 +138,14 @@ class Ingest:
                 self._become(experience)
             return experience
         return self.experience
+
+    def _one_each(self, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+        if len(verdicts) != len(self.state.trajectories):
+            raise InputError(
+                f"task {self.task.id}: {len(verdicts)} verdicts for {len(self.state.trajectories)} trajectories;"
+                " expected one for each"
+            )
+        return tuple(verdicts)
 
     def _keep(self, **update: object) -> None:
         state = self.state.model_copy(update=update)

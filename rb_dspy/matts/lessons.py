@@ -83,7 +83,12 @@ class Lessons:
         }
         done = yield from _together(jobs)
         verdicts = _all_judged([done["judge", i] if verdict is None else verdict for i, verdict in enumerate(given)])
-        kept = yield Do("keeping the verdicts", partial(ingest.judged, verdicts))
+        said = done.get("contrast")
+        if isinstance(said, Distilled):  # both came at once, so one write keeps them
+            yield _kept(ingest, said, None, verdicts)
+            kept = ingest.verdicts
+        else:
+            kept = yield Do("keeping the verdicts", partial(ingest.judged, verdicts))
         if kept is None or ingest.state.trajectories != rollouts:
             return None
         jobs = {}
@@ -104,8 +109,8 @@ class Lessons:
         else:
             alone = {name[1]: outcome for name, outcome in done.items() if name[0] == "distill"}
             said, polarity = _joined(alone, rollouts, kept)
-        keep = partial(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note, polarity=polarity)
-        yield Do("keeping the lessons", keep)
+        if ingest.drafts is None:
+            yield _kept(ingest, said, polarity)
         if not self._selects(rollouts):
             return self._last(rollouts)
         (selection,) = values([done["select"]])  # last, so that a selector that breaks costs no lesson
@@ -122,6 +127,13 @@ class Lessons:
 
     def _selects(self, rollouts: Rollouts) -> bool:
         return len(rollouts) > 1 and self.mode != "sequential"
+
+
+def _kept(
+    ingest: Ingest, said: Distilled, polarity: Polarity | None, verdicts: Sequence[Verdict] | None = None
+) -> Wanted:
+    keep = partial(ingest.distilled, said.drafts, verdicts=verdicts, distiller=said.distiller, note=said.note)
+    return Do("keeping the lessons", partial(keep, polarity=polarity))
 
 
 def _together(jobs: Mapping[Hashable, Wanted]) -> Routine[dict[Any, Any]]:

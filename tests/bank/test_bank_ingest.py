@@ -67,6 +67,47 @@ def test_a_step_done_twice_keeps_what_the_first_gave() -> None:
         assert [item.title for item in bank.items()] == ["One"]
 
 
+FAILURE = Verdict(label="failure", reasons="not seen")
+
+
+def test_verdicts_and_drafts_that_came_at_once_are_kept_in_one_step(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        ingest = bank.ingest(a_task(), a_rollout(), run_id="r")
+        assert ingest.distilled([a_draft()], verdicts=[FAILURE], note="n") == (a_draft(),)
+        assert (ingest.state.stage, ingest.verdicts) == ("distilled", (FAILURE,))
+    with open_bank(path) as bank:
+        (ingest,) = bank.pending()
+        assert (ingest.verdicts, ingest.drafts, ingest.state.note) == ((FAILURE,), (a_draft(),), "n")
+        assert ingest.admitted().verdicts == (FAILURE,)
+
+
+def test_verdicts_that_come_with_drafts_count_only_where_there_are_none() -> None:
+    with open_bank() as bank:
+        first = bank.ingest(a_task(), a_rollout(), run_id="r")
+        first.judged([SUCCESS])
+        first.distilled([a_draft()], verdicts=[FAILURE])
+        assert first.verdicts == (SUCCESS,)
+
+
+def test_of_two_learners_the_first_with_drafts_counts_whole() -> None:
+    """Nothing is put together from the verdicts of one and the drafts of the other."""
+    with open_bank() as bank:
+        first, other = (bank.ingest(a_task(), a_rollout(), run_id="r") for _ in range(2))
+        other.judged([SUCCESS])
+        assert first.distilled([a_draft("One")], verdicts=[FAILURE]) == (a_draft("One"),)
+        assert other.distilled([a_draft("Two")]) == (a_draft("One"),)
+        assert first.verdicts == other.verdicts == first.admitted().verdicts == (FAILURE,)
+
+
+def test_one_verdict_for_each_rollout_is_wanted_with_drafts_too() -> None:
+    with open_bank() as bank:
+        ingest = bank.ingest(a_task(), a_rollout(), run_id="r")
+        with pytest.raises(InputError, match="2 verdicts for 1 trajectories"):
+            ingest.distilled([a_draft()], verdicts=[SUCCESS, SUCCESS])
+        assert bank.pending()[0].state.stage == "recorded"
+
+
 def test_what_the_bank_has_learned_can_be_judged_again_and_stays_as_it_is() -> None:
     with open_bank() as bank:
         known = add(bank, "t1")
@@ -92,7 +133,7 @@ def test_steps_out_of_order_are_refused() -> None:
         ingest = bank.ingest(a_task(), [a_rollout(), a_rollout(rollout_id="1")], run_id="r")
         with pytest.raises(InputError, match="judge and distil it first"):
             ingest.admitted()
-        with pytest.raises(InputError, match="call judged first"):
+        with pytest.raises(InputError, match="judge it first"):
             ingest.distilled([a_draft()])
         with pytest.raises(InputError, match="1 verdicts for 2 trajectories"):
             ingest.judged([SUCCESS])
