@@ -148,7 +148,7 @@ class Ingest:
         return tuple(verdicts)
 
     def _keep(self, **update: object) -> None:
-        state = self.state.model_copy(update=update)
+        state = self.state.model_copy(update=update) if update else self.state
         if self.experience is not None:
             self.state = state
             return

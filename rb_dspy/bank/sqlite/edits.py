@@ -182,6 +182,8 @@ def kept(connection: sqlite3.Connection, scope: str, ingestion: Ingestion, paylo
     scope_id, _, _ = scope_row(connection, scope, location)
     at = scope_id, ingestion.id
     found = connection.execute("SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", at).fetchone()
+    if found is not None and found[0] == payload:
+        return ingestion  # as it is, which need not be read
     before = None if found is None else rows.ingestion(found[0], ingestion.id, location)
     given, ingestion = ingestion, further(before, ingestion)
     if before is None:
