@@ -43,7 +43,7 @@ class Ours:
         self._space = Space()
         self._lm = fake_lm()
         self._program = ReasoningBank(backbones=Backbones(agent=self._lm), environments=environment)
-        self._loop = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
         self._bank: MemoryBank | None = None
 
     def open(self, place: Path | None, items: int) -> None:
@@ -63,7 +63,7 @@ class Ours:
             if self._threads:
                 done = program(task=task, bank=bank)
             else:
-                done = self._loop.run(program.acall(task=task, bank=bank))
+                done = self._loop.run_until_complete(program.acall(task=task, bank=bank))
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         if len(done.trajectories) != k or len(done.memory_items) != LESSONS:
             raise RuntimeError(f"{len(done.trajectories)} rollouts of {k}; lessons: {done.experience.note}")
