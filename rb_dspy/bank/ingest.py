@@ -92,9 +92,7 @@ class Ingest:
         """
         judged = self.state.verdicts if verdicts is None else self.state.verdicts or self._one_each(verdicts)
         if judged is None:
-            raise InputError(
-                f"task {self.task.id}: distilled before it was judged; judge it first, or give verdicts"
-            )
+            raise InputError(f"task {self.task.id}: distilled before it was judged; judge it first, or give verdicts")
         if self.state.drafts is None:
             self._keep(
                 verdicts=judged,

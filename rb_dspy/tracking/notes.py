@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rb_dspy.stream.report import Summary
@@ -13,19 +14,21 @@ if TYPE_CHECKING:  # they bring scipy
 
 _MOST = 4_000
 """Characters of a difference of prompts; the whole of it is in ``prompts.diff``."""
+_WIDTH = 72
+"""Characters of a line of it."""
 
 
 def of_compile(compiled: Compiled) -> str:
     """What held-out tasks say, before and after, and what changed in the prompts."""
     scores, diff = compiled.scores, compiled.diff()
     rows = [
-        (name, each.before, each.after, _signed(each.difference), each.difference.tasks)
+        (name, _value(each.before), _value(each.after), _value(each.difference, "+"), str(each.difference.tasks))
         for name, each in (("dev", scores.dev), ("held-out", scores.held_out))
     ]
     changed = f"```diff\n{_cut(diff)}\n```" if diff else "No prompt has changed."
     parts = [
         f"Held-out tasks say: **{scores.held_out.says}**",
-        _table(("", "before", "after", "difference", f"{scores.held_out.difference.unit}s"), rows),
+        _table(("", "before", "after", "difference", f"{scores.held_out.difference.unit}s"), *rows),
         f"{compiled.optimizer}, stage {compiled.stage}, {compiled.metric_calls} of {compiled.budget} metric calls."
         f" Measured: {compiled.measure}.",
         changed,
@@ -44,16 +47,24 @@ def of_stream(summary: Summary) -> str:
     return f"{'; '.join([*parts, f'{summary.items} lessons learned'])}."
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+def _table(*rows: Sequence[str]) -> str:
+    """In a block of code: MLflow sets the cells of a table without any room between them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(["```text", *lines, "```"])
 
 
-def _signed(estimate: Estimate) -> str:
-    return f"{estimate.mean:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
+def _value(estimate: Estimate, sign: str = "") -> str:
+    return f"{estimate.mean:{sign}.2f} [{estimate.low:{sign}.2f}, {estimate.high:{sign}.2f}]"
 
 
 def _cut(text: str) -> str:
-    """``text``, and nothing in it ends the block of code that it stands in."""
-    whole = text.replace("```", "'''")
+    """``text`` in lines that fit a page, and nothing in it ends the block of code that it stands in."""
+    lines = [part for line in text.replace("```", "'''").splitlines() for part in _wrapped(line)]
+    whole = "\n".join(lines)
     return whole if len(whole) <= _MOST else f"{whole[:_MOST]}\n… the rest is in prompts.diff"
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of a diff; where it is long, in several, each with its sign. A wide one would push the page apart."""
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=line[:1], drop_whitespace=False) or [line]
