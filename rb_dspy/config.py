@@ -143,7 +143,7 @@ class MattsConfig(_Config):
     refine: RefineConfig = RefineConfig()
     adaptive: AdaptiveConfig = AdaptiveConfig()
     at_once: int | None = pydantic.Field(default=None, ge=1)
-    """Rollouts at the same time, for providers that limit it; None: all of them."""
+    """Rollouts, and then judges and other steps, at the same time, for providers that limit it; None: all of them."""
 
 
 class BackboneConfig(_Config):

@@ -66,6 +66,9 @@ class Ingest:
     def judged(self, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...] | None:
         """Keep the verdicts, one for each of ``state.trajectories``; the ones that count from now on.
 
+        Only another learner's that come together with drafts (see ``distilled``), before there are any, take their
+        place.
+
         None where another attempt has taken the place of this one, and that is to be judged.
         """
         given = self._one_each(verdicts)
@@ -90,7 +93,8 @@ class Ingest:
 
         None where another attempt has taken the place of this one, and that is to be distilled.
         """
-        judged = self.state.verdicts if verdicts is None else self.state.verdicts or self._one_each(verdicts)
+        given = None if verdicts is None else self._one_each(verdicts)
+        judged = self.state.verdicts or given
         if judged is None:
             raise InputError(f"task {self.task.id}: distilled before it was judged; judge it first, or give verdicts")
         if self.state.drafts is None:

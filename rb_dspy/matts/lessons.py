@@ -42,6 +42,8 @@ class Lessons:
     distill: Distill
     contrast: Contrast
     select: Select
+    at_once: int | None = None
+    """Judges, and other calls, at the same time; None: all that wait for no other."""
 
     @property
     def needs_verdicts(self) -> bool:
@@ -81,7 +83,7 @@ class Lessons:
         jobs |= {
             ("judge", i): Judging(self.judge, task, rollouts[i]) for i, verdict in enumerate(given) if verdict is None
         }
-        done = yield from _together(jobs)
+        done = yield from self._together(jobs)
         verdicts = _all_judged([done["judge", i] if verdict is None else verdict for i, verdict in enumerate(given)])
         said = done.get("contrast")
         if isinstance(said, Distilled):  # both came at once, so one write keeps them
@@ -98,11 +100,13 @@ class Lessons:
             jobs["select"] = Call(self.select, (task, rollouts, kept))
         if not self._contrasts(rollouts) and (self.mode != "best_of_n" or len(rollouts) == 1):
             jobs |= {("distill", i): Call(self.distill, (task, rollouts[i], kept[i], i)) for i in range(len(rollouts))}
-        done |= yield from _together(jobs)
+        done |= yield from self._together(jobs)
         if self.mode == "best_of_n" and len(rollouts) > 1:
             (selected,) = values([done["select"]])
             best = selected.index
-            done |= yield from _together({("distill", best): Call(self.distill, (task, rollouts[best], kept[best]))})
+            done |= yield from self._together(
+                {("distill", best): Call(self.distill, (task, rollouts[best], kept[best]))}
+            )
         if "contrast" in done:
             (said,) = values([done["contrast"]])
             polarity = None
@@ -115,6 +119,13 @@ class Lessons:
             return self._last(rollouts)
         (selection,) = values([done["select"]])  # last, so that a selector that breaks costs no lesson
         return selection  # type: ignore[no-any-return]
+
+    def _together(self, jobs: Mapping[Hashable, Wanted]) -> Routine[dict[Any, Any]]:
+        """The outcome of each job by its name."""
+        if not jobs:
+            return {}
+        outcomes = yield Together(list(jobs.values()), self.at_once)
+        return dict(zip(jobs, outcomes, strict=True))
 
     def _last(self, rollouts: Rollouts) -> Selection:
         """The last attempt, or rather the last with an answer, where any gave one, or that was not broken off."""
@@ -134,14 +145,6 @@ def _kept(
 ) -> Wanted:
     keep = partial(ingest.distilled, said.drafts, verdicts=verdicts, distiller=said.distiller, note=said.note)
     return Do("keeping the lessons", partial(keep, polarity=polarity))
-
-
-def _together(jobs: Mapping[Hashable, Wanted]) -> Routine[dict[Any, Any]]:
-    """The outcome of each job by its name."""
-    if not jobs:
-        return {}
-    outcomes = yield Together(list(jobs.values()))
-    return dict(zip(jobs, outcomes, strict=True))
 
 
 def _all_judged(outcomes: Sequence[Any]) -> list[Verdict]:

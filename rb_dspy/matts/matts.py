@@ -14,7 +14,7 @@ import pydantic
 from rb_dspy.backbones import Ledger, lm_of, session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
-from rb_dspy.errors import ConfigError, RBError
+from rb_dspy.errors import ConfigError
 from rb_dspy.matts.lessons import Lessons
 from rb_dspy.matts.rollouts import Ended, OneRefined, Rollouts, SideBySide
 from rb_dspy.program import ReasoningBank, admitted, note
@@ -66,7 +66,7 @@ class MaTTS(dspy.Module):
         self.judge: Any = program.judge
         self.distill = program.distill
         self.contrast = Contrast(self.config.contrast)
-        self.select = Select(self.config.select)
+        self.select = Select(self.config.select, self.config.at_once)
         self.refine = Refine(self.config.refine)
 
     def forward(
@@ -150,7 +150,7 @@ class MaTTS(dspy.Module):
         return SideBySide(self.act, self.judge if early else None, config.k, config.adaptive, config.at_once)
 
     def _lessons(self) -> Lessons:
-        return Lessons(self.config.mode, self.judge, self.distill, self.contrast, self.select)
+        return Lessons(self.config.mode, self.judge, self.distill, self.contrast, self.select, self.config.at_once)
 
     def _check_temperature(self) -> None:
         """Refuse to take one sample k times."""
@@ -170,7 +170,7 @@ def _kept_after_all(task: Task, ended: Ended, keep: Callable[[list[Trajectory]],
     if ended:
         try:
             keep([ended[number] for number in sorted(ended)])
-        except RBError as exc:
+        except Exception as exc:  # noqa: BLE001 (whatever a store may raise)
             log.warning("task %s: the rollouts that had ended could not be kept: %s", task.id, exc)
 
 

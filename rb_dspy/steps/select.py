@@ -42,9 +42,11 @@ class Select(dspy.Module):
     then the one that stood first in the shuffled order.
     """
 
-    def __init__(self, config: SelectConfig | None = None) -> None:
+    def __init__(self, config: SelectConfig | None = None, at_once: int | None = None) -> None:
+        """``at_once``: calls at the same time; None: all orders."""
         super().__init__()
         self.config = config or SelectConfig()
+        self.at_once = at_once
         self.predict = dspy.Predict(signatures.Select)
 
     def forward(
@@ -75,7 +77,8 @@ class Select(dspy.Module):
         agreeing = same_answers(trajectories)
         remarks = [self._remark(place, agreeing, verdicts) for place in range(count)]
         orders = _orders(task, count, config)
-        outcomes = yield Together([Sub(partial(self._asked, task, trajectories, remarks, order)) for order in orders])
+        jobs = [Sub(partial(self._asked, task, trajectories, remarks, order)) for order in orders]
+        outcomes = yield Together(jobs, self.at_once)
         votes: Counter[int] = Counter()
         analyses: dict[int, str] = {}
         unread: list[str] = []

@@ -106,6 +106,9 @@ def test_one_verdict_for_each_rollout_is_wanted_with_drafts_too() -> None:
         with pytest.raises(InputError, match="2 verdicts for 1 trajectories"):
             ingest.distilled([a_draft()], verdicts=[SUCCESS, SUCCESS])
         assert bank.pending()[0].state.stage == "recorded"
+        ingest.judged([SUCCESS])
+        with pytest.raises(InputError, match="2 verdicts for 1 trajectories"):
+            ingest.distilled([a_draft()], verdicts=[SUCCESS, SUCCESS])
 
 
 def test_what_the_bank_has_learned_can_be_judged_again_and_stays_as_it_is() -> None:

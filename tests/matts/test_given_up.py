@@ -313,3 +313,35 @@ async def test_rollouts_are_kept_in_another_thread_when_the_call_is_cancelled(
     await test_rollouts_that_had_ended_wait_when_the_call_is_cancelled(bank)
     assert kept_in
     assert threading.get_ident() not in kept_in
+
+
+@BOTH
+def test_rollouts_that_cannot_be_kept_do_not_hide_what_interrupted_the_call(
+    bank: MemoryBank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(MemoryBank, "ingest", full)  # as a store of somebody else's may
+    _, run = _stuck(House(), "check 0", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank))
+    assert "could not be kept: no space left" in caplog.text
+
+
+async def test_nor_do_they_hide_that_it_was_cancelled(bank: MemoryBank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError("no space left")
+
+    reached, loop = asyncio.Event(), asyncio.get_running_loop()
+    monkeypatch.setattr(MemoryBank, "ingest", full)
+
+    def hold() -> None:
+        loop.call_soon_threadsafe(reached.set)
+
+    _, run = _stuck(House(), "check 0", hold, seconds=30.0)
+    job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank))
+    await asyncio.wait_for(reached.wait(), PATIENCE)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job

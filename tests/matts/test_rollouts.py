@@ -12,7 +12,7 @@ import pytest
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import ActConfig, AdaptiveConfig, MattsConfig, MattsMode, ProgramConfig
+from rb_dspy.config import ActConfig, AdaptiveConfig, MattsConfig, MattsMode, ProgramConfig, SelectConfig
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -114,6 +114,28 @@ async def test_no_more_rollouts_run_at_once_than_configured(bank: MemoryBank, as
     done = await called(run, asynchronous, task=booth_task(), bank=bank)
     assert max(most) <= at_once
     assert len(done.trajectories) == 5
+
+
+@pytest.mark.parametrize("mode", ["parallel", "vanilla"])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_nor_do_more_judges_or_lessons(bank: MemoryBank, at_once: int, mode: MattsMode) -> None:
+    lock, running, most = threading.Lock(), [], []
+
+    def counted(prompt: Prompt) -> Reply:
+        with lock:
+            running.append(prompt)
+            most.append(len(running))
+        time.sleep(0.005)
+        with lock:
+            running.pop()
+        return Script().usual(prompt)
+
+    scaled(counted, config=MattsConfig(k=5, mode=mode, at_once=at_once))(task=booth_task(), bank=bank)
+    assert max(most) == at_once
+    most.clear()
+    select = SelectConfig(orders=5)
+    scaled(counted, config=MattsConfig(k=5, mode=mode, at_once=at_once, select=select))(task=booth_task(2), bank=bank)
+    assert max(most) < 2 * at_once  # the selector's orders are within one of them
 
 
 def _adaptive(k: int = 5, **config: int) -> MattsConfig:
