@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ from rb_dspy.cli.tracked import TrackOption, run_id, tracker_for, where_to_look
 from rb_dspy.compile.files import write_json
 from rb_dspy.config import BackboneConfig, load_settings
 from rb_dspy.errors import InputError
+from rb_dspy.stream import TaskStream
 
 if TYPE_CHECKING:
     from rb_dspy.compile.matrix import Cell, Matrix
@@ -84,7 +86,8 @@ def matrix_command(
         )
     cells = len(lms) * (len(files) + 1)
     with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, lessons(chosen, bank, scope) as base:
-        states = _states(subject, files, Path(folder))
+        apart = todo if file is not None and not whole else None  # named streams have splits of their own
+        states = _states(subject, files, Path(folder), apart)
         tracker = tracker_for(chosen, track, usual=False)
         given = {"orders": orders, "seed": chosen.run.seed}
         done = 0
@@ -141,8 +144,11 @@ def _backbones(value: str) -> Backbones:
     return Backbones.from_settings({"agent": BackboneConfig(model=value)})
 
 
-def _states(program: Program, files: Mapping[str, Path], folder: Path) -> dict[str, Path]:
-    """The states in ``files``, as files that hold nothing else; each is tried on the program before anything is run."""
+def _states(program: Program, files: Mapping[str, Path], folder: Path, held_out: TaskStream | None) -> dict[str, Path]:
+    """The states in ``files``, as files that hold nothing else; each is tried on the program before anything is run.
+
+    Says so where one was compiled with others than ``held_out`` kept apart.
+    """
     found: dict[str, Path] = {}
     for number, (name, path) in enumerate(files.items()):
         each = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -151,7 +157,13 @@ def _states(program: Program, files: Mapping[str, Path], folder: Path) -> dict[s
         place = folder / str(number)
         place.mkdir()
         for file in each:
-            give_prompts(program.deepcopy(), file, whole=True)
+            compiled, _ = give_prompts(program.deepcopy(), file, whole=True)
+            if compiled is not None and held_out is not None and compiled.hashes.held_out != held_out.digest:
+                told = (
+                    f"{file}: other tasks than these {len(held_out)} were kept apart when it was compiled (another"
+                    " file, -n, --seed or release), so it may have been compiled on some of them"
+                )
+                err.print(Text(told, "yellow"), soft_wrap=True)
             write_json(place / file.name, saved(file)[0])
         found[name] = place if path.is_dir() else place / path.name
     return found
@@ -192,7 +204,7 @@ def _print_next(found: Matrix, models: Mapping[str, str], file: Path | None, str
     program, backbone = again[0]
     model = models[backbone]
     on = f"--config {model}" if model.endswith(".toml") else f"--set backbones.agent.model={model}"
-    source = f"--tasks-file {file}" if file is not None else f"--stream {stream}" if stream else ""
+    source = f"--tasks-file {shlex.quote(str(file))}" if file is not None else f"--stream {stream}" if stream else ""
     command = f"{command_name()} compile {source} {on} --out {program}/{backbone}.json"
     out.print(Text.assemble("for example: ", (" ".join(command.split()), "bold")), soft_wrap=True)
     out.print(Text(f"then --program {program}={program} takes for each backbone the file of its name", "dim"))

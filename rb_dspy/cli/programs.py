@@ -16,6 +16,7 @@ from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
+from rb_dspy.schema import visible
 
 app = typer.Typer(no_args_is_help=True, help="Compiled programs in MLflow: versions, scores, who is champion.")
 
@@ -74,7 +75,7 @@ def show(
     for predictor, prompt in prompts.items():
         demos = len(prompt["demos"])
         out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
-        out.print(Text(prompt["instructions"]))
+        out.print(Text(visible(prompt["instructions"])))
     out.print(Text(f'\nin Python: Tracker(config).load("models:/{found.name}/{found.number}")', "dim"))
     out.print(where_to_look(chosen.tracking), soft_wrap=True)
 

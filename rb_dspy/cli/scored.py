@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.compile.state import Prompts
-from rb_dspy.schema import Usage
+from rb_dspy.schema import Usage, visible
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Scores
@@ -80,8 +80,8 @@ def prompts_diff(before: Prompts, after: Prompts, labels: tuple[str, str]) -> st
 
 
 def print_diff(console: Console, diff: str) -> None:
-    """A unified diff in colours."""
-    for line in diff.splitlines():
+    """A unified diff in colours. Nothing in the prompts commands the terminal."""
+    for line in visible(diff).splitlines():
         style = next((style for sign, style in _SIGNS if re.match(sign, line)), "")
         console.print(Text(line, style))
 

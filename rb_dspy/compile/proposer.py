@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+from dspy.utils.exceptions import AdapterParseError
 
 from rb_dspy.backbones.roles import adapter_for
+from rb_dspy.schema import visible
 
 TRIES = 3
 """How often an instruction is asked for until it is another one."""
@@ -24,8 +26,9 @@ _INSIST = (
 class Proposer(InstructionProposer):  # a subclass, since gepa gives others less to read
     """dspy's proposer. An LM that hands back the instruction that there is, as small ones do, is asked again.
 
-    A component for which nothing else comes is left out of the result, so that gepa spends no metric call on it;
-    ``on_nothing_new`` is called for each such one.
+    So is one whose answer cannot be read, or is empty: gepa would pass over that in silence. Characters that nobody
+    sees are replaced. A component for which nothing else comes is left out of the result, so that gepa spends no metric
+    call on it; ``on_nothing_new`` is called for each such one.
     """
 
     def __init__(self, lm: Any, on_nothing_new: Callable[[], None]) -> None:
@@ -53,7 +56,10 @@ class Proposer(InstructionProposer):  # a subclass, since gepa gives others less
             if name not in candidate or name not in reflective_dataset:
                 continue
             for proposer in self._tries:
-                proposed: str = proposer(candidate, reflective_dataset, [name])[name]
+                try:
+                    proposed = visible(proposer(candidate, reflective_dataset, [name])[name])
+                except (AdapterParseError, ValueError):  # the latter for an empty one, or for a lone surrogate
+                    continue
                 if proposed.split() != candidate[name].split():
                     found[name] = proposed
                     break

@@ -122,8 +122,9 @@ def _too_few(stream: TaskStream, kinds: int, groups: int) -> str:
     if kinds < len(COMPILE_SHARES):
         return f"{what}; expected at least 3, one for each split: add tasks of other templates"
     return (
-        f"{what}, since {kinds} templates share near-duplicates; expected at least 3, one for each split: add tasks"
-        " that differ more, or give check=False to keep only templates apart"
+        f"{what}, since they are near-duplicates, or without a template differ in numbers only; expected at least 3,"
+        " one for each split: add tasks that differ more, name the kind of each as its template, or give check=False to"
+        " keep only templates apart"
     )
 
 

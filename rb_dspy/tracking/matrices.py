@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rb_dspy.compile.matrix import Cell, Matrix
+from rb_dspy.tracking import notes
 from rb_dspy.tracking.compiles import interval
 from rb_dspy.tracking.run import Run
 
@@ -58,6 +59,7 @@ class MatrixRun:
         child.end("FAILED" if cell.error else "FINISHED")
 
     def _log(self, found: Matrix) -> None:
+        self.run.describe(notes.of_matrix(found))
         self.run.metrics(
             {
                 "total/cells": len(found.cells),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rb_dspy.stream.report import Summary
 
 if TYPE_CHECKING:  # they bring scipy
+    from rb_dspy.compile.matrix import Matrix
     from rb_dspy.compile.result import Compiled
     from rb_dspy.compile.scores import Estimate
 
@@ -45,6 +46,22 @@ def of_stream(summary: Summary) -> str:
     if summary.infrastructure_errors:
         parts.append(f"{summary.infrastructure_errors} broke")
     return f"{'; '.join([*parts, f'{summary.items} lessons learned'])}."
+
+
+def of_matrix(found: Matrix) -> str:
+    """How each program did on each backbone, and which to compile again."""
+    head = ("backbone", "program", "success", "against the seed", "")
+    rows = [
+        (
+            cell.backbone,
+            cell.program,
+            _value(cell.success) if cell.success is not None else "could not be run",
+            _value(cell.difference, "+") if cell.difference is not None else "",
+            "compile again" if cell.recompile else "",
+        )
+        for cell in found.cells
+    ]
+    return _table(head, *rows)
 
 
 def _table(*rows: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rb_dspy import Compiled, ReasoningBank, save_program, split_streams
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.main import main
+from rb_dspy.cli.scored import print_diff
 from rb_dspy.compile.progress import Progress
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import RoleUsage
@@ -216,6 +217,22 @@ def test_a_matrix_says_what_to_compile_again(
         "own": 1.0,
         "seed": found["cells"][0]["success"]["mean"],
     }
+
+
+@pytest.mark.parametrize(("given", "warned"), [((), False), (("--whole",), False), (("--seed", "1"), True)])
+def test_a_matrix_says_where_other_tasks_were_kept_apart(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, ...], warned: bool
+) -> None:
+    args = ("backbones", "matrix", "--program", "mail=program.json", "--tasks-file", "mail.jsonl")
+    assert main([*args, "--backbone", "quick=some/quick", *given]) == 0
+    told = "so it may have been compiled on some of them"
+    assert (told in " ".join(capsys.readouterr().err.split())) is warned
+
+
+def test_nothing_in_a_prompt_commands_the_terminal() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    print_diff(console, "--- act.predict before\n+++ act.predict after\n+Look \x1b]0;title\x07\x1b[2Jhere\u202e.")
+    assert console.file.getvalue().splitlines()[2] == "+Look \ufffd]0;title\ufffd\ufffd[2Jhere\ufffd."  # type: ignore[attr-defined]
 
 
 def spoiled(path: str) -> None:

@@ -97,3 +97,17 @@ def test_gepa_spends_nothing_on_the_prompt_that_there_is() -> None:
     looks = (made.metric_calls - made.examples["dev"]) / MINIBATCH
     # One look at a minibatch each, and no second one at what would be the same prompt.
     assert made.proposals_failed > looks / 2 + 1
+
+
+@pytest.mark.parametrize("answer", [{"new_instruction": "  \n "}, {"new_instruction": "\ud83d"}, "Be fair.", ""])
+def test_an_answer_that_is_none_is_asked_for_again(answer: Reply) -> None:
+    """gepa would swallow what is raised, and nobody would know that its model cannot do this."""
+    found, asked, nothing = proposed(lambda _: answer)
+    assert (found, len(asked), nothing) == ({}, TRIES, 1)
+    found, *_ = proposed(lambda prompt: {"new_instruction": "Another."} if prompt.seed else answer)
+    assert found == {"judge.predict": "Another."}
+
+
+def test_what_nobody_sees_is_replaced() -> None:
+    found, *_ = proposed(lambda _: {"new_instruction": "Look.\n\tOnce\0, \x1b[31mtwice\u202e."})
+    assert found == {"judge.predict": "Look.\n\tOnce\ufffd, \ufffd[31mtwice\ufffd."}

@@ -214,3 +214,9 @@ def test_the_families_can_be_split() -> None:
         assert sizes == pytest.approx([0.5, 0.2, 0.3], abs=0.05)
         Streams(*_parts(streams))
         Streams(*(TaskStream.named(name, n=40, split=split) for split in ("compile", "dev", "held-out")))  # type: ignore[arg-type]
+
+
+def test_who_names_no_templates_is_told_that_they_would_help() -> None:
+    tasks = tuple(_task(n, None, f"What is {n} + {7 * n}?") for n in range(9))
+    with pytest.raises(InputError, match=r"differ in numbers only.* name the kind of each as its template"):
+        split_streams(TaskStream("sums", tasks))

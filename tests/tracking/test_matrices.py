@@ -54,6 +54,14 @@ def made(tracker: Tracker, folder: Path) -> tuple[str, Matrix]:
     return run.id, found
 
 
+def test_its_page_shows_every_cell(made: tuple[str, Matrix], client: Any) -> None:
+    fence, head, *rows, end = client.get_run(made[0]).data.tags["mlflow.note.content"].split("\n")
+    assert (fence, end, head.split()[:2]) == ("```text", "```", ["backbone", "program"])
+    assert [tuple(row.split()[:2]) for row in rows] == [(cell.backbone, cell.program) for cell in made[1].cells]
+    assert [row.endswith("compile again") for row in rows] == [cell.recompile for cell in made[1].cells]
+    assert ["could not be run" in row for row in rows] == [cell.success is None for cell in made[1].cells]
+
+
 @pytest.fixture(scope="module")
 def cells(made: tuple[str, Matrix], client: Any) -> dict[str, Any]:
     """The runs of the cells, by name."""

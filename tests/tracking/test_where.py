@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -146,3 +148,21 @@ def test_a_server_that_goes_away_costs_the_run_nothing(
     warned = [record.getMessage() for record in caplog.records if record.name == "rb_dspy"]
     assert len(warned) == 1
     assert warned[0].endswith("its record in MLflow is incomplete")
+
+
+def test_what_the_database_refuses_is_said_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """MLflow's store logs each refusal itself, in a hundred lines."""
+    tracker = Tracker(TrackingConfig(uri=f"sqlite:///{tmp_path / 'store.sqlite'}"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as database:
+        database.execute("DROP TABLE runs")
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    its_own = logging.getLogger("mlflow.store.db.utils")
+    its_own.addHandler(caplog.handler)
+    try:
+        with tracker.matrix_run("m", program, {"a": backbones()}, locks(1)) as run:
+            assert run.id == ""
+    finally:
+        its_own.removeHandler(caplog.handler)
+    said = [(record.name, record.getMessage()) for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [name for name, _ in said] == ["rb_dspy"]
+    assert "no such table" in said[0][1]
