@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,26 @@ def test_eight_writers_and_fifty_kills(path: Path) -> None:
     assert store.count(SCOPE) == len(stored) + 7
     assert list(store.check()) == []
     store.close()
+
+
+def test_a_bank_that_another_process_is_about_to_write_is_waited_for(full: SqliteStore, path: Path) -> None:
+    """The first look takes no lock, so it may find half of what the first to open a new bank writes."""
+    full.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    writer = threading.Timer(0.1, path.write_bytes, [whole])
+    writer.start()
+    store = opened(path)
+    assert store.count(SCOPE) > 0
+    store.close()
+    writer.join()
+
+
+def test_a_bank_that_stays_cut_short_is_damaged(full: SqliteStore, path: Path) -> None:
+    full.close()
+    path.write_bytes(path.read_bytes()[:20_000])
+    with pytest.raises(CorruptBank, match="damaged or cut short"):
+        opened(path)
 
 
 REINDEXES = """

@@ -117,6 +117,11 @@ def _said(location: str, exc: Exception) -> BankError | None:
     return kind(f"{location}: {reason} ({' '.join(str(cause).split())})")
 
 
+_AGAIN_SECONDS = 0.02
+_STILL_SECONDS = 0.3
+"""How long a file that cannot be read has to lie still until it counts as damaged."""
+
+
 def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> sa.Engine:
     """The bank in ``path``, brought up to date; made when ``create``, folders included.
 
@@ -188,6 +193,31 @@ def _writable(path: Path) -> bool:
 
 def _look(path: Path, *, create: bool) -> bool:
     """Whether the file lacks tables or migrations. Leaves no trace: neither in the file nor beside it."""
+    before, since = _signs(path), time.monotonic()
+    while True:
+        try:
+            return _looked(path, create=create)
+        except (sa.exc.DBAPIError, CorruptBank):
+            # It may be half of what another process writes there at this moment: the first to open a new bank, or the
+            # last to close it. What is damaged stays as it is.
+            time.sleep(_AGAIN_SECONDS)
+            now = _signs(path)
+            if now != before:
+                before, since = now, time.monotonic()
+            elif time.monotonic() - since > _STILL_SECONDS:
+                raise
+
+
+def _signs(path: Path) -> tuple[object, ...]:
+    """What changes when somebody writes the file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return Path(f"{path}-wal").exists(), found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _looked(path: Path, *, create: bool) -> bool:
     # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
     # process has the bank open or died with it, and the log counts.
     how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
