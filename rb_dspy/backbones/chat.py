@@ -25,6 +25,13 @@ class ChatAdapter(dspy.ChatAdapter):
     adapter made for it.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """dspy wraps in its callbacks what a subclass has inherited wrapped, which reports one call as two."""
+        inherited = {name: getattr(cls, name) for name in ("format", "parse") if name not in vars(cls)}
+        super().__init_subclass__(**kwargs)
+        for name, method in inherited.items():
+            setattr(cls, name, method)
+
     def __init__(self, *, callbacks: list[Any] | None = None) -> None:
         super().__init__(callbacks=callbacks, use_json_adapter_fallback=False)
 
@@ -32,7 +39,8 @@ class ChatAdapter(dspy.ChatAdapter):
         """The messages of a call."""
         name = super()._get_history_field_name(signature)
         without = {key: value for key, value in inputs.items() if key != name}
-        messages: list[dict[str, Any]] = super().format(signature, demos, without)
+        # Not ``super().format``, which is this one with callbacks around it: they are around the caller already.
+        messages: list[dict[str, Any]] = dspy.Adapter.format(self, signature, demos, without)
         if name is not None:
             plain = _kept(signature, f"without {name}", lambda: signature.delete(name))
             place = len(messages) - (messages[-1]["role"] == "user")

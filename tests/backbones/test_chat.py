@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 import dspy
 import pytest
+from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rb_dspy import signatures
 from rb_dspy.backbones.chat import ChatAdapter
+from rb_dspy.backbones.grammar import GrammarAdapter
 from rb_dspy.signatures import MemoryDraft
 
 OURS = ChatAdapter()
@@ -161,3 +163,15 @@ def test_fields_are_in_the_signatures_order_whatever_the_answers() -> None:
 def test_what_is_nested_too_deeply_cannot_be_read(value: str) -> None:
     with pytest.raises(AdapterParseError):
         OURS.parse(Mixed, f"[[ ## choice ## ]]\na\n[[ ## found ## ]]\n{value}")
+
+
+@pytest.mark.parametrize("adapter", [ChatAdapter, GrammarAdapter])
+def test_a_callback_hears_of_a_prompt_once(adapter: type[ChatAdapter]) -> None:
+    heard: list[str] = []
+
+    class Listener(BaseCallback):
+        def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+            heard.append(call_id)
+
+    adapter(callbacks=[Listener()]).format(Mixed, [], {"text": "t", "number": 1.0, "drafts": []})
+    assert len(heard) == 1

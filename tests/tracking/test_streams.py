@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,13 @@ def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
 
 def test_money_is_logged_where_a_price_is_known(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
     program = ReasoningBank(backbones=backbones(model="openai/gpt-4o-mini"), environments=Lock.make)
-    found = client.get_run(tracked(tracker, program, locks(1), bank, "priced")).data.metrics
+    id = tracked(tracker, program, locks(1), bank, "priced")
+    found = client.get_run(id).data.metrics
     into, out = found["usage/agent.prompt_tokens"], found["usage/agent.completion_tokens"]
     assert found["usage/agent.usd"] == pytest.approx(into * 0.15e-6 + out * 0.6e-6)
     assert found["total/usd"] > found["usage/agent.usd"]
+    (trace,) = traces_of(client, id)
+    assert trace.info.cost["total_cost"] == pytest.approx(found["total/usd"])
 
 
 def test_artifacts_are_there_beside_the_database(run: Any, client: Any, folder: Path) -> None:
@@ -160,8 +164,20 @@ def test_a_span_of_a_call_holds_prompt_answer_and_tokens(run: Any, client: Any) 
     assert "success" in span.outputs["choices"][0]["message"]["content"]
     used = span.attributes["mlflow.chat.tokenUsage"]
     assert used["total_tokens"] == used["input_tokens"] + used["output_tokens"] > 100
-    assert first.info.token_usage["total_tokens"] > used["total_tokens"]
+    asked = [span.attributes["mlflow.chat.tokenUsage"] for span in first.data.spans if span.span_type == "CHAT_MODEL"]
+    assert len(asked) == 3
+    assert first.info.token_usage == {name: sum(each[name] for each in asked) for name in used}
     assert span.attributes["mlflow.llm.model"] == "scripted/lm"
+
+
+def test_a_trace_is_there_before_the_run_is_over(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with tracker.stream_run(program, locks(2), bank, run_id="going on") as going:
+        run_stream(program, locks(2), bank, run_id="going on", on_result=going.on_result)
+        until = time.monotonic() + 60
+        while len(traces_of(client, going.id)) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 def test_rollouts_are_nested_with_their_own_calls(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
