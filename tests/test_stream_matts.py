@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import dspy
@@ -250,9 +251,12 @@ def test_a_scaled_run_that_was_stopped_anywhere_ends_as_if_it_had_not_been(
     tmp_path: Path, mode: MattsMode, step: str
 ) -> None:
     tasks = [hall("Ann", n) for n in range(3)]
+    # A rollout is judged while others go on; an interrupt then would leave those out.
+    all_ended = Barrier(3 if (mode, step) == ("parallel", "label") else 1)
 
     def stop(prompt: Prompt) -> Reply:
         if step in prompt.wants and "number 1." in prompt["task"]:
+            all_ended.wait(10)
             raise KeyboardInterrupt
         return openers(prompt)
 

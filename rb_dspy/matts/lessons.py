@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,20 @@ from rb_dspy.schema import Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Distilled, Select, Selection
 from rb_dspy.steps.ask import Do, Routine, Wanted
 from rb_dspy.steps.judge import Judging
-from rb_dspy.steps.wanted import Call, Together, values
+from rb_dspy.steps.wanted import Call, Outcome, Together, values
 
 Rollouts = tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of rollouts before they are learned from."""
+
+    rollouts: Rollouts = ()
+    verdicts: Sequence[Verdict | None] = ()
+    """One for each; None for one that is still to be judged."""
+    outcomes: Mapping[Hashable, Outcome] = field(default_factory=dict)
+    """What ``Lessons.early`` named: what each step gave that needs no verdicts, or what it raised."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +61,26 @@ class Lessons:
         """Whether anything but the bank waits for the judge, so that rollouts should be judged as they end."""
         return self.mode in ("vanilla", "best_of_n") or self.contrast.config.labels or self.select.config.verdicts
 
-    def learned(self, ingest: Ingest, known: Sequence[Verdict | None]) -> Routine[tuple[Rollouts, Selection | None]]:
+    def early(self, task: Task, rollouts: Rollouts) -> dict[Hashable, Wanted]:
+        """Wanted: what needs no verdicts, by name, so that it need not wait for the judge. First what takes longest."""
+        jobs: dict[Hashable, Wanted] = {}
+        if self._contrasts(rollouts) and not self.contrast.config.labels:
+            jobs["contrast"] = Call(self.contrast, (task, rollouts))
+        if self._selects(rollouts) and not self.select.config.verdicts:
+            jobs["select"] = Call(self.select, (task, rollouts))
+        return jobs
+
+    def learned(self, ingest: Ingest, known: Known) -> Routine[tuple[Rollouts, Selection | None]]:
         """Judge, draw lessons, select: what is missing of it. Gives what was chosen from, and the choice.
 
-        ``known``: verdicts that there are already. None for a choice that is still to be made, since the lessons had
-        been drawn before.
+        None for a choice that is still to be made, since the lessons had been drawn before. What is ``known`` of other
+        rollouts, whose place these took, counts for nothing.
         """
         chosen_from, selection = ingest.state.trajectories, None
         while ingest.drafts is None:
             chosen_from = ingest.state.trajectories
-            selection = yield from self._learned_from(ingest, chosen_from, known)
-            known = [None] * len(ingest.state.trajectories)  # another learner's, where it took the place of this one
+            of_these = known if known.rollouts == chosen_from else Known(verdicts=[None] * len(chosen_from))
+            selection = yield from self._learned_from(ingest, chosen_from, of_these)
         return chosen_from, selection
 
     def chosen(self, task: Task, rollouts: Rollouts, verdicts: Sequence[Verdict]) -> Routine[Selection]:
@@ -70,20 +90,17 @@ class Lessons:
         selection: Selection = yield Call(self.select, (task, rollouts, verdicts))
         return selection
 
-    def _learned_from(
-        self, ingest: Ingest, rollouts: Rollouts, known: Sequence[Verdict | None]
-    ) -> Routine[Selection | None]:
+    def _learned_from(self, ingest: Ingest, rollouts: Rollouts, known: Known) -> Routine[Selection | None]:
         task = ingest.task.without_ground_truth()
-        given: Sequence[Verdict | None] = ingest.verdicts or known
-        jobs: dict[Hashable, Wanted] = {}  # what takes longest is begun first
-        if self._contrasts(rollouts) and not self.contrast.config.labels:
-            jobs["contrast"] = Call(self.contrast, (task, rollouts))
-        if self._selects(rollouts) and not self.select.config.verdicts:
-            jobs["select"] = Call(self.select, (task, rollouts))
+        given: Sequence[Verdict | None] = ingest.verdicts or known.verdicts
+        done: dict[Hashable, Any] = dict(known.outcomes)
+        jobs: dict[Hashable, Wanted] = {
+            name: job for name, job in self.early(task, rollouts).items() if name not in done
+        }
         jobs |= {
             ("judge", i): Judging(self.judge, task, rollouts[i]) for i, verdict in enumerate(given) if verdict is None
         }
-        done = yield from self._together(jobs)
+        done |= yield from self._together(jobs)
         verdicts = _all_judged([done["judge", i] if verdict is None else verdict for i, verdict in enumerate(given)])
         said = done.get("contrast")
         if isinstance(said, Distilled):  # both came at once, so one write keeps them
@@ -111,7 +128,7 @@ class Lessons:
             (said,) = values([done["contrast"]])
             polarity = None
         else:
-            alone = {name[1]: outcome for name, outcome in done.items() if name[0] == "distill"}
+            alone = {i: done["distill", i] for i in range(len(rollouts)) if ("distill", i) in done}
             said, polarity = _joined(alone, rollouts, kept)
         if ingest.drafts is None:
             yield _kept(ingest, said, polarity)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,14 +16,14 @@ from rb_dspy.backbones import Ledger, lm_of, session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import ConfigError
-from rb_dspy.matts.lessons import Lessons
-from rb_dspy.matts.rollouts import Ended, OneRefined, Rollouts, SideBySide
+from rb_dspy.matts.lessons import Known, Lessons
+from rb_dspy.matts.rollouts import Ended, Meanwhile, OneRefined, Rollouts, SideBySide
 from rb_dspy.program import ReasoningBank, admitted, note
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Experience, Task, Trajectory, Verdict
+from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Contrast, Memory, Refine, Select
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
-from rb_dspy.steps.wanted import Call
+from rb_dspy.steps.wanted import Call, Outcome, Together, values
 
 log = logging.getLogger("rb_dspy")
 
@@ -92,7 +93,7 @@ class MaTTS(dspy.Module):
         """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""
         with session(self.backbones) as ledger:
             rollouts = Rollouts(launched=len(ingest.state.trajectories))
-            return drive(self._learned(Memory(), ingest, rollouts, ledger))
+            return drive(self._learned(Memory(), ingest, rollouts, Known(), ledger))
 
     def _scaled(
         self, task: Task, bank: MemoryBank, environments: EnvironmentFactory, run_id: str, ledger: Ledger
@@ -102,20 +103,36 @@ class MaTTS(dspy.Module):
         keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
         ended: Ended = {}
         try:
-            rollouts = yield from self._rollouts().routine(task, memory, environments, ended)
+            making = self._rollouts(partial(self._meanwhile, task, keep))
+            rollouts = yield from making.routine(task, memory, environments, ended)
         except GeneratorExit:  # interrupted: what had ended waits in the bank
             _kept_after_all(task, ended, keep)
             raise
         except CancelledError:
             yield Do("keeping the rollouts that had ended", partial(_kept_after_all, task, ended, keep))
             raise
-        ingest = yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))
-        return (yield from self._learned(memory, ingest, rollouts, ledger))
+        if rollouts.meanwhile is None:
+            ingest, outcomes = (yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))), {}
+        else:
+            ((ingest, outcomes),) = values([rollouts.meanwhile])
+        known = Known(tuple(rollouts.trajectories), rollouts.verdicts, outcomes)
+        return (yield from self._learned(memory, ingest, rollouts, known, ledger))
 
-    def _learned(self, memory: Memory, ingest: Ingest, rollouts: Rollouts, ledger: Ledger) -> Routine[dspy.Prediction]:
+    def _meanwhile(
+        self, task: Task, keep: Callable[[list[Trajectory]], Ingest], ended: list[Trajectory]
+    ) -> Routine[tuple[Ingest, dict[Hashable, Outcome]]]:
+        """Keep what has ended, and ask at the same time what needs no verdicts."""
+        jobs = self._lessons().early(task.without_ground_truth(), tuple(ended))
+        *outcomes, kept = yield Together([*jobs.values(), Do("keeping the rollouts", partial(keep, ended))])
+        ingest: Ingest
+        (ingest,) = values([kept])
+        return ingest, dict(zip(jobs, outcomes, strict=True))
+
+    def _learned(
+        self, memory: Memory, ingest: Ingest, rollouts: Rollouts, known: Known, ledger: Ledger
+    ) -> Routine[dspy.Prediction]:
         lessons = self._lessons()
         task = ingest.task.without_ground_truth()
-        known: Sequence[Verdict | None] = rollouts.verdicts or [None] * len(ingest.state.trajectories)
         try:
             chosen_from, selection = yield from lessons.learned(ingest, known)
             experience: Experience = yield Do("appending", partial(admitted, ingest))
@@ -142,12 +159,17 @@ class MaTTS(dspy.Module):
             usage=ledger.usage(),
         )
 
-    def _rollouts(self) -> SideBySide | OneRefined:
+    def _rollouts(self, meanwhile: Meanwhile) -> SideBySide | OneRefined:
+        """``meanwhile``: what is done with all rollouts while they are judged, where nothing has to wait for that."""
         config = self.config
         if config.mode == "sequential":
             return OneRefined(self.act, self.refine, config.k)
-        early = config.adaptive.enabled or self._lessons().needs_verdicts
-        return SideBySide(self.act, self.judge if early else None, config.k, config.adaptive, config.at_once)
+        side_by_side = SideBySide(self.act, self.judge, config.k, config.adaptive, config.at_once)
+        if config.adaptive.enabled or self._lessons().needs_verdicts:
+            return side_by_side
+        if config.k == 1 or config.at_once is not None:  # who waits for all rollouts would take the place of one
+            return replace(side_by_side, judge=None)
+        return replace(side_by_side, meanwhile=meanwhile)
 
     def _lessons(self) -> Lessons:
         return Lessons(self.config.mode, self.judge, self.distill, self.contrast, self.select, self.config.at_once)

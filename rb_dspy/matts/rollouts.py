@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from rb_dspy.config import AdaptiveConfig
 from rb_dspy.errors import InfrastructureError, RBError
@@ -16,7 +17,8 @@ from rb_dspy.steps.ask import Routine
 from rb_dspy.steps.attempts import answer_key
 from rb_dspy.steps.events import RolloutLost, emit
 from rb_dspy.steps.judge import Judging
-from rb_dspy.steps.wanted import Call, Sub, Together
+from rb_dspy.steps.latch import Latch
+from rb_dspy.steps.wanted import Call, Outcome, Sub, Together
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Rollouts:
     """Rollouts that were begun; of sequential scaling, passes that were made."""
     saved: int = 0
     """Rollouts, or passes, that agreement made needless."""
+    meanwhile: Outcome = None
+    """What came of ``SideBySide.meanwhile``, or what it raised; None where there is none."""
 
     def survivors(self, task: Task) -> Rollouts:
         """Itself. With nothing to learn from it raises: what broke them, where all say what others would meet as well;
@@ -58,12 +62,17 @@ Ended = dict[int, Trajectory]
 """Rollouts, or attempts, by their number, put in as each comes to its end: an interrupt does not cost those."""
 
 
+Meanwhile = Callable[[list[Trajectory]], Routine[Any]]
+"""What is done with all rollouts that came to their end."""
+
+
 @dataclass(frozen=True)
 class SideBySide:
     """k rollouts that share what was retrieved, each in an environment of its own (paper, section 3.3: parallel).
 
-    With ``judge`` each is judged as soon as it has ended. ``adaptive`` launches them in waves, and no further wave once
-    all verdicts and answers so far are the same.
+    With ``judge`` each is judged as soon as it has ended. ``meanwhile`` begins when all have, while judges are still
+    at it. ``adaptive`` launches them in waves, and no further wave once all verdicts and answers so far are
+    the same; then there is no ``meanwhile``.
     """
 
     act: Act
@@ -71,29 +80,39 @@ class SideBySide:
     k: int
     adaptive: AdaptiveConfig
     at_once: int | None = None
+    meanwhile: Meanwhile | None = None
 
     def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
         done = Rollouts()
         while done.launched < self.k and not (done.launched and self._agreed(done)):
-            wave = range(done.launched, min(self.k, done.launched + self._wave(done.launched)))
-            jobs = [Sub(partial(self._one, task, memory, environments, number, ended)) for number in wave]
+            numbers = range(done.launched, min(self.k, done.launched + self._wave(done.launched)))
+            none_goes_on = Latch(len(numbers))
+            one = partial(self._one, task, memory, environments, ended, none_goes_on)
+            jobs = [Sub(partial(one, number)) for number in numbers]
+            if self.meanwhile is not None:
+                jobs.append(Sub(partial(_beside, self.meanwhile, ended, none_goes_on)))
             outcomes = yield Together(jobs, self.at_once)
-            for number, outcome in zip(wave, outcomes, strict=True):
+            if self.meanwhile is not None:
+                done.meanwhile = outcomes.pop()
+            for number, outcome in zip(numbers, outcomes, strict=True):
                 if isinstance(outcome, Exception):
                     _lose(done, task, number, outcome)
                 else:
                     trajectory, verdict = outcome
                     done.trajectories.append(trajectory)
                     done.verdicts.append(verdict)
-            done.launched = wave.stop
+            done.launched = numbers.stop
         done.saved = self.k - done.launched
         return done.survivors(task)
 
     def _one(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, number: int, ended: Ended
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, latch: Latch, number: int
     ) -> Routine[tuple[Trajectory, Verdict | None]]:
-        trajectory = yield Call(self.act, (task, memory, environments, number))
-        ended[number] = trajectory
+        try:
+            trajectory = yield Call(self.act, (task, memory, environments, number))
+            ended[number] = trajectory
+        finally:
+            latch.count()
         if self.judge is None:
             return trajectory, None
         try:
@@ -140,6 +159,11 @@ def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict | None
     answers = {answer_key(trajectory) for trajectory in trajectories}
     telling = labels == {"success"} or (labels == {"failure"} and None not in answers)
     return len(trajectories) > 1 and len(answers) == 1 and telling
+
+
+def _beside(meanwhile: Meanwhile, ended: Ended, none_goes_on: Latch) -> Routine[Any]:
+    yield none_goes_on
+    return (yield from meanwhile([ended[number] for number in sorted(ended)])) if ended else None
 
 
 def _lose(done: Rollouts, task: Task, number: int, error: Exception) -> None:

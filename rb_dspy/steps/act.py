@@ -7,11 +7,12 @@ import dspy
 from rb_dspy import signatures
 from rb_dspy.backbones import metered
 from rb_dspy.config import ActConfig
-from rb_dspy.protocols import Environment, EnvironmentFactory
+from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps.ask import Routine, adrive, drive
-from rb_dspy.steps.episode import Episode, opened, then_closed
+from rb_dspy.steps.episode import Episode
 from rb_dspy.steps.memory import Memory
+from rb_dspy.steps.opening import Opened, opened, then_closed
 
 
 class Act(dspy.Module):
@@ -32,19 +33,19 @@ class Act(dspy.Module):
         """``forward`` for asyncio; the environment runs in threads, one call at a time."""
         return await adrive(self._routine(task, memory, environments, rollout))
 
-    def episode(self, task: Task, memory: Memory, environment: Environment, rollout: int = 0) -> Episode:
+    def episode(self, task: Task, memory: Memory, fresh: Opened, rollout: int = 0) -> Episode:
         """A rollout that has not begun, for who wants to go on after its end."""
-        return Episode(task, memory, environment, self.predict, self.config, rollout)
+        return Episode(task, memory, fresh, self.predict, self.config, rollout)
 
     def _routine(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int
     ) -> Routine[Trajectory]:
-        environment = yield opened(task, environments, rollout)
-        return (yield from then_closed(environment, task, self._played(task, memory, environment, rollout)))
+        fresh: Opened = yield opened(task, environments, rollout)
+        return (yield from then_closed(fresh, self._played(task, memory, fresh, rollout)))
 
-    def _played(self, task: Task, memory: Memory, environment: Environment, rollout: int) -> Routine[Trajectory]:
+    def _played(self, task: Task, memory: Memory, fresh: Opened, rollout: int) -> Routine[Trajectory]:
         with metered() as ledger:
-            episode = self.episode(task, memory, environment, rollout)
-            yield from episode.begin()
+            episode = Episode(task, memory, fresh, self.predict, self.config, rollout, fresh.closing)
+            episode.begin()
             yield from episode.play()
         return episode.trajectory(ledger.usage())

@@ -15,10 +15,11 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
-from rb_dspy.steps.episode import Episode, opened, then_closed
+from rb_dspy.steps.episode import Episode
 from rb_dspy.steps.events import Checked, RolloutLost, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
+from rb_dspy.steps.opening import Opened, opened, then_closed
 from rb_dspy.steps.view import final_state, view
 
 
@@ -104,14 +105,14 @@ class Refine(dspy.Module):
     ) -> Routine[bool]:
         """One environment, and as many passes over what is done in it as it allows; whether a fresh one is wanted."""
         number = work.number = len(work.attempts)
-        environment = yield opened(task, environments, number)
-        episode = act.episode(task, memory, environment, number)
-        return (yield from then_closed(environment, task, self._passes(task, episode, work)))
+        fresh: Opened = yield opened(task, environments, number)
+        episode = act.episode(task, memory, fresh, number)
+        return (yield from then_closed(fresh, self._passes(task, episode, work)))
 
     def _passes(self, task: Task, episode: Episode, work: _Work) -> Routine[bool]:
         number = work.number
         with metered() as ledger:
-            yield from episode.begin(_told(work.findings))
+            episode.begin(_told(work.findings))
             yield from episode.play()
             checks: tuple[Check, ...] = ()
             work.keep(number, episode.trajectory(ledger.usage()))

@@ -233,10 +233,14 @@ async def test_what_a_cancelled_call_had_open_is_closed_in_another_thread(
 @pytest.mark.parametrize("role", ["agent", "judge", "contraster", "selector"])
 async def test_a_call_that_is_cancelled_while_a_model_thinks_keeps_what_there_is(bank: MemoryBank, role: str) -> None:
     thinking = asyncio.Event()
+    asked = 0
 
     def delay(prompt: Prompt) -> float:
+        nonlocal asked
         if role_of(prompt) == role:
-            thinking.set()
+            asked += 1
+            if asked == 3 or role != "judge":  # the first is judged while others go on
+                thinking.set()
             return 30.0
         return 0.0
 

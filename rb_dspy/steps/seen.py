@@ -1,0 +1,79 @@
+"""What an environment shows after a move. All that one move gives is asked for in one go: for asyncio each go is a trip
+to a thread and back, which k rollouts take one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rb_dspy.errors import InfrastructureError
+from rb_dspy.protocols import Environment, Reopens
+from rb_dspy.schema import Task
+from rb_dspy.steps.ask import translated
+
+
+@dataclass(frozen=True)
+class Seen:
+    """After one move."""
+
+    observation: str
+    valid: tuple[str, ...] | None
+    """The actions that are possible now; None where any text is one, or no further action is taken."""
+    done: bool = False
+    answer: str | None = None
+    """What is handed in; read where no further action is taken."""
+
+
+def at_first(environment: Environment, task: Task) -> Seen:
+    """The episode begins."""
+    with translated("the environment's reset"):
+        observation = _text(environment.reset(task), "reset")
+    return Seen(observation, _valid(environment))
+
+
+def after(environment: Environment, action: str, last: bool, closing: Callable[[], None] | None = None) -> Seen:
+    """``action`` is done; with ``last`` no other one is, whether the episode has ended or not.
+
+    ``closing`` is called where no further action is taken, once all is read.
+    """
+    with translated("a step of the environment"):
+        result = environment.step(action)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InfrastructureError(
+            f"the environment's step gave {result!r}; expected an observation and whether it ended"
+        )
+    observation, done = _text(result[0], "step"), bool(result[1])
+    if last or done:
+        seen = Seen(observation, None, done, handed_in(environment))
+        if closing is not None:
+            closing()
+        return seen
+    return Seen(observation, _valid(environment))
+
+
+def going_on(environment: Environment) -> Seen | None:
+    """The episode goes on after its end; None where it cannot."""
+    if not isinstance(environment, Reopens):
+        return None
+    with translated("going on in the environment"):
+        observation = environment.reopen()
+    return None if observation is None else Seen(_text(observation, "reopen"), _valid(environment))
+
+
+def handed_in(environment: Environment) -> str | None:
+    """What the agent has handed in so far."""
+    with translated("reading the answer"):
+        return environment.answer()
+
+
+def _valid(environment: Environment) -> tuple[str, ...] | None:
+    with translated("listing the valid actions"):
+        valid = environment.valid_actions()
+        return None if valid is None else tuple(valid)
+
+
+def _text(observation: object, method: str) -> str:
+    if not isinstance(observation, str):
+        raise InfrastructureError(f"the environment's {method} gave {observation!r} as observation; expected text")
+    return observation
