@@ -10,7 +10,7 @@ import functools
 from importlib.metadata import entry_points
 
 from rb_dspy.errors import InputError
-from rb_dspy.protocols import Embedder, EnvironmentFamily
+from rb_dspy.protocols import Embedder, EnvironmentFamily, SaysWhatTells
 
 
 def environment_names() -> list[str]:
@@ -26,6 +26,19 @@ def environment_family(name: str) -> EnvironmentFamily:
         raise InputError(f"unknown environment {name!r}; installed: {', '.join(environment_names())}")
     family: EnvironmentFamily = next(iter(found)).load()()
     return family
+
+
+@functools.cache
+def instruction_tells_all(name: str) -> bool:
+    """Whether instructions tell the tasks of the environment ``name`` apart; True where no family says otherwise.
+
+    That is the safe side: tasks that look alike then count as such, and no split puts them on two sides. A name that is
+    not installed may be one of the caller's own factory.
+    """
+    if name not in environment_names():
+        return True
+    family = environment_family(name)
+    return family.instruction_tells_all if isinstance(family, SaysWhatTells) else True
 
 
 @functools.cache

@@ -84,7 +84,10 @@ class EnvironmentFactory(Protocol):
 
 
 class EnvironmentFamily(Protocol):
-    """A named kind of environment: its tasks, its episodes, and the baselines that show its scoring is sound."""
+    """A named kind of environment: its tasks, its episodes, and the baselines that show its scoring is sound.
+
+    Where instructions do not tell tasks apart, it says so as ``SaysWhatTells``.
+    """
 
     name: str
 
@@ -112,6 +115,15 @@ class EnvironmentFamily(Protocol):
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
         """What a player who reads nothing would do next."""
         ...
+
+
+@runtime_checkable
+class SaysWhatTells(Protocol):
+    """A family that says whether its instructions tell its tasks apart; of one that does not, they are taken to."""
+
+    instruction_tells_all: bool
+    """False where tasks that differ have the same instruction, since the rest is to be seen in their worlds. Then
+    splits take those of its tasks for near-duplicates that have the same ``env_args``, whatever their instructions."""
 
 
 class Judge(Protocol):

@@ -1,4 +1,4 @@
-"""How far a compile is: a line for each phase, and below them one bar, of metric calls or of what is scored."""
+"""How far a compile is: a line for each phase, and below them one bar, of metric calls, rollouts or scores."""
 
 from __future__ import annotations
 
@@ -50,10 +50,19 @@ class CompileBar:
             self._phase = progress.note
             self._bars.tasks[0].finished_time = None  # else the clock stands still when a phase has come to its end
         tokens = sum(used.prompt_tokens + used.completion_tokens for used in progress.usage.values())
-        what, done, total = _CALLS, progress.metric_calls, progress.budget
-        if progress.to_score:
-            what, done, total = "scored", progress.scored, progress.to_score
+        what, done, total = _of(progress)
+        if total is None:  # which update() takes for no change
+            self._bars.tasks[0].total = self._bars.tasks[0].finished_time = None
         self._bars.update(self._bar, completed=done, total=total, said=_said(what, progress.best, tokens))
+
+
+def _of(progress: Progress) -> tuple[str, int, int | None]:
+    """What moves the bar in this phase, how far it is, and how far it goes, as far as that is known."""
+    if progress.to_score:
+        return "scored", progress.scored, progress.to_score
+    if progress.harvested or progress.to_harvest:
+        return "rollouts", progress.harvested, progress.to_harvest or None
+    return _CALLS, progress.metric_calls, progress.budget
 
 
 def _said(what: str, best: float | None, tokens: int) -> str:

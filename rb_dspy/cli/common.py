@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
@@ -48,7 +49,7 @@ def command_name() -> str:
     if shutil.which("rb-dspy"):
         return "rb-dspy"
     called = Path(sys.argv[0])
-    return os.path.relpath(called) if called.name.startswith("rb-dspy") else "python -m rb_dspy.cli.main"
+    return shlex.quote(os.path.relpath(called)) if called.name.startswith("rb-dspy") else "python -m rb_dspy.cli.main"
 
 
 def print_json(value: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.again import as_argument, options, settings_options
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.built import (
     KOption,
@@ -39,6 +39,7 @@ from rb_dspy.config import BackboneConfig, Settings
 from rb_dspy.errors import InputError
 from rb_dspy.stream import Streams
 from rb_dspy.tracking.described import described, described_bank, models
+from rb_dspy.tracking.names import check_name, fitting_name
 from rb_dspy.tracking.prices import costs
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def compile_(
     Stopped, the same command goes on where it was.
     """
     chosen = settings_for(config, set_, matts, k, run__stream=stream, run__seed=seed)
+    if name is not None:
+        check_name(name, "--name")
     streams = compile_streams(chosen.run, chosen_file(chosen.run, tasks_file, stream), tasks)
     _check_out(out_file)
     program = program_for(chosen)
@@ -102,7 +105,7 @@ def compile_(
         "orders": orders,
         "window": window,
     }
-    title = name or streams.compile.name.partition("/")[0]
+    title = name or fitting_name(streams.compile.name.partition("/")[0])
     with lessons(chosen, bank, scope) as base:
         proposer = _reflection(chosen, reflection)
         place = folder or _folder(program, streams, base, given, proposer, chosen.bank.embedder)
@@ -142,10 +145,14 @@ def compile_(
         print_json(_as_json(compiled, out_file, place, run_id(run)))
         return
     _print_result(compiled, program, reflection)
-    out.print(Text(f"\nsaved as {out_file}"))
+    out.print(Text(f"\nsaved as {out_file}"), soft_wrap=True)
     if run_id(run):
         out.print(where_to_look(chosen.tracking, run), soft_wrap=True)
-    _print_next(compiled, title, out_file, chosen)
+    again = settings_options(config, set_) + options(matts=matts, k=k)
+    keep = [command_name(), "programs register", title, as_argument(out_file), *again, *options(bank=bank, scope=scope)]
+    on = options(stream=_stream_to_run(chosen.run.stream, tasks_file))
+    use = [command_name(), "run", *on, "--program", as_argument(out_file), *again]
+    _print_next(compiled, keep=" ".join(keep), use=" ".join(use))
 
 
 def _reflection(chosen: Settings, given: str | None) -> Any:
@@ -244,12 +251,16 @@ def _print_result(compiled: Compiled, program: Program, reflection: str | None) 
         out.print(Text(f"{lost}: check that model, or give another as --reflection", "yellow"))
 
 
-def _print_next(compiled: Compiled, title: str, path: Path, chosen: Settings) -> None:
-    """What to do with it."""
-    scaled = "" if chosen.matts is None else f" --matts {chosen.matts.mode.replace('_', '-')} --k {chosen.matts.k}"
-    file = shlex.quote(str(path))
+def _stream_to_run(stream: str, file: Path | None) -> str | Path | None:
+    """What was compiled on, where ``rb-dspy run`` takes it: named streams, and of files only ``.jsonl``."""
+    if file is not None:
+        return file if file.suffix == ".jsonl" else None
+    return None if stream.endswith(".parquet") else stream
+
+
+def _print_next(compiled: Compiled, *, keep: str, use: str) -> None:
+    """What to do with it. ``keep`` and ``use``: commands that register it, and that run with its prompts."""
     if compiled.improved:
-        keep = f"{command_name()} programs register {shlex.quote(title)} {file}{scaled}"
         out.print(Text.assemble("keep and promote it: ", (keep, "bold")), soft_wrap=True)
     elif not compiled.changed and compiled.proposals_failed:
         out.print("what may help: a --reflection that has ideas; the same command with another model compiles anew")
@@ -259,7 +270,6 @@ def _print_next(compiled: Compiled, title: str, path: Path, chosen: Settings) ->
         said = in_words(compiled.scores.held_out.says)
         out.print(Text.assemble("not shown to be better (", said, "): more tasks, or a larger --budget, may tell"))
     if compiled.changed:
-        use = f"{command_name()} run --program {file}{scaled}"
         out.print(Text.assemble("use it: ", (use, "bold")), soft_wrap=True)
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import registered
+from rb_dspy.cli.again import settings_options
 from rb_dspy.cli.bank_common import table
 from rb_dspy.cli.built import KOption, LessonsScopeOption, MattsOption, give_prompts, lessons, program_for, settings_for
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name, out, print_json, settings
@@ -17,6 +18,7 @@ from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
 from rb_dspy.schema import visible
+from rb_dspy.tracking.names import check_name
 
 app = typer.Typer(no_args_is_help=True, help="Compiled programs in MLflow: versions, scores, who is champion.")
 
@@ -63,7 +65,7 @@ def show(
         return
     title = f"{found.name} version {found.number}"
     out.print(Text.assemble((title, "bold"), "  ", (", ".join(found.aliases), "bold green"), f"  {found.made} UTC"))
-    out.print(Text(found.summary))
+    out.print(Text(found.summary), soft_wrap=True)
     if found.forced:
         out.print(Text(found.forced, "yellow"))
     matts = kept.get("matts")
@@ -75,7 +77,7 @@ def show(
     for predictor, prompt in prompts.items():
         demos = len(prompt["demos"])
         out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
-        out.print(Text(visible(prompt["instructions"])))
+        out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
     out.print(Text(f'\nin Python: Tracker(config).load("models:/{found.name}/{found.number}")', "dim"))
     out.print(where_to_look(chosen.tracking), soft_wrap=True)
 
@@ -142,6 +144,7 @@ def register(
     json_: JsonOption = False,
 ) -> None:
     """Keep a program in MLflow, with its settings and models' names; the champion, if it is shown to be better."""
+    check_name(name)
     chosen = settings_for(config, set_, matts, k)
     program = program_for(chosen)
     compiled, _ = give_prompts(program, file, whole=True)
@@ -157,6 +160,8 @@ def register(
         print_json(_as_json(found))
         return
     head = Text(f"{name} version {number}", "bold")
+    there = settings_options(config, set_, only="tracking")
+    promotion = ""
     if "champion" in found.aliases:
         instead = f", in place of version {before.number}" if before is not None else ""
         out.print(Text.assemble(head, " is ", ("champion", "bold green"), instead))
@@ -164,10 +169,13 @@ def register(
         why = "held-out tasks do not say that it is better"
         if found.improved and before is not None:
             why = f"it is better than what it came from, but not known to be better than version {before.number}"
+            promotion = " ".join([command_name(), "programs promote", name, str(number), *there])
         out.print(Text.assemble(head, f" is registered, not champion: {why}"), soft_wrap=True)
-    out.print(Text(found.summary, "dim"))
-    look = f"{command_name()} programs show {name} {number}"
+    out.print(Text(found.summary, "dim"), soft_wrap=True)
+    look = " ".join([command_name(), "programs show", name, str(number), *there])
     out.print(Text.assemble("look at it: ", (look, "bold")), soft_wrap=True)
+    if promotion:
+        out.print(Text.assemble("make it champion all the same: ", (promotion, "bold")), soft_wrap=True)
 
 
 def _better(version: Version) -> Text:

@@ -15,6 +15,7 @@ from rb_dspy.cli.common import err
 from rb_dspy.compile.state import Prompts
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
+from rb_dspy.tracking.refused import translated
 
 if TYPE_CHECKING:
     from rb_dspy.tracking.where import Place
@@ -63,7 +64,7 @@ def registry(config: TrackingConfig, *, create: bool = False) -> Iterator[Place]
 
 def versions(place: Place, name: str | None = None) -> list[Version]:
     """All versions of ``name``, or of every program, oldest first. Models of others are left out."""
-    with _refused("listing programs"):
+    with translated("listing programs"):
         models = {model.name: model for model in place.client.search_registered_models()}
         if name is not None and name not in models:
             raise InputError(f"no program {name!r} is registered; known: {', '.join(models) or 'none'}")
@@ -95,7 +96,7 @@ def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:
     import mlflow
 
     uri = f"models:/{version.name}/{version.number}"
-    with _refused(f"reading {uri}"), tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
+    with translated(f"reading {uri}"), tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
         file = mlflow.artifacts.download_artifacts(artifact_uri=f"{uri}/artifacts/state.json", dst_path=folder)
         predictors = json.loads(Path(file).read_text("utf-8"))["predictors"]
         settings = mlflow.models.get_model_info(uri).flavors["python_function"]["config"]
@@ -116,14 +117,3 @@ def _version(found: Any, aliases: Mapping[str, Any]) -> Version:
         made=f"{datetime.fromtimestamp(found.creation_timestamp / 1000, UTC):%Y-%m-%d %H:%M}",
         run_id=found.run_id or "",
     )
-
-
-@contextmanager
-def _refused(what: str) -> Iterator[None]:
-    """MLflow's errors as ours, on one line."""
-    import mlflow
-
-    try:
-        yield
-    except mlflow.MlflowException as exc:
-        raise InputError(f"{what}: MLflow refused: {' '.join(str(exc).split())[:300]}") from exc

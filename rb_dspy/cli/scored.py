@@ -83,7 +83,7 @@ def print_diff(console: Console, diff: str) -> None:
     """A unified diff in colours. Nothing in the prompts commands the terminal."""
     for line in visible(diff).splitlines():
         style = next((style for sign, style in _SIGNS if re.match(sign, line)), "")
-        console.print(Text(line, style))
+        console.print(Text(line, style), soft_wrap=True)  # a prompt's lines end where it says, also in a pipe
 
 
 _SIGNS = ((r"(---|\+\+\+) .* (before|after|version \d+)$", "bold"), (r"@@", "dim"), (r"\+", "green"), (r"-", "red"))

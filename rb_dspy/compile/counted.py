@@ -13,10 +13,11 @@ from rb_dspy.compile.budget import Stopped
 
 
 @contextmanager
-def counting(program: dspy.Module, on_done: Callable[[], None]) -> Iterator[None]:
-    """Inside the block ``on_done`` is called after every call of ``program``, by the thread that made it.
+def counting(program: dspy.Module, on_done: Callable[[Any], None]) -> Iterator[None]:
+    """Inside the block ``on_done`` is called after every call of ``program``, by the thread that made it, with what the
+    program gave; None where it broke.
 
-    What it raises ends the block, and is raised.
+    What ``on_done`` raises ends the block, and is raised.
     """
     callbacks = [*dspy.settings.get("callbacks", []), _Done(program, on_done)]
     try:
@@ -29,7 +30,7 @@ def counting(program: dspy.Module, on_done: Callable[[], None]) -> Iterator[None
 
 
 class _Done(BaseCallback):
-    def __init__(self, program: dspy.Module, on_done: Callable[[], None]) -> None:
+    def __init__(self, program: dspy.Module, on_done: Callable[[Any], None]) -> None:
         self._program = program
         self._on_done = on_done
         self._calls: set[str] = set()
@@ -42,6 +43,6 @@ class _Done(BaseCallback):
         if call_id in self._calls:
             self._calls.remove(call_id)
             try:
-                self._on_done()
+                self._on_done(outputs if exception is None else None)
             except Exception as exc:  # dspy swallows what a callback raises, unless it is no Exception
                 raise Stopped(exc) from exc

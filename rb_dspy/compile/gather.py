@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +51,14 @@ class Gathered:
         return False
 
 
-def gathered(reports: Sequence[RunReport], program: Program | None, siblings: int, rollouts: int) -> Gathered:
-    """Only what teaches:
+def gathered(
+    reports: Sequence[RunReport],
+    program: Program | None,
+    siblings: int,
+    rollouts: int,
+    on_sibling: Callable[[], None] = lambda: None,
+) -> Gathered:
+    """Only what teaches; ``on_sibling`` is called after every sibling that was done for it:
 
     ========  ==========================================================================================
     judge     rollouts with ground truth, none twice
@@ -62,7 +68,8 @@ def gathered(reports: Sequence[RunReport], program: Program | None, siblings: in
     agent     tasks with ground truth
     ========  ==========================================================================================
     """
-    kin = _Kin([result.task for report in reports for result in report.results], program, siblings, rollouts)
+    tasks = [result.task for report in reports for result in report.results]
+    kin = _Kin(tasks, program, siblings, rollouts, on_sibling)
     found = Gathered()
     for done in (done for report in reports for done in _done(report)):
         if not any(done.outcomes):
@@ -103,11 +110,19 @@ def _done(report: RunReport) -> Iterator[_Done]:
 class _Kin:
     """Tasks of the same template, and how far the agent gets with them without lessons; each is done once."""
 
-    def __init__(self, tasks: Sequence[Task], program: Program | None, siblings: int, rollouts: int) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        program: Program | None,
+        siblings: int,
+        rollouts: int,
+        on_done: Callable[[], None],
+    ) -> None:
         self._tasks = {task.id: task for task in tasks}
         self._credit = Credit(program) if program is not None else None
         self._most = siblings
         self.rollouts = rollouts
+        self._on_done = on_done
         self._without: dict[str, float | None] = {}
 
     def of(self, task: Task) -> tuple[list[Task], list[float]] | str:
@@ -136,6 +151,7 @@ class _Kin:
                 self._without[task.id] = self._credit.without(task, self.rollouts)
             except (InfrastructureError, UnparseableOutput):
                 self._without[task.id] = None
+            self._on_done()
         return self._without[task.id]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.counted import counting
 from rb_dspy.compile.examples import INPUTS, from_plain, to_plain
 from rb_dspy.compile.gather import gathered
 from rb_dspy.compile.stages import Program, Stage
@@ -111,19 +112,23 @@ def harvest(
     siblings: int = 3,
     rollouts: int = 1,
     on_report: Callable[[RunReport], None] = lambda report: None,
+    on_task: Callable[[int], None] = lambda rollouts: None,
+    on_sibling: Callable[[int], None] = lambda rollouts: None,
 ) -> Harvest:
     """Run ``program`` over each stream, from a fresh fork of ``bank`` each, and gather what the runs teach.
 
     ``siblings``: how many other tasks of its template an example for ``distill`` or ``contrast`` has; each is done
     ``rollouts`` times without lessons, once for all examples. ``bank`` and ``embedder`` are those of ``StreamProgram``.
-    Raises like ``StreamProgram``.
+    ``on_task`` is told after every task how many of its rollouts came to their end, ``on_sibling`` after every sibling
+    how many it was done in. Raises like ``StreamProgram``.
     """
     whole = StreamProgram(program, bank, embedder=embedder)
     reports = []
     for stream in streams:
-        reports.append(whole(stream=stream).report)
+        with counting(program, lambda prediction: on_task(_ended(prediction))):
+            reports.append(whole(stream=stream).report)
         on_report(reports[-1])
-    return _harvested(reports, program, siblings, rollouts)
+    return _harvested(reports, program, siblings, rollouts, lambda: on_sibling(rollouts))
 
 
 def harvest_report(
@@ -134,9 +139,20 @@ def harvest_report(
     return _harvested([report], program, siblings, rollouts)
 
 
-def _harvested(reports: Sequence[RunReport], program: Program | None, siblings: int, rollouts: int) -> Harvest:
-    found = gathered(reports, program, siblings, rollouts)
+def _harvested(
+    reports: Sequence[RunReport],
+    program: Program | None,
+    siblings: int,
+    rollouts: int,
+    on_sibling: Callable[[], None] = lambda: None,
+) -> Harvest:
+    found = gathered(reports, program, siblings, rollouts, on_sibling)
     return Harvest(found.taught, {stage: dict(reasons) for stage, reasons in found.left_out.items()})
+
+
+def _ended(prediction: Any) -> int:
+    """How many rollouts of a task came to their end."""
+    return 0 if prediction is None else len(prediction.get("trajectories") or (prediction.trajectory,))
 
 
 def _line(stage: str, count: int, left_out: dict[str, int]) -> str:

@@ -48,7 +48,7 @@ def rate_stream(
     ordered = in_orders(stream, orders, seed)
 
     def run(number: int) -> dspy.Prediction:
-        with cast.playing(number), counting(program.program, on_scored):
+        with cast.playing(number), counting(program.program, lambda _: on_scored()):
             prediction = program(stream=ordered[number])
         cast.check()
         error = all_broke(prediction)

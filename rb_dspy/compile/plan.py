@@ -21,6 +21,7 @@ from rb_dspy.compile.result import Hashes
 from rb_dspy.compile.stages import Program, Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
 from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.orders import Streams
 from rb_dspy.stream.program import stream_example
@@ -52,10 +53,27 @@ class Plan:
         """What is compiled of ``program``."""
         return stage_module(program, self.stage, bank=self.bank, embedder=self.embedder)
 
-    def harvest(self, stream: TaskStream, cast: Cast) -> Harvest:
+    def harvest(self, name: str, stream: TaskStream, cast: Cast, teller: Teller) -> Harvest:
         """Examples from a run of the program as it was."""
+        most = self.work.config.k if isinstance(self.work, MaTTS) else 1
+        left = len(stream)
+
+        def on_task(rollouts: int) -> None:
+            nonlocal left
+            left -= 1
+            teller.harvest(rollouts, to_come=left * most)
+
+        teller.phase(f"harvesting the {name} stream", to_harvest=left * most)
         with cast.playing():
-            found = harvested(self.work, [stream], self.bank, embedder=self.embedder, on_report=_check_alive)
+            found = harvested(
+                self.work,
+                [stream],
+                self.bank,
+                embedder=self.embedder,
+                on_report=_check_alive,
+                on_task=on_task,
+                on_sibling=lambda rollouts: teller.harvest(rollouts, to_come=None),
+            )
         cast.check()
         return found
 
@@ -107,12 +125,9 @@ def examples_of(plan: Plan, cast: Cast, teller: Teller) -> Examples:
         train, all_dev = ([stream_example(each) for each in stream.windows(size)] for stream in (compile_, dev))
     else:
         _check_given(plan)
-        teller.phase("harvesting the compile stream")
-        train = found_in(plan, plan.given or plan.harvest(compile_, cast), compile_)
-        teller.phase("harvesting the dev stream")
-        all_dev = found_in(plan, plan.harvest(dev, cast), dev)
-        teller.phase("harvesting the held-out stream")
-        held_out = found_in(plan, plan.harvest(plan.streams.held_out, cast), plan.streams.held_out)
+        train = found_in(plan, plan.given or plan.harvest("compile", compile_, cast, teller), compile_)
+        all_dev = found_in(plan, plan.harvest("dev", dev, cast, teller), dev)
+        held_out = found_in(plan, plan.harvest("held-out", plan.streams.held_out, cast, teller), plan.streams.held_out)
     most = max(4, plan.budget // 8)  # so that a budget pays for rating several candidates
     return Examples(train, chosen(all_dev, most, f"{plan.seed}/dev"), all_dev, held_out)
 

@@ -13,7 +13,8 @@ from rb_dspy.schema import Usage
 
 @dataclass(frozen=True)
 class Progress:
-    """Told after every metric call, at the beginning of each phase, and in scoring after every task or example."""
+    """Told after every metric call, at the beginning of each phase, in scoring after every task or example, and in
+    harvesting after every task, and every sibling that is done without lessons."""
 
     metric_calls: int
     """Of the budget: runs of candidates that were rated."""
@@ -29,6 +30,11 @@ class Progress:
     """In a phase that scores: how many tasks, in all orders, or examples are done; those that broke among them."""
     to_score: int = 0
     """How many there are; 0 in other phases, and where what was scored before is scored again."""
+    harvested: int = 0
+    """In a phase that harvests: how many rollouts have come to their end, those of siblings among them."""
+    to_harvest: int = 0
+    """How many there will be at most; 0 in other phases, and among siblings: how many of them it takes, nobody knows
+    before."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -60,18 +66,28 @@ class Teller:
     best: float | None = None
     scored: int = 0
     to_score: int = 0
+    harvested: int = 0
+    to_harvest: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
-    def phase(self, note: str, to_score: int = 0) -> None:
+    def phase(self, note: str, to_score: int = 0, *, to_harvest: int = 0) -> None:
         """Say what comes now."""
         with self._lock:
             self.note, self.scored, self.to_score = note, 0, to_score
+            self.harvested, self.to_harvest = 0, to_harvest
             self.tell()
 
     def score(self) -> None:
         """Say that one more is scored. From any thread; numbers are told in their order."""
         with self._lock:
             self.scored += 1
+            self.tell()
+
+    def harvest(self, rollouts: int, to_come: int | None) -> None:
+        """Say that ``rollouts`` more are harvested, and at most ``to_come`` are still to be; None: nobody knows."""
+        with self._lock:
+            self.harvested += rollouts
+            self.to_harvest = 0 if to_come is None else self.harvested + to_come
             self.tell()
 
     def tell(self) -> None:
@@ -86,5 +102,7 @@ class Teller:
                 self.note,
                 self.scored,
                 self.to_score,
+                self.harvested,
+                self.to_harvest,
             )
         )

@@ -49,6 +49,8 @@ class TextWorld:
     action_rules: str
     variants: tuple[Variant, ...]
     engine: Engine = ENGINE
+    instruction_tells_all: bool = False
+    """What there is to cook, or to put away, is to be seen in the game."""
 
     def check(self) -> None:
         self.engine.check()

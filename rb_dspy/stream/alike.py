@@ -15,6 +15,9 @@ common. Measured: of reasoning-gym's tasks with their templates no other pair is
 families, ``split_streams``) 16 families lie in several parts, where it was 27, and no pair of other families is found
 than above. Of GSM8K's questions no other pair is found, of HumanEval's docstrings one, two sequences in one wording, of
 SVAMP 1,299, which are stories told again with other numbers.
+
+Environments may give tasks of all templates the same instruction, and show the rest in their worlds. A family that says
+so (``instruction_tells_all``) is believed: of its tasks only those with the same arguments are alike.
 """
 
 from __future__ import annotations
@@ -28,13 +31,10 @@ from typing import TypeVar
 
 import regex
 
+from rb_dspy.plugins import instruction_tells_all
 from rb_dspy.schema import Task
 
 ALIKE = 0.4
-
-WORLDS: frozenset[str] = frozenset({"twc", "cookingworld"})
-"""Environments that give tasks of all templates the same instruction, and show the rest in their worlds: of their tasks
-only those with the same arguments are alike."""
 
 _ROW = 3
 
@@ -106,7 +106,7 @@ def _similarity(one: frozenset[_T], other: frozenset[_T]) -> float:
 
 def _rows(task: Task, *, numbers: bool = True) -> frozenset[str]:
     """Each three words in a row of the instruction; a text of fewer is one row. All are one without ``numbers``."""
-    if task.env in WORLDS and task.env_args:
+    if task.env_args and not instruction_tells_all(task.env):
         return frozenset({f"{task.env} {json.dumps(task.env_args, sort_keys=True)}"})
     text = unicodedata.normalize("NFKC", task.instruction).casefold()
     words = _WORD.findall(text)

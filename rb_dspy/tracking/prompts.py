@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from rb_dspy.tracking.where import Place
 
+log = logging.getLogger("rb_dspy")
+
+MAX_PROMPT = 100_000
+"""Characters of the longest prompt that MLflow's registry takes (3.17: ``MAX_MODEL_REGISTRY_TAG_VALUE_LENGTH``)."""
 _EXPERIMENTS = "_mlflow_experiment_ids"
 """The tag by which MLflow's page of an experiment finds its prompts."""
 _LINKING = "link_prompt_to_experiment_thread"
@@ -21,12 +27,16 @@ def register_prompts(
     """Predictor -> version of the prompt ``PREFIX.PREDICTOR`` that has its instruction.
 
     A text that is a version already stays that version; only one that is new becomes a new one, with ``note`` as its
-    commit message. ``run_id``: the run whose prompts these are.
+    commit message. ``run_id``: the run whose prompts these are. One that is too long for the registry is left out, with
+    a warning: it is kept whole with its run and in the model.
     """
     found: dict[str, int] = {}
     with place.using():
         for predictor, text in instructions.items():
             name = f"{prefix}.{predictor}"
+            if len(text) > MAX_PROMPT:
+                _tell_left_out(name, len(text))
+                continue
             version = _known(place, name, text)
             if version is None:
                 tags = {"rb.predictor": predictor, _EXPERIMENTS: f",{place.experiment_id},"}
@@ -42,6 +52,17 @@ def set_alias(place: Place, prefix: str, versions: Mapping[str, int], alias: str
     """Let ``alias`` name these versions."""
     for predictor, version in versions.items():
         place.client.set_prompt_alias(f"{prefix}.{predictor}", alias, version)
+
+
+@functools.cache  # once, though a compile registers its prompts before and after, and most are the same
+def _tell_left_out(name: str, length: int) -> None:
+    log.warning(
+        "tracking: the prompt %s has %s characters, and MLflow's prompt registry takes %s: it is not in there, but"
+        " whole among the files of its run, and in its model where the program is registered",
+        name,
+        f"{length:,}",
+        f"{MAX_PROMPT:,}",
+    )
 
 
 def _known(place: Place, name: str, text: str) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -18,8 +18,10 @@ from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
+from rb_dspy.tracking.names import check_name
 from rb_dspy.tracking.prompts import register_prompts, set_alias
 from rb_dspy.tracking.rebuilt import BackbonesLike, named, saved_backbones, settings_of
+from rb_dspy.tracking.refused import translated
 from rb_dspy.tracking.run import KIND, SOURCE
 from rb_dspy.tracking.where import Place, load_mlflow, quiet
 
@@ -45,12 +47,13 @@ def register(
     environments: str | None = None,
 ) -> int:
     """A new version of the registered model ``name``; its number. See ``Tracker.register``."""
+    check_name(name)
     _check_prompts(compiled, program)
     settings = settings_of(program, environments)
     settings["backbones"] = saved_backbones(backbones if backbones is not None else program.backbones)
     settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
     _check_embedder(bank, embedder)
-    with place.using(), _translated(f"registering {name}"), quiet():
+    with place.using(), translated(f"registering {name}"), quiet():
         run = place.client.create_run(place.experiment_id, tags={KIND: "model"}, run_name=f"register {name}")
         run_id = run.info.run_id
         model_id = _logged(run_id, name, settings, program, bank)
@@ -78,7 +81,7 @@ def register(
 
 def promote(place: Place, name: str, version: int, *, force: bool = False) -> None:
     """Make ``version`` the champion. See ``Tracker.promote``."""
-    with place.using(), _translated(f"promoting {name} version {version}"):
+    with place.using(), translated(f"promoting {name} version {version}"):
         tags = place.client.get_model_version(name, str(version)).tags
         said = tags.get(_HELD_OUT, "not measured")
         if tags.get(_IMPROVED) != "true":
@@ -97,7 +100,7 @@ def promote(place: Place, name: str, version: int, *, force: bool = False) -> No
 def load(place: Place, name_or_uri: str, backbones: BackbonesLike | None = None) -> Any:
     """A registered program as an MLflow pyfunc. See ``Tracker.load``."""
     uri = name_or_uri if ":/" in name_or_uri else f"models:/{name_or_uri}@{CHAMPION}"
-    with place.using(), _translated(f"loading {uri}"), quiet():
+    with place.using(), translated(f"loading {uri}"), quiet():
         model = load_mlflow().pyfunc.load_model(uri)
     if backbones is not None:
         model.unwrap_python_model().use(backbones)
@@ -207,12 +210,3 @@ def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
     if all(tags[name] == champion.get(name) for name in (_MEASURE, _DATA, _SAME)):
         return float(tags[_MEAN]) >= float(champion[_MEAN])
     return not champion or tags[_BEFORE] == champion.get(_AFTER)
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """MLflow's errors as ours, on one line."""
-    try:
-        yield
-    except load_mlflow().MlflowException as exc:
-        raise InputError(f"{what}: MLflow refused: {' '.join(str(exc).split())[:300]}") from exc

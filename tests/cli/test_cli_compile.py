@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,8 +77,52 @@ def test_what_a_compile_was_good_for_is_said(capsys: pytest.CaptureFixture[str])
     assert f"{made.metric_calls} of 30 metric calls, " in " ".join(shown)
     assert "saved as program.json" in shown
     assert any(line.endswith("programs register mail program.json") for line in shown)
-    assert any(line.endswith("run --program program.json") for line in shown)
+    assert any(line.endswith("run --stream mail.jsonl --program program.json") for line in shown)
     assert not Path("rb-mlflow.db").exists()
+
+
+def offered(shown: list[str], what: str) -> list[str]:
+    """The arguments of a command that is offered, as a shell reads them."""
+    (command,) = (line.removeprefix(what) for line in shown if line.startswith(what))
+    words = shlex.split(command)
+    return words[words.index("run" if what.startswith("use") else "programs") :]
+
+
+def test_what_is_offered_next_works_as_printed_and_with_the_same_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my mail").mkdir()
+    write_tasks(Path("my mail/to & fro.jsonl"))
+    Path("my mail/settings.toml").write_text('[backbones.judge]\nmodel = "some/judge"\n[run]\ntasks = 2\n')
+    called(capsys, "run", "--stream", "mail.jsonl", "-n", "1", "--bank", "my mail/lessons.sqlite", "--scope", "a b")
+    given = ["--config", "my mail/settings.toml", "--set", "backbones.agent.model=some/other model", "--matts"]
+    given += ["best-of-n", "--k", "2", "--set", "tracking.uri=sqlite:///other place.db"]
+    taught = ["--bank", "my mail/lessons.sqlite", "--scope", "a b"]
+    args = ["--tasks-file", "my mail/to & fro.jsonl", "--no-track", "--out", "my mail/best of.json", "--budget", "30"]
+    shown = lines(called(capsys, "compile", *args, *given, *taught))
+    assert shown[0].startswith("to-fro gepa on stage all")
+
+    keep = offered(shown, "keep and promote it: ")
+    kept = lines(called(capsys, *keep))
+    assert kept[0] == "to-fro version 1 is champion"
+    assert Path("other place.db").exists()
+    assert not Path("rb-mlflow.db").exists()
+    (line,) = called(capsys, *offered(kept, "look at it: "), "--json").splitlines()
+    settings = json.loads(line)["settings"]
+    assert {role: each["model"] for role, each in settings["backbones"].items()} == {
+        "agent": "some/other model",
+        "judge": "some/judge",
+    }
+    assert (settings["matts"]["mode"], settings["matts"]["k"], settings["scope"]) == ("best_of_n", 2, "a b")
+
+    used = lines(called(capsys, *offered(shown, "use it: ")))
+    assert used[0].startswith("my mail/to & fro.jsonl 2 tasks best-of-n MaTTS, 2 rollouts a task")
+    assert "agent some/other model, judge some/judge" in used[0]
+
+
+def test_what_is_offered_next_gives_no_password_away(capsys: pytest.CaptureFixture[str]) -> None:
+    uri = "tracking.uri=postgresql://me:secret@host/db"
+    shown = called(capsys, *COMPILE, "--no-track", "--set", uri)
+    assert "secret" not in shown
+    assert "--set tracking.uri=postgresql://...@host/db" in " ".join(shown.split())
 
 
 def test_json_is_one_line_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,6 +298,7 @@ def spoiled(path: str) -> None:
         ((*COMPILE, "-n", "4"), "expected at least 3, one for each split"),
         ((*COMPILE, "--optimizer", "chess"), "unknown optimizer 'chess'; known: gepa"),
         ((*COMPILE, "--stage", "select"), "a ReasoningBank has no such step; give a MaTTS"),
+        ((*COMPILE, "--name", "post/éu"), "--name 'post/éu': no program can be registered as that; expected 1 to 200"),
         ((*COMPILE, "--k", "3"), "--k 3 is for test-time scaling"),
         ((*COMPILE, "--out", "mail.jsonl"), "--out mail.jsonl: is there, and no program of rb_dspy's"),
         ((*COMPILE, "--out", "mail.jsonl/x.json"), "its folder cannot be made"),
@@ -312,6 +358,28 @@ def test_while_scores_are_taken_the_bar_shows_how_many_there_are(scored: int, to
             bar.on_progress(Progress(1000, 1000, 0.625, note="scoring dev after", scored=done, to_score=to_score))
     assert said in out.getvalue().rpartition("scoring dev after")[2]
     assert out.getvalue().count("scoring dev after") == 1
+
+
+def test_while_runs_are_harvested_the_bar_moves_with_their_rollouts() -> None:
+    out = io.StringIO()
+
+    def told(harvested: int, to_harvest: int) -> str:
+        bar.on_progress(
+            Progress(0, 30, None, note="harvesting the dev stream", harvested=harvested, to_harvest=to_harvest)
+        )
+        before = out.tell()
+        bar._bars.refresh()
+        return out.getvalue()[before:]
+
+    with CompileBar(Console(file=out, width=80, force_terminal=True, no_color=True), 30) as bar:
+        assert " 0/12 rollouts · best - · 0 tokens" in told(0, 12)
+        assert " 3/12 rollouts" in told(3, 12)
+        assert " 5/11 rollouts" in told(5, 11), "one was lost"
+        assert "11/11 rollouts" in told(11, 11)
+        assert "14/? rollouts" in told(14, 0), "siblings"
+        bar.on_progress(Progress(1, 30, None, note="gepa on 12 examples, 4 of dev"))
+    assert " 1/30 metric calls" in out.getvalue()
+    assert out.getvalue().count("harvesting the dev stream") == 1
 
 
 def test_without_a_terminal_there_are_phases_and_no_bar() -> None:

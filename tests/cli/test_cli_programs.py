@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,8 @@ def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[s
         " than version 1"
     )
     assert champion(capsys, "mixed") == 1
+    assert shown[-1].startswith("make it champion all the same: ")
+    assert shown[-1].endswith(" programs promote mixed 2")
     assert called(capsys, "promote", "mixed", "2") == ["mixed version 2 is champion"]
     assert champion(capsys, "mixed") == 2
 
@@ -121,6 +124,17 @@ def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert "instructions" in found["prompts"]["select.predict"]
 
 
+def test_the_lines_of_a_prompt_are_its_own_where_nobody_looks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pipe, however wide a terminal would be."""
+    called(capsys, "register", "piped", "plain.json")
+    called(capsys, "register", "piped", "better.json")
+    monkeypatch.setenv("COLUMNS", "40")
+    assert BETTER in called(capsys, "show", "piped", "2")
+    assert f"+{BETTER}" in called(capsys, "diff", "piped", "1", "2")
+
+
 def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.CaptureFixture[str]) -> None:
     draft = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
     with MemoryBank.open("lessons.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
@@ -133,6 +147,35 @@ def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.Captur
     (answer,) = model.predict([{"instruction": "What is the capital of Peru?"}])
     answer = answer if isinstance(answer, dict) else answer.model_dump()
     assert (answer["answer"], answer["lessons"]) == ("Lima", ["Open first"])
+
+
+def test_a_store_that_refuses_is_one_line_without_sql(capsys: pytest.CaptureFixture[str]) -> None:
+    called(capsys, "register", "locked", "plain.json")
+    with sqlite3.connect("rb-mlflow.db") as store:
+        store.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON registered_model_aliases BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        )
+    try:
+        (refused,) = called(capsys, "promote", "locked", "1", "--force", code=6)
+    finally:
+        with sqlite3.connect("rb-mlflow.db") as store:
+            store.execute("DROP TRIGGER full")
+    assert refused.startswith("error: promoting locked version 1: MLflow's database refused: no room; see that")
+    assert not any(word in refused for word in ("SQL", "INSERT", "sqlite3", "parameters", "sqlalche"))
+    assert champion(capsys, "locked") is None
+    assert called(capsys, "promote", "locked", "1", "--force")[0] == "locked version 1 is champion"
+
+
+@pytest.mark.parametrize("name", ["pöst", "a/b", "", " ", "a b", "a.b", "x" * 201, "models:/a", "a\n"])
+def test_a_name_that_mlflow_refuses_is_refused_before_anything_is_done(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    store = ("--set", "tracking.uri=sqlite:///unmade.db")
+    (told,) = called(capsys, "register", name, "none.json", *store, code=2)
+    assert (
+        "no program can be registered as that; expected 1 to 200 characters, each one of a-z, A-Z, 0-9, _ and -" in told
+    )
+    assert not Path("unmade.db").exists()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,50 @@ def test_every_task_that_is_scored_is_told_before_and_after(stage: str, orders: 
     assert {(progress.scored, progress.to_score) for progress in others} == {(0, 0)}
 
 
+@pytest.mark.parametrize("stage", ["judge", "distill"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_task_that_is_harvested_is_told_with_its_rollouts_and_then_every_sibling(
+    stage: str, threads: int
+) -> None:
+    told: list[Progress] = []
+    compiled(optimizer="gepa", stage=stage, threads=threads, on_progress=told.append)
+    phases = told_in(told)
+    parts = {"compile": streams().compile, "dev": streams().dev, "held-out": streams().held_out}
+    for name, stream in parts.items():
+        found = [(progress.harvested, progress.to_harvest) for progress in phases[f"harvesting the {name} stream"]]
+        count, k = len(stream), 2
+        assert found[: count + 1] == [(k * done, k * count) for done in range(count + 1)]
+        siblings = found[count + 1 :]
+        assert 1 <= len(siblings) <= count
+        assert siblings == [(k * count + done, 0) for done in range(1, len(siblings) + 1)]
+    others = [progress for note, found in phases.items() if not note.startswith("harvest") for progress in found]
+    assert {(progress.harvested, progress.to_harvest) for progress in others} == {(0, 0)}
+
+
+def test_rollouts_that_break_are_not_harvested_and_who_is_told_can_end_it() -> None:
+    class Enough(Exception):
+        """Stop here."""
+
+    broken = streams().compile.tasks[1].instruction
+    told: list[Progress] = []
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and broken in prompt["task"]:
+            raise lm15.ServerError("overloaded")
+        return pupil(prompt)
+
+    def stop(progress: Progress) -> None:
+        told.append(progress)
+        if progress.harvested == 6:
+            raise Enough
+
+    with pytest.raises(Enough):
+        compiled(program=program(scripted_lm(script)), optimizer="bootstrap", stage="judge", on_progress=stop)
+    count = 2 * len(streams().compile)
+    found = [(progress.harvested, progress.to_harvest) for progress in told if progress.to_harvest]
+    assert found == [(0, count), (2, count), (2, count - 2), (4, count - 2), (6, count - 2)]
+
+
 def test_what_breaks_in_scoring_is_told_as_done_and_what_did_not_change_is_not_scored_again() -> None:
     told: list[Progress] = []
     place = streams().held_out.tasks[0].template or ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rb_dspy import Task, TaskStream, split_streams
+from rb_dspy.errors import InputError
 from rb_dspy.stream.alike import ALIKE, near_duplicates, similarity
 
 
@@ -106,6 +108,60 @@ def test_no_pair_is_missed_and_none_is_made_up(texts: list[str], kinds: int) -> 
         if matters(one, other) and similarity(tasks[one], tasks[other]) >= ALIKE
     ]
     assert sorted(near_duplicates(tasks, matters)) == pairs
+
+
+FAMILIES = """
+class Family:
+    def __init__(self, name, **says):
+        self.name = name
+        vars(self).update(says)
+
+def maze():
+    return Family("user-maze", instruction_tells_all=False)
+
+def quiz():
+    return Family("user-quiz", instruction_tells_all=True)
+
+def silent():
+    return Family("user-silent")
+"""
+
+
+@pytest.fixture
+def _families_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with three families is installed."""
+    (tmp_path / "families_of_a_user.py").write_text(FAMILIES)
+    information = tmp_path / "families_of_a_user-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: families-of-a-user\nVersion: 1.0\n")
+    points = [f"user-{name} = families_of_a_user:{name}" for name in ("maze", "quiz", "silent")]
+    (information / "entry_points.txt").write_text("\n".join(["[rb_dspy.environments]", *points, ""]))
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("_families_of_a_user")
+@pytest.mark.parametrize(
+    ("env", "pairs"),
+    [
+        ("user-maze", [(0, 2)]),
+        ("user-quiz", [(0, 1), (0, 2), (1, 2)]),
+        ("user-silent", [(0, 1), (0, 2), (1, 2)]),
+        ("of-a-factory", [(0, 1), (0, 2), (1, 2)]),
+    ],
+)
+def test_a_family_says_itself_whether_its_instructions_tell_its_tasks_apart(
+    env: str, pairs: list[tuple[int, int]]
+) -> None:
+    """One that says nothing is taken to tell all: what looks the same stays on one side of a split."""
+    instruction = "Find the way out."
+    tasks = [Task(id=str(n), instruction=instruction, env=env, env_args={"seed": n % 2}) for n in range(3)]
+    assert list(near_duplicates(tasks, lambda *_: True)) == pairs
+    many = [Task(id=str(n), instruction=instruction, env=env, env_args={"seed": n}) for n in range(6)]
+    if len(pairs) == 1:
+        assert len(split_streams(TaskStream("mazes", tuple(many))).compile) == 3
+    else:
+        with pytest.raises(InputError, match="near-duplicates"):
+            split_streams(TaskStream("mazes", tuple(many)))
 
 
 def test_worlds_that_look_the_same_are_told_apart_by_their_arguments() -> None:

@@ -21,9 +21,11 @@ import pytest
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Verdict, run_stream
 from rb_dspy.compile.result import Compiled
+from rb_dspy.compile.state import prompts_of, set_prompts
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
 from rb_dspy.matts import MaTTS
+from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.testing import HashEmbedder, Lock, scripted_lm
 from rb_dspy.tracking import Tracker
 from tests.tracking.made import BETTER, capitals, compiled, known, questions
@@ -229,6 +231,51 @@ def test_what_could_not_be_made_again_is_refused(tracker: Tracker) -> None:
         tracker.register(None, program(), "own", bank=bank, embedder=HASH)
     with pytest.raises(InputError, match="loading models:/own@champion"):
         tracker.load("own")
+
+
+@pytest.mark.parametrize("name", ["pöst", "a/b", "", "a b", "a.b", "x" * 201, "-a", "a\n"])
+def test_a_name_that_mlflow_refuses_leaves_nothing_behind(tracker: Tracker, client: Any, name: str) -> None:
+    def runs() -> int:
+        return len(client.search_runs([client.get_experiment_by_name("tests").experiment_id]))
+
+    before = runs()
+    with pytest.raises(InputError, match="no program can be registered as that"):
+        tracker.register(None, program(), name, embedder=HASH)
+    assert runs() == before
+
+
+@pytest.mark.parametrize("name", ["A", "_b-9_", "9" * 200])
+def test_mlflow_takes_every_name_that_we_do(tracker: Tracker, name: str) -> None:
+    assert tracker.register(None, program(), name, embedder=HASH) == 1
+
+
+def test_a_prompt_that_is_too_long_is_in_the_model_and_not_in_the_prompt_registry(
+    tracker: Tracker, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The longest that MLflow takes is; one character more is left out, with one warning that names it."""
+    made = program()
+    texts = prompts_of(made)
+    texts["act.predict"]["instructions"] = "a" * 100_000
+    texts["judge.predict"]["instructions"] = "j" * 100_001
+    set_prompts(made, texts)
+    for number in (1, 2):
+        assert tracker.register(None, made, "long", embedder=HASH) == number
+    result = compiled(program()).model_copy(update={"prompts_before": texts, "prompts_after": texts})
+    parts = [TaskStream(task.id, (task,)) for task in capitals(3).tasks]
+    with tracker.compile_run("long", made, Streams(*parts, check=False)) as run:
+        run.log_compiled(result)
+
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told.startswith("tracking: the prompt long.judge.predict has 100,001 characters, and MLflow's prompt")
+    assert client.get_prompt("long.judge.predict") is None
+    assert client.get_prompt_version("long.act.predict", "1").template == "a" * 100_000
+    assert client.get_prompt_version("long.distill.failure", "1") is not None, "those after it are there"
+    tracker.promote("long", 1, force=True)
+    bones = Backbones(agent=scripted_lm(questions))
+    (file,) = Path(client.download_artifacts(run.id, "")).rglob("compiled.json")
+    assert json.loads(file.read_text())["prompts_after"]["judge.predict"]["instructions"] == "j" * 100_001
+    assert tracker.load("long", backbones=bones).predict([PERU])[0].answer == "Lima"
+    assert "a" * 100_000 in prompts(bones)[0].system
 
 
 def test_environments_are_found_by_their_name(tracker: Tracker) -> None:

@@ -1,0 +1,30 @@
+"""Commands that are offered to be typed next: with the options that this one was given, quoted for a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+_USER = re.compile(r"(?<=//)[^/@]*@")
+
+
+def as_argument(value: object) -> str:
+    """``value`` as one word of a command, which no option parser takes for an option."""
+    text = str(value)
+    return shlex.quote(f"./{text}" if isinstance(value, Path) and text.startswith("-") else text)
+
+
+def options(**given: object) -> list[str]:
+    """``--NAME VALUE`` of those that were given."""
+    return [f"--{name} {as_argument(value)}" for name, value in given.items() if value is not None]
+
+
+def settings_options(config: Path | None, overrides: Iterable[str] | None, only: str = "") -> list[str]:
+    """``--config`` and every ``--set``, as they were given; with ``only`` no ``--set`` of other sections.
+
+    Who a database is entered as, and the password, are left out: what is printed may be kept in logs.
+    """
+    found = [each for each in overrides or () if each.strip().startswith(f"{only}." if only else "")]
+    return [*options(config=config), *(f"--set {shlex.quote(_USER.sub('...@', each))}" for each in found)]
