@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.backbones import Backbones
+from rb_dspy.cli.again import as_argument, options, settings_options
 from rb_dspy.cli.built import (
     KOption,
     LessonsOption,
@@ -121,7 +121,9 @@ def matrix_command(
         print_json({**found.model_dump(mode="json"), "recompile": again, "mlflow_run": run_id(run)})
         return
     _print(found, len(todo), todo.name)
-    _print_next(found, models, tasks_file or file, stream)
+    source = options(**({"tasks-file": tasks_file or file} if tasks_file or file else {"stream": stream}))
+    same = [*source, *options(tasks=tasks, seed=seed, matts=matts, k=k, bank=bank, scope=scope)]
+    _print_next(found, models, same, config, set_)
     if run_id(run):
         out.print(where_to_look(chosen.tracking, run), soft_wrap=True)
 
@@ -194,7 +196,10 @@ def _print(found: Matrix, tasks: int, name: str) -> None:
             out.print(Text.assemble((f"{cell.program} on {cell.backbone}: ", "bold"), (cell.error, "red")))
 
 
-def _print_next(found: Matrix, models: Mapping[str, str], file: Path | None, stream: str | None) -> None:
+def _print_next(
+    found: Matrix, models: Mapping[str, str], same: list[str], config: Path | None, overrides: Iterable[str] | None
+) -> None:
+    """``same``: options that compile takes as this command does."""
     errors = {(cell.program, cell.backbone) for cell in found.cells if cell.error}
     again = [pair for pair in found.to_recompile() if pair not in errors]
     if not again:
@@ -203,8 +208,13 @@ def _print_next(found: Matrix, models: Mapping[str, str], file: Path | None, str
     out.print(Text.assemble("\nnot shown to be better than without, so compile again: ", (told, "bold")))
     program, backbone = again[0]
     model = models[backbone]
-    on = f"--config {model}" if model.endswith(".toml") else f"--set backbones.agent.model={model}"
-    source = f"--tasks-file {shlex.quote(str(file))}" if file is not None else f"--stream {stream}" if stream else ""
-    command = f"{command_name()} compile {source} {on} --out {program}/{backbone}.json"
-    out.print(Text.assemble("for example: ", (" ".join(command.split()), "bold")), soft_wrap=True)
-    out.print(Text(f"then --program {program}={program} takes for each backbone the file of its name", "dim"))
+    others = [each for each in overrides or () if not each.strip().startswith("backbones.")]
+    if model.endswith(".toml"):
+        on = settings_options(Path(model), others)
+    else:
+        on = settings_options(config, [*others, f"backbones.agent.model={model}"])
+    file = Path(program) / f"{backbone}.json"
+    command = [command_name(), "compile", *same, *on, *options(out=file)]
+    out.print(Text.assemble("for example: ", (" ".join(command), "bold")), soft_wrap=True)
+    there = f"--program {as_argument(f'{program}={program}')}"
+    out.print(Text(f"then {there} takes for each backbone the file of its name", "dim"), soft_wrap=True)

@@ -251,6 +251,10 @@ def test_a_matrix_says_what_to_compile_again(
     assert "no better" in shown[5]
     assert "not shown to be better than without, so compile again: mail for deaf" in shown
     assert any("--set backbones.agent.model=some/deaf --out mail/deaf.json" in line for line in shown)
+    given = ("--seed", "3", "--set", "program.judge.view_tokens=900", "--set", "backbones.agent.model=some/other")
+    shown = called(capsys, *args, *given).splitlines()
+    same = "--seed 3 --set program.judge.view_tokens=900 --set backbones.agent.model=some/deaf --out mail/deaf.json"
+    assert any(same in line for line in shown), shown
 
     Path("mail").mkdir()
     shutil.copy("program.json", "mail/default.json")
