@@ -129,6 +129,8 @@ class _Kin:
         """Siblings and their baselines; or why there are none that could teach."""
         if self._credit is None:
             return "no program was given to do siblings with"
+        if not self._most:
+            return "no siblings were asked for"
         kin = [
             other
             for other in self._tasks.values()

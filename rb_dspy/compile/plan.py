@@ -31,6 +31,9 @@ from rb_dspy.stream.tasks import TaskStream
 WINDOW = (2, 10)
 """Fewest and most tasks of a window where nobody says how many: lessons need a task to come from and one to go to."""
 
+_SIBLINGS = 3
+"""Of an example whose lessons are tried out on other tasks; done by the agent, so only where they are."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -70,6 +73,7 @@ class Plan:
                 [stream],
                 self.bank,
                 embedder=self.embedder,
+                siblings=_SIBLINGS if self.stage in ("distill", "contrast") else 0,
                 on_report=_check_alive,
                 on_task=on_task,
                 on_sibling=lambda rollouts: teller.harvest(rollouts, to_come=None),

@@ -119,6 +119,8 @@ def test_without_a_program_nobody_is_asked_and_lessons_have_no_examples() -> Non
     assert len(prompts(program.backbones)) == before  # type: ignore[arg-type]
     assert found.examples("contrast") == []
     assert "no program was given" in found.summary()
+    assert "no siblings were asked for" in harvest_report(report, program, siblings=0).summary()
+    assert len(prompts(program.backbones)) == before  # type: ignore[arg-type]
     assert found.examples("judge")
     assert found.examples("agent")
 
