@@ -18,6 +18,7 @@ from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream
 from rb_dspy.tracking.described import described, described_bank, lms, models, settled, title
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
+from rb_dspy.tracking.names import fitting_name
 
 if TYPE_CHECKING:  # what is below imports MLflow, or may
     from rb_dspy.compile.matrix import Cell, Matrix
@@ -106,7 +107,8 @@ class Tracker:
         """A compile of ``program``: give its ``on_progress`` to ``compile_program``, and the result to
         ``log_compiled``.
 
-        ``name`` says for what: the run is called ``compile NAME``, and a predictor's prompt ``NAME.PREDICTOR``.
+        ``name`` says for what: the run is called ``compile NAME``, and a predictor's prompt ``NAME.PREDICTOR``
+        (with ``-`` for what MLflow's registry does not take).
         ``reflection``: who proposes prompts, if not the program's own, so that errors that quote its key or address can
         be kept without them. Calls of candidates are not traced: there are thousands.
         """
@@ -118,7 +120,7 @@ class Tracker:
 
             for split in ("compile", "dev", "held_out"):
                 run.dataset(getattr(streams, split), split)
-            yield CompileRun(run, name, models(program.backbones))
+            yield CompileRun(run, fitting_name(name), models(program.backbones))
 
     @contextmanager
     def evaluation(

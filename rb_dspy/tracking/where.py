@@ -16,6 +16,7 @@ import httpx
 
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
+from rb_dspy.tracking.said import said
 
 _SQLITE = "sqlite:///"
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
@@ -61,9 +62,8 @@ class Place:
         except ConfigError:
             raise
         except Exception as exc:
-            said = " ".join(str(exc).split())[:300]
             raise ConfigError(
-                f"tracking.uri = {_shown(config.uri)!r}: MLflow cannot use it: {said}; correct it, or set"
+                f"tracking.uri = {_shown(config.uri)!r}: MLflow cannot use it: {said(exc)}; correct it, or set"
                 " tracking.enabled=false"
             ) from exc
 

@@ -55,6 +55,15 @@ def test_scores_are_logged_with_their_intervals(run: Any) -> None:
     assert run.data.tags["rb.improved"] == "true"
 
 
+def test_prompts_of_any_name_are_registered(tracker: Tracker, client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    program = ReasoningBank(backbones=backbones(questions))
+    with tracker.compile_run("Städte & co.", program, streams()) as run:
+        run.log_compiled(compiled(program))
+    assert client.get_run(run.id).info.run_name == "compile Städte & co."
+    assert client.get_prompt_version("St-dte-co.judge.predict", 2).template == BETTER
+    assert not caplog.records
+
+
 def test_its_page_says_what_came_of_it(run: Any) -> None:
     said = run.data.tags["mlflow.note.content"].split("\n")
     assert said[0] == "Held-out tasks say: **better**"
