@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank.interface import NewExperience, NewItem
@@ -96,11 +98,12 @@ def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_
         raise InputError(f"task {task.id}: rollout ids {rollouts} are not different; give each rollout its own")
     if run_id:
         checked_name("run id", run_id)
-        attempt: object = run_id
+        attempt = _quoted(run_id)
     else:
         ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
-        attempt = [trajectory.model_dump(exclude={"usage"}) for trajectory in ordered]
-    return "e" + _hash(_json(("experience", scope, attempt, task.id, rollouts)))
+        attempt = _json([trajectory.model_dump(exclude={"usage"}) for trajectory in ordered])
+    named = ",".join([_quoted(rollout) for rollout in rollouts])
+    return "e" + _hash(f'["experience",{_quoted(scope)},{attempt},{_quoted(task.id)},[{named}]]')
 
 
 def overall(verdicts: Sequence[Verdict]) -> Label:
@@ -111,7 +114,12 @@ def overall(verdicts: Sequence[Verdict]) -> Label:
 
 def now() -> str:
     """The time for people to read: ISO 8601, UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return _second(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _second(number: int) -> str:
+    return datetime.fromtimestamp(number, UTC).isoformat(timespec="seconds")
 
 
 def _hash(said: str) -> str:

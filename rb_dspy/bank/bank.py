@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
@@ -22,6 +21,7 @@ from rb_dspy.bank.ingest import Ingest, begin
 from rb_dspy.bank.interface import BankStats, BankStore, Finding, NewExperience, Source, Unit, item_text
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import marked, open_store
+from rb_dspy.bank.pages import Pages
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder
@@ -149,8 +149,8 @@ class MemoryBank:
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[Experience]:
         """``append`` for many: read, embedded and stored in pages of 500, each of them whole or not at all.
 
-        What was stored before an error stays; doing it again repeats nothing. What was removed from the bank stays
-        away: for such a one the list holds what it was.
+        The next page is read while one gets to the disk. What was stored before an error stays; doing it again repeats
+        nothing. What was removed from the bank stays away: for such a one the list holds what it was.
         """
         return self._append_all(admit(self.scope, draft) for draft in drafts)
 
@@ -473,21 +473,26 @@ class MemoryBank:
             return self._stored([replace(new, items=())], refuse_removed=True)[0]
 
     def _append_all(self, admitted: Iterable[NewExperience]) -> list[Experience]:
-        ahead, stored, more = iter(admitted), list[Experience](), True
-        while more:
+        pages, stored = Pages(admitted, _PAGE), list[Experience]()
+        while True:
             with uncollected():
-                page = list(islice(ahead, _PAGE))
-                if page:
-                    known = self._store.have(self.scope, [new.id for new in page])
-                    # What is stored already stays as it is, so nothing is embedded for it.
-                    stored += self._stored([replace(new, items=()) if new.id in known else new for new in page])
-            more = len(page) == _PAGE
-        return stored
+                page = pages.next()
+                if not page:
+                    return stored
+                known = self._store.have(self.scope, [new.id for new in page])
+                # What is stored already stays as it is, so nothing is embedded for it.
+                page = [replace(new, items=()) if new.id in known else new for new in page]
+                stored += self._stored(page, meanwhile=pages.look_ahead)
+                del page  # before what was put off: it would be looked through
 
-    def _stored(self, page: list[NewExperience], *, refuse_removed: bool = False) -> list[Experience]:
+    def _stored(
+        self, page: list[NewExperience], *, refuse_removed: bool = False, meanwhile: Callable[[], None] | None = None
+    ) -> list[Experience]:
         def done(embedder: Embedder) -> list[Experience]:
             whose, made = (embedder.id, embedder.dimension), with_vectors(page, embedder)
-            return self._store.append(self.scope, made, embedder=whose, refuse_removed=refuse_removed)
+            return self._store.append(
+                self.scope, made, embedder=whose, refuse_removed=refuse_removed, meanwhile=meanwhile
+            )
 
         return self._settled(done)
 

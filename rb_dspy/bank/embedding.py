@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -56,7 +55,4 @@ def with_vectors(page: list[NewExperience], embedder: Embedder) -> list[NewExper
     if not texts:
         return page
     rows = iter(embed(embedder, texts, embedder.dimension))
-    return [
-        replace(new, vector=next(rows), item_vectors=tuple(islice(rows, len(new.items)))) if new.items else new
-        for new in page
-    ]
+    return [new.with_vectors(next(rows), tuple(islice(rows, len(new.items)))) if new.items else new for new in page]

@@ -84,6 +84,26 @@ class NewExperience:
     vector: Vectors | None = None
     item_vectors: tuple[Vectors, ...] = ()
 
+    def with_vectors(self, vector: Vectors, item_vectors: tuple[Vectors, ...]) -> NewExperience:
+        """The same with vectors: what ``dataclasses.replace`` gives, in half the time."""
+        return NewExperience(
+            self.id,
+            self.task,
+            self.trajectories,
+            self.verdicts,
+            self.items,
+            self.polarity,
+            self.label,
+            self.run_id,
+            self.distiller,
+            self.note,
+            self.origin,
+            self.created_at,
+            self.shown,
+            vector,
+            item_vectors,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class VectorBatch:
@@ -225,6 +245,7 @@ class BankStore(Protocol):
         *,
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Experience]:
         """Store experiences; an id that is there already gives what is stored under it, or was, when it has ended.
 
@@ -233,6 +254,7 @@ class BankStore(Protocol):
         its id (of several, the earliest's); where one has its id but another text (it was edited), an id of its own.
         ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
         where the bank belongs to another one by now.
+        ``meanwhile``: what the caller would do next; a store that waits for its medium may call it in that time, once.
         """
         ...
 

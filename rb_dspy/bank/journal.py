@@ -28,6 +28,7 @@ import pydantic
 from pydantic_core import PydanticSerializationError
 
 from rb_dspy.bank.interface import NewExperience
+from rb_dspy.bank.records import whole
 from rb_dspy.schema import ChangeKind, Task, Trajectory, Verdict
 
 _PAYLOAD = 1
@@ -49,7 +50,8 @@ class Payload(pydantic.BaseModel):
 
 def payload_json(new: NewExperience) -> bytes:
     """Task, trajectories and verdicts as JSON; equal values give equal bytes. ``payload`` reads it."""
-    given = Payload.model_construct(v=_PAYLOAD, task=new.task, trajectories=new.trajectories, verdicts=new.verdicts)
+    values = {"v": _PAYLOAD, "task": new.task, "trajectories": new.trajectories, "verdicts": new.verdicts}
+    given = whole(Payload, values)
     try:
         return Payload.__pydantic_serializer__.to_json(given)
     except PydanticSerializationError:  # a lone surrogate

@@ -118,9 +118,10 @@ def harvest(
     """Run ``program`` over each stream, from a fresh fork of ``bank`` each, and gather what the runs teach.
 
     ``siblings``: how many other tasks of its template an example for ``distill`` or ``contrast`` has; each is done
-    ``rollouts`` times without lessons, once for all examples. 0: none is done, and these two have no examples. ``bank`` and ``embedder`` are those of ``StreamProgram``.
-    ``on_task`` is told after every task how many of its rollouts came to their end, ``on_sibling`` after every sibling
-    how many it was done in. Raises like ``StreamProgram``.
+    ``rollouts`` times without lessons, once for all examples. 0: none is done, and these two have no examples.
+    ``bank`` and ``embedder`` are those of ``StreamProgram``. ``on_task`` is told after every task how many of its
+    rollouts came to their end, ``on_sibling`` after every sibling how many it was done in. Raises like
+    ``StreamProgram``.
     """
     whole = StreamProgram(program, bank, embedder=embedder)
     reports = []

@@ -1,6 +1,8 @@
 """What goes in is what comes out, once."""
 
 import copy
+import hashlib
+import json
 import pickle
 import sqlite3
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.admission import identity
 from rb_dspy.bank.interface import BankStats
 from rb_dspy.errors import CorruptBank, InputError, StorageError
 from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, MemoryItem, Step, Task, Trajectory, Verdict
@@ -316,3 +319,13 @@ def test_nothing_follows_a_page_that_could_not_be_stored(tmp_path: Path) -> None
         with pytest.raises(CorruptBank, match=r"experience e\w+ is damaged"):
             bank.append_many(many)
         assert len(bank) == 501
+
+
+@pytest.mark.parametrize("run_id", ["r", 'a "run"\\ ünï ☃ 𝄞', ""])
+def test_ids_are_hashes_of_json(run_id: str) -> None:
+    """What was stored under an id is found under it by every version to come."""
+    task, rollouts = a_task('t "1" é'), [a_rollout('t "1" é', id, "\ud800 \u200b é") for id in ("b", 'a"')]
+    attempt = run_id or [rollouts[1].model_dump(exclude={"usage"}), rollouts[0].model_dump(exclude={"usage"})]
+    said = json.dumps(["experience", "sc ö", attempt, task.id, ['a"', "b"]], separators=(",", ":"))
+    expected = f"e{hashlib.sha256(said.encode('ascii')).hexdigest()[:20]}"
+    assert identity("sc ö", task, rollouts, run_id=run_id) == expected

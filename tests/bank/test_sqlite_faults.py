@@ -200,7 +200,7 @@ def test_a_bank_that_another_process_is_about_to_write_is_waited_for(
     full: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look takes no lock, so it may find half of what the first to open a new bank writes."""
-    monkeypatch.setattr("rb_dspy.bank.sqlite.files._STILL_SECONDS", 30.0)  # the writer may be late on a busy machine
+    monkeypatch.setattr("rb_dspy.bank.sqlite.look._STILL_SECONDS", 30.0)  # the writer may be late on a busy machine
     full.close()
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])

@@ -415,6 +415,27 @@ def test_a_long_log_is_copied_into_the_file(path: Path, monkeypatch: pytest.Monk
     store.close()
 
 
+def test_what_goes_wrong_after_a_write_is_not_the_next_ones(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copying the log comes after the answers: it can fail nobody, neither those before it nor those who wait."""
+    copied = threading.Event()
+
+    def failing(connection: sqlite3.Connection) -> None:
+        if not copied.is_set():
+            wait_for(store, 1)
+            copied.set()
+            raise OSError(5, "the disk is gone")
+
+    store._writer._log_bytes = 0
+    monkeypatch.setattr(store._writer, "_checkpoint", failing)
+    first = give(store, "first", "a")
+    with ThreadPoolExecutor(1) as work:
+        second = work.submit(give, store, "second", "b").result()
+    assert copied.is_set()
+    assert [first.id, second.id] == names(store) == ["first", "second"]
+
+
 def test_threads_get_their_own_answers(store: SqliteStore) -> None:
     def one(n: int) -> Experience:
         return give(store, f"e{n % 25}", f"own {n % 25}", "shared by all")

@@ -111,6 +111,7 @@ class MemoryStore:
         *,
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Experience]:
         packed = [memory_writes.packed(new) for new in batch]
         with self._lock:

@@ -7,13 +7,14 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import usual_id
 from rb_dspy.bank.interface import removed_since
 from rb_dspy.bank.sqlite import failpoints, queries
 from rb_dspy.bank.sqlite.inserts import Rows
-from rb_dspy.bank.sqlite.rows import Prepared
+from rb_dspy.bank.sqlite.rows import Placed, Prepared
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.sqlite.state import Embedder, refuse_another, scope_state
 from rb_dspy.errors import RBError
@@ -32,14 +33,6 @@ class Append:
     batch: Sequence[Prepared]
     embedder: Embedder
     refuse_removed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The number of an experience, and the ids of its items."""
-
-    seq: int
-    item_ids: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -73,6 +66,7 @@ _KNOWN = (
     " ON i.scope_id = :scope AND i.id = given.value AND i.ended IS NULL"
     f" UNION ALL SELECT {_TEXT}, i.key, i.id, i.digest FROM json_each(:digests) AS given CROSS JOIN items AS i"
     " ON i.scope_id = :scope AND i.digest = given.value AND i.apart = 1 AND i.ended IS NULL"
+    " WHERE EXISTS (SELECT 1 FROM items WHERE scope_id = :scope AND apart = 1)"  # most banks have none such
 )
 """Experiences that there ever were, and items that live: by the ids that go with the texts, and with other ids."""
 
@@ -110,9 +104,9 @@ def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence
     items = [item for new in batch for item in new.items]
     usual = [usual_id(append.scope, item.digest) for item in items if item.apart]
     given = {
-        "ids": json.dumps([new.id for new in batch]),
-        "items": json.dumps([*[item.id for item in items], *usual]),
-        "digests": json.dumps([item.digest for item in items]),
+        "ids": _listed([new.id for new in batch]),
+        "items": _listed([*[item.id for item in items], *usual]),
+        "digests": _listed([item.digest for item in items]),
     }
     scope = Scope(found.id, append.scope, append.location)
     writing = _Writing(scope, found.embedder, found.seq, found.head, found.waiting)
@@ -126,6 +120,10 @@ def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence
         if what == _ITEM:
             writing.live[id] = digest
     return writing
+
+
+def _listed(texts: list[str]) -> str:
+    return f"[{','.join([_quoted(text) for text in texts])}]"  # JSON, in half the time
 
 
 def _before(connection: sqlite3.Connection, writing: _Writing, append: Append) -> dict[str, Experience]:
@@ -147,14 +145,10 @@ def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
     seq, scope_id = writing.seq + 1, writing.scope.id
     key = base + seq
     success = new.polarity == "success"
-    into.experiences.append(
-        (
-            *(key, scope_id, new.id, new.task.id, each.template, new.task.instruction, new.label),
-            *(new.polarity, new.run_id, new.origin, new.distiller, new.note, new.created_at, each.payload),
-        )
-    )
+    into.experiences += (key, scope_id, new.id, new.task.id, each.template, new.task.instruction, new.label)
+    into.experiences += (new.polarity, new.run_id, new.origin, new.distiller, new.note, new.created_at, each.payload)
     if each.vector is not None:
-        into.experience_vectors.append((key, each.task, success, *each.vector))
+        into.experience_vectors += (key, each.task, success, *each.vector)
     ids: list[str] = []
     for row, (item, vector) in enumerate(zip(new.items, each.item_vectors, strict=True), key + 1):
         id = writing.texts.get(item.digest)
@@ -166,14 +160,15 @@ def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
             writing.texts[item.digest] = id
         ids.append(id)
         apart = None if id == item.id and not item.apart else 1
-        into.items.append((row, scope_id, id, key, item.digest, item.title, item.description, item.content, apart))
-        into.item_vectors.append((row, each.task, success, *vector))
+        into.items += (row, scope_id, id, key, item.digest, item.title, item.description, item.content, apart)
+        into.item_vectors += (row, each.task, success, *vector)
     writing.seq = seq + len(ids)
-    into.exposures += [(key, position, item_id) for position, item_id in enumerate(new.shown)]
+    for position, item_id in enumerate(new.shown):
+        into.exposures += (key, position, item_id)
     usual = ids == [item.id for item in new.items]
     content = each.content if usual else journal.content_of_append(new, ids, each.told)
     writing.head = journal.entry_hash(writing.head, seq, "append", new.id, new.note, new.created_at, content)
-    into.journal.append((key, "append", writing.head))
+    into.journal += (key, "append", writing.head)
     return Placed(seq, ids)
 
 

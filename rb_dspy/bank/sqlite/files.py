@@ -8,6 +8,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from rb_dspy.bank.sqlite import backup
+from rb_dspy.bank.sqlite import backup, look
 from rb_dspy.bank.sqlite.lock import FileLock
-from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate, pending
+from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.errors import BankError, CorruptBank, StorageError
 
@@ -27,9 +28,6 @@ WAIT_SECONDS = 60.0
 _PAGE = 4096
 """Five 384-d vectors fill a page of this size to 97 %, and an append writes 16 pages or so to the log: of 8,192 bytes
 they were 72 % more to sync, with which only vectors of more than some 500 dimensions would fill their pages better."""
-
-_SMALLEST = 512
-"""Bytes of SQLite's smallest page. SQLite takes a shorter file for an empty database and would write over it."""
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: (StorageError, "another process keeps it locked; end that process or wait"),
@@ -117,11 +115,6 @@ def _said(location: str, exc: Exception) -> BankError | None:
     return kind(f"{location}: {reason} ({' '.join(str(cause).split())})")
 
 
-_AGAIN_SECONDS = 0.02
-_STILL_SECONDS = 0.3
-"""How long a file that cannot be read has to lie still until it counts as damaged."""
-
-
 def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> sa.Engine:
     """The bank in ``path``, brought up to date; made when ``create``, folders included.
 
@@ -145,8 +138,7 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
                 path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise StorageError(f"{location}: cannot be used: {exc.strerror}") from None
-        # Looked at through a read-only connection first: an ordinary one may write when it closes.
-        outdated = fresh or _look(path, create=create)
+        outdated = fresh or look.outdated(path, partial(_engine, pool=StaticPool, durable=False), create=create)
         still = not create and not _writable(path)
         if outdated and still:
             raise StorageError(
@@ -189,48 +181,6 @@ def _writable(path: Path) -> bool:
     if log.exists() and log.stat().st_size:
         return True
     return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
-
-
-def _look(path: Path, *, create: bool) -> bool:
-    """Whether the file lacks tables or migrations. Leaves no trace: neither in the file nor beside it."""
-    before, since = _signs(path), time.monotonic()
-    while True:
-        try:
-            return _looked(path, create=create)
-        except (sa.exc.DBAPIError, CorruptBank):
-            # It may be half of what another process writes there at this moment: the first to open a new bank, or the
-            # last to close it. What is damaged stays as it is.
-            time.sleep(_AGAIN_SECONDS)
-            now = _signs(path)
-            if now != before:
-                before, since = now, time.monotonic()
-            elif time.monotonic() - since > _STILL_SECONDS:
-                raise
-
-
-def _signs(path: Path) -> tuple[object, ...]:
-    """What changes when somebody writes the file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return Path(f"{path}-wal").exists(), found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _looked(path: Path, *, create: bool) -> bool:
-    # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
-    # process has the bank open or died with it, and the log counts.
-    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
-    engine = _engine(f"{path.absolute().as_uri()}?{how}", StaticPool, durable=False)
-    try:
-        with engine.connect() as connection:
-            outdated = pending(connection, str(path))
-            blank = not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
-    finally:
-        engine.dispose()
-    if blank and (not create or path.stat().st_size < _SMALLEST):
-        raise CorruptBank(f"{path}: not a bank, nor anything that SQLite wrote; give another path")
-    return outdated
 
 
 def _prepare(engine: sa.Engine, path: Path) -> None:

@@ -7,11 +7,7 @@ others compute. A statement of many rows is one step.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain
-
-Row = tuple[object, ...]
 
 _SIZES = (512, 128, 32)
 """Rows of one statement; what is left is fewer than the last of these. Each size is parsed once and kept."""
@@ -31,31 +27,26 @@ _COLUMNS = {
 
 
 class Rows:
-    """By table; a row has the values of the columns above."""
+    """By table: the values of the columns above, row after row."""
 
     def __init__(self) -> None:
-        self.experiences: list[Row] = []
-        self.items: list[Row] = []
-        self.experience_vectors: list[Row] = []
-        self.item_vectors: list[Row] = []
-        self.exposures: list[Row] = []
-        self.journal: list[Row] = []
+        self.experiences: list[object] = []
+        self.items: list[object] = []
+        self.experience_vectors: list[object] = []
+        self.item_vectors: list[object] = []
+        self.exposures: list[object] = []
+        self.journal: list[object] = []
 
     def insert(self, connection: sqlite3.Connection) -> None:
         """Insert them all, inside the caller's transaction, which cannot go on where this raises."""
-        for table in _COLUMNS:
-            for page in _pages(getattr(self, table)):
-                connection.execute(_statement(table, len(page)), tuple(chain.from_iterable(page)))
-
-
-def _pages(rows: list[Row]) -> Iterator[Sequence[Row]]:
-    done = 0
-    for size in _SIZES:
-        while len(rows) - done >= size:
-            yield rows[done : done + size]
-            done += size
-    if done < len(rows):
-        yield rows[done:]
+        for table, columns in _COLUMNS.items():
+            values: list[object] = getattr(self, table)
+            done, width = 0, len(columns)
+            while left := (len(values) - done) // width:
+                rows = next((size for size in _SIZES if size <= left), left)
+                end = done + rows * width
+                connection.execute(_statement(table, rows), values[done:end])
+                done = end
 
 
 @cache

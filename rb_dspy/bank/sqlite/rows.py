@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError
 from rb_dspy.bank import journal, vectors
 from rb_dspy.bank.admission import text_digest
 from rb_dspy.bank.interface import Match, NewExperience, Unit, task_key
+from rb_dspy.bank.records import whole
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import Experience, Ingestion, MemoryItem, Polarity, Provenance, visible
@@ -39,6 +40,14 @@ class Prepared:
     template: str | None
     vector: Vector | None
     item_vectors: tuple[Vector, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The number of an experience, and the ids of its items."""
+
+    seq: int
+    item_ids: Sequence[str]
 
 
 def prepared(new: NewExperience) -> Prepared:
@@ -116,26 +125,59 @@ def sound(matches: dict[int, Match], location: str) -> dict[int, Match]:
     return whole
 
 
+def all_stored(batch: Sequence[NewExperience], scope: str, placed: Sequence[Placed | Experience]) -> list[Experience]:
+    """What is stored of each: read already, or as it was placed."""
+    return [
+        stored(new, scope, where.seq, where.item_ids) if isinstance(where, Placed) else where
+        for new, where in zip(batch, placed, strict=True)
+    ]
+
+
 def stored(new: NewExperience, scope: str, seq: int, item_ids: Sequence[str]) -> Experience:
     """``new`` as the store would now read it, without reading it: none of its items was there before."""
-    source = provenance(new.id, new.task.id, new.run_id, new.distiller, new.origin)
-    items = tuple(
-        item(id, scope, seq + number, (new_item.title, new_item.description, new_item.content), new.polarity, (source,))
-        for number, (id, new_item) in enumerate(zip(item_ids, new.items, strict=True), 1)
+    source = whole(
+        Provenance,
+        {
+            "experience_id": new.id,
+            "task_id": new.task.id,
+            "run_id": new.run_id,
+            "distiller": new.distiller,
+            "origin": new.origin,
+        },
     )
-    return Experience(
-        id=new.id,
-        scope=scope,
-        seq=seq,
-        task=new.task,
-        trajectories=new.trajectories,
-        verdicts=new.verdicts,
-        items=items,
-        run_id=new.run_id,
-        note=new.note,
-        origin=new.origin,
-        shown=new.shown,
-        created_at=new.created_at,
+    given = (source,)
+    items = [
+        whole(
+            MemoryItem,
+            {
+                "id": id,
+                "scope": scope,
+                "seq": number,
+                "title": new_item.title,
+                "description": new_item.description,
+                "content": new_item.content,
+                "polarity": new.polarity,
+                "provenances": given,
+            },
+        )
+        for number, (id, new_item) in enumerate(zip(item_ids, new.items, strict=True), seq + 1)
+    ]
+    return whole(
+        Experience,
+        {
+            "id": new.id,
+            "scope": scope,
+            "seq": seq,
+            "task": new.task,
+            "trajectories": new.trajectories,
+            "verdicts": new.verdicts,
+            "items": tuple(items),
+            "run_id": new.run_id,
+            "note": new.note,
+            "origin": new.origin,
+            "shown": new.shown,
+            "created_at": new.created_at,
+        },
     )
 
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,7 +27,7 @@ from rb_dspy.bank.interface import (
 )
 from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, state, writes
 from rb_dspy.bank.sqlite import files as sqlite
-from rb_dspy.bank.sqlite.appends import Append, Placed
+from rb_dspy.bank.sqlite.appends import Append
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.original import Original
@@ -99,17 +99,26 @@ class SqliteStore:
         *,
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Experience]:
         made = [rows.prepared(new) for new in batch]  # before the turn to write: a long trajectory takes a while
         if not made:
             return []
+        early: list[tuple[object, list[Experience]]] = []
+
+        def performed(placed: Any) -> None:
+            early.append((placed, rows.all_stored(batch, scope, placed)))
+            if meanwhile is not None:
+                meanwhile()
+
         request = Append(self.location, scope, made, embedder or self._embedder, refuse_removed)
         with sqlite.readable(self.location):
-            placed: list[Placed | Experience] = self._writer.do(request)  # type: ignore[assignment]
-        return [
-            rows.stored(new, scope, where.seq, where.item_ids) if isinstance(where, Placed) else where
-            for new, where in zip(batch, placed, strict=True)
-        ]
+            # For one it does not pay to be woken twice.
+            placed: Any = self._writer.do(request, None if meanwhile is None else performed)
+        for outcome, experiences in early:
+            if outcome is placed:  # as it was before it was on disk
+                return experiences
+        return rows.all_stored(batch, scope, placed)
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
         payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile

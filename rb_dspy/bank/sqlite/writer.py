@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import os
 import sqlite3
@@ -16,14 +15,10 @@ from rb_dspy.bank.sqlite import failpoints
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.original import Original
+from rb_dspy.bank.sqlite.waiting import Outcome, Waiting, tell
 from rb_dspy.errors import BankError, StorageError
 
 Request = TypeVar("Request")
-
-Outcome = object
-"""What a request gave, or the exception that it raised."""
-
-Future = concurrent.futures.Future[Outcome]
 
 _GROUP = 256
 """Most requests of one transaction."""
@@ -58,21 +53,24 @@ class Writer(Generic[Request]):
         perform: Callable[[sqlite3.Connection, Sequence[Request]], Sequence[Outcome]],
     ) -> None:
         self._location = location
-        self._log = Path(f"{path}-wal")
+        self._log = f"{path}-wal"
         self._log_bytes = _LOG_BYTES
         self._connect = connect
         self._original = original
         self._lock = lock
         self._perform = perform
         self._changed = threading.Condition()
-        self._waiting: collections.deque[tuple[Request, Future]] = collections.deque()
+        self._waiting: collections.deque[Waiting[Request]] = collections.deque()
         self._closed = False
         self._thread: threading.Thread | None = None
         self._connection: sqlite3.Connection | None = None
         self.process = os.getpid()
 
-    def do(self, request: Request) -> Outcome:
+    def do(self, request: Request, meanwhile: Callable[[Outcome], None] | None = None) -> Outcome:
         """What ``request`` gave, durable. Raises what it raised; then nothing of it is stored.
+
+        ``meanwhile`` is called while the disk is waited for, with what the request will give: unless the disk fails, or
+        what shared its transaction. It is not called where nothing can be written.
 
         Raises ``StorageError`` when its turn has not come after ``sqlite.WAIT_SECONDS``, after ``close``, and in a
         forked process. A write that has begun is waited for, also when Ctrl-C is pressed meanwhile; one that has not is
@@ -80,27 +78,34 @@ class Writer(Generic[Request]):
         """
         if self.process != os.getpid():
             raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
-        future: Future = Future()
+        waiting = Waiting(request, early=meanwhile is not None)
         try:
             with self._changed:
                 if self._closed:
                     raise StorageError(f"{self._location}: this bank is closed; open it again")
-                self._waiting.append((request, future))
+                self._waiting.append(waiting)
                 if self._thread is None or not self._thread.is_alive():
                     self._start()
                 self._changed.notify_all()
-            try:
-                return future.result(sqlite.WAIT_SECONDS)
-            except TimeoutError:
-                if future.cancel():
-                    raise StorageError(
-                        f"{self._location}: another process keeps it locked; end that process or wait"
-                    ) from None
-                return future.result()
+            first = waiting.wait_done if meanwhile is None else waiting.wait_performed
+            if not first(sqlite.WAIT_SECONDS):
+                if self._withdrawn(waiting):
+                    raise StorageError(f"{self._location}: another process keeps it locked; end that process or wait")
+            elif meanwhile is not None and not isinstance(waiting.outcome, BaseException):
+                meanwhile(waiting.outcome)
+            while not waiting.wait_done(sqlite.WAIT_SECONDS):
+                pass
         except BaseException:
-            if not future.done() and not future.cancel():
-                _settled(future)
+            if not self._withdrawn(waiting):
+                waiting.settle()
             raise
+        outcome = waiting.outcome
+        try:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+        finally:
+            del outcome, waiting  # an error that holds the frame that holds it would keep cursors alive
 
     def close(self) -> None:
         """Perform what waits, each for as long as its caller waits for it, and end the thread."""
@@ -140,8 +145,9 @@ class Writer(Generic[Request]):
 
     def _turn(self) -> None:
         """One transaction, under the file lock. Those who asked are told after it: the next process need not wait."""
-        taken: list[tuple[Request, Future]] = []
+        taken: list[Waiting[Request]] = []
         outcomes: list[Outcome] = []
+        told = False
         try:
             with sqlite.translated(self._location), self._lock:
                 self._original.check()
@@ -151,15 +157,19 @@ class Writer(Generic[Request]):
                     self._connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
                 if self._begun(self._connection):
                     taken += self._taken()
-                    outcomes += self._committed(self._connection, [request for request, _ in taken])
-                    self._checkpoint(self._connection)
+                    outcomes += self._committed(self._connection, taken)
+                    if self._log_is_long():
+                        told = True
+                        tell(taken, outcomes, self._died)  # it is on disk, and the rest takes a while
+                        self._checkpoint(self._connection)
                 if any(isinstance(outcome, Exception) for outcome in outcomes):
                     self.disconnect()  # an error keeps cursors alive, and these keep the connection in the past
         except BankError as exc:  # no lock, no connection, no transaction: nobody can write
             taken = taken or self._taken()
             outcomes = outcomes or [exc] * len(taken)
         finally:
-            _tell(taken, outcomes, self._died())
+            if not told:
+                tell(taken, outcomes, self._died)
 
     def _died(self) -> StorageError:
         return StorageError(f"{self._location}: the thread that writes died; what waited was not stored, try again")
@@ -168,17 +178,27 @@ class Writer(Generic[Request]):
         """Wait for requests; False when the bank is closed and there are none."""
         with self._changed:
             while True:
-                while self._waiting and self._waiting[0][1].cancelled():
+                while self._waiting and self._waiting[0].withdrawn:
                     self._waiting.popleft()
                 if self._waiting or self._closed:
                     return bool(self._waiting)
                 self._changed.wait()
 
-    def _taken(self) -> list[tuple[Request, Future]]:
+    def _taken(self) -> list[Waiting[Request]]:
         """The next requests, less those that were withdrawn; from now on their callers wait for the outcome."""
         with self._changed:
             first = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
-        return [(request, future) for request, future in first if future.set_running_or_notify_cancel()]
+            taken = [waiting for waiting in first if not waiting.withdrawn]
+            for waiting in taken:
+                waiting.taken = True
+        return taken
+
+    def _withdrawn(self, waiting: Waiting[Request]) -> bool:
+        """Withdraw it, unless it was taken."""
+        with self._changed:
+            if not waiting.taken:
+                waiting.withdrawn = True
+        return waiting.withdrawn
 
     def _begun(self, connection: sqlite3.Connection) -> bool:
         """Whether the transaction could begin; else it is tried again for as long as somebody waits."""
@@ -191,11 +211,13 @@ class Writer(Generic[Request]):
             return False
         return True
 
-    def _committed(self, connection: sqlite3.Connection, requests: Sequence[Request]) -> Sequence[Outcome]:
+    def _committed(self, connection: sqlite3.Connection, taken: Sequence[Waiting[Request]]) -> Sequence[Outcome]:
         """The outcomes of requests, on disk; the transaction has begun."""
         try:
             with sqlite.translated(self._location):
-                outcomes = self._perform(connection, requests) if requests else ()
+                outcomes = self._perform(connection, [waiting.request for waiting in taken]) if taken else ()
+                for waiting, outcome in zip(taken, outcomes, strict=True):
+                    waiting.performed(outcome)
                 failpoints.reached("before-commit")
                 connection.execute("COMMIT")
                 failpoints.reached("after-commit")
@@ -204,52 +226,32 @@ class Writer(Generic[Request]):
             if connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):  # SQLite may have done it already
                     connection.execute("ROLLBACK")
-            if len(requests) == 1:
+            if len(taken) == 1:
                 return [exc]
         alone: list[Outcome] = []
-        for request in requests:  # each by itself, so that what one of them broke fails nobody else
+        for waiting in taken:  # each by itself, so that what one of them broke fails nobody else
             try:
                 with sqlite.translated(self._location):
                     connection.execute("BEGIN IMMEDIATE")
             except BankError as exc:
                 alone.append(exc)
             else:
-                alone += self._committed(connection, [request])
+                alone += self._committed(connection, [waiting])
         return alone
+
+    def _log_is_long(self) -> bool:
+        try:
+            return os.stat(self._log).st_size >= self._log_bytes
+        except OSError:
+            return False
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         """Copy a long log into the database, and begin it anew where no reader stands in the way."""
-        try:
-            size = self._log.stat().st_size
-        except OSError:
-            return
-        if size < self._log_bytes:
-            return
         # The file of a log that began anew keeps its size, so only growth shows that it is long again. TRUNCATE gives
         # the file back once it has crept up that way. Neither waits for those who read an old state.
-        how = "TRUNCATE" if size > 4 * _LOG_BYTES else "PASSIVE"
         with contextlib.suppress(sqlite3.Error, OSError):  # all is safe in the log; the next one tries again
+            how = "TRUNCATE" if os.stat(self._log).st_size > 4 * _LOG_BYTES else "PASSIVE"
             connection.execute("PRAGMA busy_timeout = 0")
             connection.execute(f"PRAGMA wal_checkpoint({how})")
             connection.execute(f"PRAGMA busy_timeout = {_RETRY_MILLISECONDS}")
-            self._log_bytes = max(_LOG_BYTES, self._log.stat().st_size + _LOG_BYTES // 16)
-
-
-def _tell(taken: Sequence[tuple[object, Future]], outcomes: Sequence[Outcome], missing: Exception) -> None:
-    """Give each caller the outcome of its request, ``missing`` where there is none."""
-    for place, (_, future) in enumerate(taken):
-        outcome = outcomes[place] if place < len(outcomes) else missing
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-
-def _settled(future: Future) -> None:
-    """Wait for a write that has begun, whatever is pressed."""
-    while True:
-        try:
-            concurrent.futures.wait([future])
-            return
-        except KeyboardInterrupt:
-            continue
+            self._log_bytes = max(_LOG_BYTES, os.stat(self._log).st_size + _LOG_BYTES // 16)

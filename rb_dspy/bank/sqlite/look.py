@@ -1,0 +1,67 @@
+"""A look at a file before it is opened: is it a bank, and up to date? Leaves no trace, neither in it nor beside it.
+
+Through a read-only connection, since an ordinary one may write when it closes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from rb_dspy.bank.sqlite.migrations import pending
+from rb_dspy.errors import CorruptBank
+
+_SMALLEST = 512
+"""Bytes of SQLite's smallest page. SQLite takes a shorter file for an empty database and would write over it."""
+
+_AGAIN_SECONDS = 0.02
+_STILL_SECONDS = 0.3
+"""How long a file that cannot be read has to lie still until it counts as damaged."""
+
+
+def outdated(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) -> bool:
+    """Whether the file lacks tables or migrations; ``engine`` makes one for a URI, and it is disposed of.
+
+    Raises ``CorruptBank`` for what is no bank, ``SchemaTooNew``, and what SQLAlchemy raises for what cannot be read.
+    """
+    before, since = _signs(path), time.monotonic()
+    while True:
+        try:
+            return _looked(path, engine, create=create)
+        except (sa.exc.DBAPIError, CorruptBank):
+            # It may be half of what another process writes there at this moment: the first to open a new bank, or the
+            # last to close it. What is damaged stays as it is.
+            time.sleep(_AGAIN_SECONDS)
+            now = _signs(path)
+            if now != before:
+                before, since = now, time.monotonic()
+            elif time.monotonic() - since > _STILL_SECONDS:
+                raise
+
+
+def _signs(path: Path) -> tuple[object, ...]:
+    """What changes when somebody writes the file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return Path(f"{path}-wal").exists(), found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _looked(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) -> bool:
+    # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
+    # process has the bank open or died with it, and the log counts.
+    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    looking = engine(f"{path.absolute().as_uri()}?{how}")
+    try:
+        with looking.connect() as connection:
+            lacks = pending(connection, str(path))
+            blank = not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
+    finally:
+        looking.dispose()
+    if blank and (not create or path.stat().st_size < _SMALLEST):
+        raise CorruptBank(f"{path}: not a bank, nor anything that SQLite wrote; give another path")
+    return lacks
