@@ -79,7 +79,9 @@ class Display:
                 reasons = short(event.verdict.reasons, 300)
                 told = Text.assemble((event.verdict.label, colour), "  ", (reasons, "dim"))
                 self._row(self._of(event.trajectory.rollout_id, "verdict"), told)
-                self._wait("the others are judged and learned from" if self.several else "the distiller thinks")
+                self._wait(
+                    "the others go on, or are judged and learned from" if self.several else "the distiller thinks"
+                )
             elif isinstance(event, Selected):
                 told = Text.assemble(f"rollout {event.rollout}", "  ", (short(event.analysis, 300), "dim"))
                 self._row("handed in", told)

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 from rb_dspy.bank import Ingest
+from rb_dspy.bank.interface import same_rollouts
 from rb_dspy.config import MattsMode
 from rb_dspy.errors import InfrastructureError
+from rb_dspy.matts.rollouts import Judged
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Distilled, Select, Selection
@@ -25,8 +27,8 @@ class Known:
     """What is known of rollouts before they are learned from."""
 
     rollouts: Rollouts = ()
-    verdicts: Sequence[Verdict | None] = ()
-    """One for each; None for one that is still to be judged."""
+    verdicts: Sequence[Judged] = ()
+    """One for each."""
     outcomes: Mapping[Hashable, Outcome] = field(default_factory=dict)
     """What ``Lessons.early`` named: what each step gave that needs no verdicts, or what it raised."""
 
@@ -79,7 +81,7 @@ class Lessons:
         chosen_from, selection = ingest.state.trajectories, None
         while ingest.drafts is None:
             chosen_from = ingest.state.trajectories
-            of_these = known if known.rollouts == chosen_from else Known(verdicts=[None] * len(chosen_from))
+            of_these = known if _same(known.rollouts, chosen_from) else Known(verdicts=[None] * len(chosen_from))
             selection = yield from self._learned_from(ingest, chosen_from, of_these)
         return chosen_from, selection
 
@@ -92,16 +94,13 @@ class Lessons:
 
     def _learned_from(self, ingest: Ingest, rollouts: Rollouts, known: Known) -> Routine[Selection | None]:
         task = ingest.task.without_ground_truth()
-        given: Sequence[Verdict | None] = ingest.verdicts or known.verdicts
+        given: Sequence[Judged] = ingest.verdicts or known.verdicts
         done: dict[Hashable, Any] = dict(known.outcomes)
-        jobs: dict[Hashable, Wanted] = {
-            name: job for name, job in self.early(task, rollouts).items() if name not in done
-        }
-        jobs |= {
-            ("judge", i): Judging(self.judge, task, rollouts[i]) for i, verdict in enumerate(given) if verdict is None
-        }
+        early = self.early(task, rollouts)
+        jobs: dict[Hashable, Wanted] = {name: job for name, job in early.items() if name not in done}
+        jobs |= {("judge", i): Judging(self.judge, task, rollouts[i]) for i in _unjudged(given)}
         done |= yield from self._together(jobs)
-        verdicts = _all_judged([done["judge", i] if verdict is None else verdict for i, verdict in enumerate(given)])
+        verdicts = _all_judged([done.get(("judge", i), each) for i, each in enumerate(given)])
         said = done.get("contrast")
         if isinstance(said, Distilled):  # both came at once, so one write keeps them
             yield _kept(ingest, said, None, verdicts)
@@ -157,11 +156,22 @@ class Lessons:
         return len(rollouts) > 1 and self.mode != "sequential"
 
 
+def _same(one: Rollouts, other: Rollouts) -> bool:
+    """Whether the same happened in both, one by one; what they used counts for nothing."""
+    return [each.rollout_id for each in one] == [each.rollout_id for each in other] and same_rollouts(one, other)
+
+
 def _kept(
     ingest: Ingest, said: Distilled, polarity: Polarity | None, verdicts: Sequence[Verdict] | None = None
 ) -> Wanted:
     keep = partial(ingest.distilled, said.drafts, verdicts=verdicts, distiller=said.distiller, note=said.note)
     return Do("keeping the lessons", partial(keep, polarity=polarity))
+
+
+def _unjudged(given: Sequence[Judged]) -> list[int]:
+    """Who is to be judged: also where the judge broke, if it answered others; else it would only break once more."""
+    answers = any(isinstance(each, Verdict) for each in given)
+    return [i for i, each in enumerate(given) if each is None or (answers and not isinstance(each, Verdict))]
 
 
 def _all_judged(outcomes: Sequence[Any]) -> list[Verdict]:

@@ -22,7 +22,7 @@ from rb_dspy.program import ReasoningBank, admitted, note
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Contrast, Memory, Refine, Select
-from rb_dspy.steps.ask import Do, Routine, adrive, drive
+from rb_dspy.steps.ask import Do, Routine, Stopped, adrive, drive
 from rb_dspy.steps.wanted import Call, Outcome, Together, values
 
 log = logging.getLogger("rb_dspy")
@@ -105,16 +105,16 @@ class MaTTS(dspy.Module):
         try:
             making = self._rollouts(partial(self._meanwhile, task, keep))
             rollouts = yield from making.routine(task, memory, environments, ended)
-        except GeneratorExit:  # interrupted: what had ended waits in the bank
+            if rollouts.meanwhile is None:
+                ingest, outcomes = (yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))), {}
+            else:
+                ((ingest, outcomes),) = values([rollouts.meanwhile])
+        except (GeneratorExit, KeyboardInterrupt, Stopped):  # interrupted or given up: what had ended waits in the bank
             _kept_after_all(task, ended, keep)
             raise
         except CancelledError:
             yield Do("keeping the rollouts that had ended", partial(_kept_after_all, task, ended, keep))
             raise
-        if rollouts.meanwhile is None:
-            ingest, outcomes = (yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))), {}
-        else:
-            ((ingest, outcomes),) = values([rollouts.meanwhile])
         known = Known(tuple(rollouts.trajectories), rollouts.verdicts, outcomes)
         return (yield from self._learned(memory, ingest, rollouts, known, ledger))
 

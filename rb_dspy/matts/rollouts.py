@@ -13,12 +13,15 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Memory, Refine, Refined
-from rb_dspy.steps.ask import Routine
+from rb_dspy.steps.ask import Routine, Stopped
 from rb_dspy.steps.attempts import answer_key
 from rb_dspy.steps.events import RolloutLost, emit
 from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.latch import Latch
-from rb_dspy.steps.wanted import Call, Outcome, Sub, Together
+from rb_dspy.steps.wanted import Call, Outcome, Sub, Together, values
+
+Judged = Verdict | RBError | None
+"""A verdict, what broke the judge, or None for a rollout that is still to be judged."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Rollouts:
     """Those that came to their end, in the order of their numbers, and those that broke."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
-    verdicts: list[Verdict | None] = field(default_factory=list)
-    """One for each trajectory; None for one that is still to be judged."""
+    verdicts: list[Judged] = field(default_factory=list)
+    """One for each trajectory."""
     lost: list[Lost] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     launched: int = 0
@@ -96,7 +99,7 @@ class SideBySide:
                 done.meanwhile = outcomes.pop()
             for number, outcome in zip(numbers, outcomes, strict=True):
                 if isinstance(outcome, Exception):
-                    _lose(done, task, number, outcome)
+                    _lose(done, number, outcome)
                 else:
                     trajectory, verdict = outcome
                     done.trajectories.append(trajectory)
@@ -107,9 +110,12 @@ class SideBySide:
 
     def _one(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, latch: Latch, number: int
-    ) -> Routine[tuple[Trajectory, Verdict | None]]:
+    ) -> Routine[tuple[Trajectory, Judged]]:
         try:
-            trajectory = yield Call(self.act, (task, memory, environments, number))
+            outcomes = yield Together([Call(self.act, (task, memory, environments, number))])
+            if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], Stopped):
+                emit(RolloutLost(task, str(number), _said(outcomes[0])))
+            (trajectory,) = values(outcomes)
             ended[number] = trajectory
         finally:
             latch.count()
@@ -117,8 +123,8 @@ class SideBySide:
             return trajectory, None
         try:
             return trajectory, (yield Judging(self.judge, task, trajectory))
-        except RBError:
-            return trajectory, None  # judged again when it is in the bank, where it waits if that breaks as well
+        except RBError as exc:
+            return trajectory, exc
 
     def _wave(self, launched: int) -> int:
         if not self.adaptive.enabled:
@@ -150,12 +156,12 @@ class OneRefined:
         return done
 
 
-def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict | None]) -> bool:
+def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Judged]) -> bool:
     """Whether two or more rollouts have one verdict, which is not unknown, and one answer.
 
     Where no answer is given, failures do not agree: each may have failed in its own way.
     """
-    labels = {"unknown" if verdict is None else verdict.label for verdict in verdicts}
+    labels = {verdict.label if isinstance(verdict, Verdict) else "unknown" for verdict in verdicts}
     answers = {answer_key(trajectory) for trajectory in trajectories}
     telling = labels == {"success"} or (labels == {"failure"} and None not in answers)
     return len(trajectories) > 1 and len(answers) == 1 and telling
@@ -166,12 +172,14 @@ def _beside(meanwhile: Meanwhile, ended: Ended, none_goes_on: Latch) -> Routine[
     return (yield from meanwhile([ended[number] for number in sorted(ended)])) if ended else None
 
 
-def _lose(done: Rollouts, task: Task, number: int, error: Exception) -> None:
+def _lose(done: Rollouts, number: int, error: Exception) -> None:
     """Take down what broke. It may be anything: a bug in somebody's environment must not cost the other rollouts."""
-    said = str(error) if isinstance(error, RBError) else f"{type(error).__name__}: {error}"
     done.errors.append(error)
-    done.lost.append(Lost(str(number), said))
-    emit(RolloutLost(task, str(number), said))
+    done.lost.append(Lost(str(number), _said(error)))
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, RBError) else f"{type(error).__name__}: {error}"
 
 
 def _for_all(exc: Exception) -> bool:

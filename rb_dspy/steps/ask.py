@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import dspy
@@ -156,20 +157,22 @@ Routine = Generator[Wanted, Any, T]
 def drive(routine: Routine[T]) -> T:
     """Run a step to its end; or to its next ``Wanted`` once it has been given up (see ``stop``)."""
     stopped = watch()
+    go_on: Callable[[], Wanted] = partial(next, routine)
     try:
-        wanted = next(routine)
         while True:
+            try:
+                wanted = go_on()
+            except StopIteration as stop:  # here only: one that somebody's code raises is no end of ours
+                value: T = stop.value
+                return value
             if stopped():
                 raise Stopped("stopped: the work that this belonged to was given up")
             try:
                 result = wanted.run()
             except RBError as exc:
-                wanted = routine.throw(exc)
+                go_on = partial(routine.throw, exc)
             else:
-                wanted = routine.send(result)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
+                go_on = partial(routine.send, result)
     finally:
         routine.close()  # at once, also when interrupted: it may hold an environment open
 

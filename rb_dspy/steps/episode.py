@@ -11,7 +11,7 @@ import dspy
 from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
-from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
+from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage, visible
 from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
@@ -59,7 +59,7 @@ class Episode:
         if isinstance(self._opened, Exception):
             raise self._opened
         seen = self._opened
-        self._first = "\n\n".join(filter(None, [seen.observation, notes]))
+        self._first = visible("\n\n".join(filter(None, [seen.observation, notes])))
         emit(EpisodeStarted(self._task, self._first, str(self._rollout)))
         first = {
             "task": self._task.instruction,
@@ -86,12 +86,18 @@ class Episode:
             thought, action = str(said.thought or "").strip(), str(said.action or "").strip()
             move = partial(after, self._environment, action, not left, self._closing)
             seen: Seen = yield Do("a step of the environment", move)
-            self._steps.append(Step(thought=thought, action=action, observation=seen.observation))
-            emit(StepTaken(self._task, len(self._steps), self._steps[-1], str(self._rollout)))
-            self._turns.append({**self._turn, "thought": thought, "action": action})
-            self._turn = {"observation": seen.observation, **_choices(seen)}
-            if seen.done or not left:
+            step = Step(thought=thought, action=action, observation=seen.observation)
+            self._steps.append(step)
+            emit(StepTaken(self._task, len(self._steps), step, str(self._rollout)))
+            # As the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
+            self._turns.append({**self._turn, "thought": step.thought, "action": step.action})
+            self._turn = {"observation": step.observation, **_choices(seen)}
+            over = seen.done or not left
+            if over:
                 self._stop = "done" if seen.done else "max_steps"
+            if seen.broken is not None:
+                raise seen.broken
+            if over:
                 self._answer = seen.answer
                 return
 
@@ -104,7 +110,7 @@ class Episode:
         if seen is None:
             return False
         told = [self._turn["observation"], seen.observation, notes]
-        self._turn = {**self._turn, "observation": "\n\n".join(filter(None, told)), **_choices(seen)}
+        self._turn = {**self._turn, "observation": visible("\n\n".join(filter(None, told))), **_choices(seen)}
         return True
 
     def trajectory(self, usage: Usage, checks: tuple[Check, ...] = ()) -> Trajectory:
@@ -132,4 +138,4 @@ class Episode:
 
 
 def _choices(seen: Seen) -> dict[str, Any]:
-    return {} if seen.valid is None else {"valid_actions": list(seen.valid)}
+    return {} if seen.valid is None else {"valid_actions": [visible(action) for action in seen.valid]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.errors import InfrastructureError, RBError
 from rb_dspy.protocols import Environment, Reopens
 from rb_dspy.schema import Task
 from rb_dspy.steps.ask import translated
@@ -23,6 +23,8 @@ class Seen:
     done: bool = False
     answer: str | None = None
     """What is handed in; read where no further action is taken."""
+    broken: Exception | None = None
+    """What was raised when all else was to be read: the move was made all the same."""
 
 
 def at_first(environment: Environment, task: Task) -> Seen:
@@ -44,12 +46,15 @@ def after(environment: Environment, action: str, last: bool, closing: Callable[[
             f"the environment's step gave {result!r}; expected an observation and whether it ended"
         )
     observation, done = _text(result[0], "step"), bool(result[1])
-    if last or done:
+    try:
+        if not (last or done):
+            return Seen(observation, _valid(environment))
         seen = Seen(observation, None, done, handed_in(environment))
-        if closing is not None:
-            closing()
-        return seen
-    return Seen(observation, _valid(environment))
+    except RBError as exc:
+        return Seen(observation, None, done, broken=exc)
+    if closing is not None:
+        closing()
+    return seen
 
 
 def going_on(environment: Environment) -> Seen | None:

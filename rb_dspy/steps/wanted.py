@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -94,16 +94,17 @@ class Together:
             return [await _aoutcome(self.jobs[0])]
         turn = asyncio.Semaphore(self.most or len(self.jobs))
         with _merged(len(self.jobs)) as traces:
-            tasks = [
-                asyncio.ensure_future(_ajob(job, trace, turn)) for job, trace in zip(self.jobs, traces, strict=True)
-            ]
+            tasks: list[asyncio.Task[Outcome]] = []
+            for job, trace in zip(self.jobs, traces, strict=True):
+                tasks.append(asyncio.ensure_future(_ajob(job, trace, turn, tasks)))
             try:
                 return list(await asyncio.gather(*tasks))
             except BaseException:
-                for task in tasks:
-                    if not task.cancelling():  # a second time, and it would not wait for blocking work under way
-                        task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)  # each closes what it holds open
+                _cancel(tasks)
+                # Each closes what it holds open.
+                for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(outcome, _Fatal):
+                        raise outcome.by from None
                 raise
 
 
@@ -145,10 +146,32 @@ def _loops() -> bool:
     return True
 
 
-async def _ajob(job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore) -> Outcome:
+class _Fatal(Exception):
+    """Stands for ``by`` until the other tasks have closed what they hold open: a task that raises that itself stops the
+    event loop at once, and with it who waits for the task.
+    """
+
+    def __init__(self, by: BaseException) -> None:
+        super().__init__(by)
+        self.by = by
+
+
+async def _ajob(
+    job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore, tasks: Sequence[asyncio.Task[Outcome]]
+) -> Outcome:
     async with turn:
-        with _tracing(trace):
-            return await _aoutcome(job)
+        try:
+            with _tracing(trace):
+                return await _aoutcome(job)
+        except (KeyboardInterrupt, SystemExit) as exc:
+            _cancel(task for task in tasks if task is not asyncio.current_task())  # before the next in line begins
+            raise _Fatal(exc) from None
+
+
+def _cancel(tasks: Iterable[asyncio.Task[Outcome]]) -> None:
+    for task in tasks:
+        if not task.cancelling():  # a second time, and it would not wait for blocking work under way
+            task.cancel()
 
 
 def _outcome(job: Wanted) -> Outcome:

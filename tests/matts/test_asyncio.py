@@ -256,3 +256,19 @@ async def test_a_call_that_is_cancelled_while_a_model_thinks_keeps_what_there_is
     if role != "agent":
         again = scaled(k=3)
         assert again.resume(*bank.pending()).launched == 3
+
+
+@pytest.mark.parametrize("role", ["agent", "judge", "contraster", "selector"])
+def test_an_interrupt_in_any_call_leaves_no_task_behind(bank: MemoryBank, role: str) -> None:
+    def interrupted(prompt: Prompt) -> Reply:
+        raise KeyboardInterrupt
+
+    left: list[asyncio.Task[Any]] = []
+
+    async def main() -> None:
+        left.append(asyncio.current_task())  # type: ignore[arg-type]
+        await scaled(Script(roles={role: interrupted}), k=3).acall(task=booth_task(), bank=bank)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert left[0].done()

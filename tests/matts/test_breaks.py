@@ -133,6 +133,19 @@ def test_a_judge_that_cannot_be_used_at_all_is_an_error(bank: MemoryBank, mode: 
     assert counts(run)["judge"] == 3
 
 
+@pytest.mark.parametrize(
+    "config", [{}, {"mode": "vanilla"}, {"contrast": {"labels": True}}, {"at_once": 2}, {"adaptive": {"enabled": True}}]
+)
+def test_a_judge_that_is_down_is_asked_no_more_than_once_about_each_rollout(
+    bank: MemoryBank, config: dict[str, Any]
+) -> None:
+    run = scaled(Script(roles={"judge": _down}), config=MattsConfig.model_validate({"k": 3, **config}))
+    with pytest.raises(InfrastructureError, match="overloaded"):
+        run(task=booth_task(), bank=bank)
+    assert counts(run)["judge"] == 3
+    assert len(bank.pending()) == 1
+
+
 def test_a_judge_that_breaks_once_is_asked_again_where_rollouts_are_judged_early(bank: MemoryBank) -> None:
     broken = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,19 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsConfig
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.testing import Prompt, Reply
-from tests.matts.helpers import Script, asked, booth_of, booth_task, called, role_of, scaled, slow_lm, transcripts
+from rb_dspy.testing.embedder import HashEmbedder
+from tests.matts.helpers import (
+    Script,
+    asked,
+    booth_of,
+    booth_task,
+    called,
+    counts,
+    role_of,
+    scaled,
+    slow_lm,
+    transcripts,
+)
 
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
 PATIENCE = 10.0
@@ -124,3 +137,18 @@ def test_with_a_limit_nobody_takes_a_place_by_waiting(bank: MemoryBank) -> None:
     for at_once in (1, 2):
         done = scaled(config=MattsConfig(k=3, at_once=at_once))(task=booth_task(at_once), bank=bank)
         assert len(done.trajectories) == 3
+
+
+def test_a_model_is_asked_once_about_rollouts_that_waited_already(tmp_path: Path) -> None:
+    """They differ in nothing but the time they took; what is in the bank of them counts."""
+
+    def down(prompt: Prompt) -> Reply:
+        raise InfrastructureError("overloaded")
+
+    with MemoryBank.open(tmp_path / "bank.sqlite", scope="test", embedder=HashEmbedder()) as bank:
+        with pytest.raises(InfrastructureError, match="overloaded"):
+            scaled(Script(roles={"contraster": down}), k=3)(task=booth_task(), bank=bank)
+        run = scaled(k=3)
+        run(task=booth_task(), bank=bank)
+        assert (counts(run)["contraster"], counts(run)["selector"]) == (1, 1)
+        assert (len(bank.experiences()), bank.pending()) == (1, [])

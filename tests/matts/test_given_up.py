@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from dspy import lm15
 
+from rb_dspy.backbones.stop import stopping
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsConfig
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.steps.ask import Stopped
 from rb_dspy.testing import Prompt, Reply
 from tests.matts.helpers import Booth, House, Script, booth_of, booth_task, called, counts, scaled, slow_lm
 
@@ -345,3 +347,60 @@ async def test_nor_do_they_hide_that_it_was_cancelled(bank: MemoryBank, monkeypa
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
+
+
+CONFIGS = pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"mode": "vanilla"},
+        {"mode": "best_of_n"},
+        {"at_once": 2},
+        {"adaptive": {"enabled": True, "first": 3}},
+        {"mode": "sequential"},
+        {"k": 1},
+    ],
+    ids=str,
+)
+
+
+@CONFIGS
+def test_rollouts_wait_when_their_keeping_is_interrupted(
+    bank: MemoryBank, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    ingest, interrupts = MemoryBank.ingest, [KeyboardInterrupt]
+
+    def interrupted(self: MemoryBank, *args: Any, **kwargs: Any) -> Any:
+        if interrupts:
+            raise interrupts.pop()  # as of Ctrl-C while the file is locked
+        return ingest(self, *args, **kwargs)
+
+    monkeypatch.setattr(MemoryBank, "ingest", interrupted)
+    config = MattsConfig.model_validate({"k": 3, **given})
+    with pytest.raises(KeyboardInterrupt):
+        scaled(config=config)(task=booth_task(), bank=bank)
+    (kept,) = bank.pending()
+    assert len(kept.state.trajectories) == (1 if config.mode == "sequential" else config.k)
+
+
+@CONFIGS
+def test_rollouts_that_had_ended_wait_when_the_call_is_given_up_from_outside(
+    bank: MemoryBank, given: dict[str, Any]
+) -> None:
+    """As when Python ends while the call is under way in a thread."""
+    config = MattsConfig.model_validate({"k": 3, **given})
+    last = "0" if config.k == 1 or config.mode == "sequential" else "2"
+    stop = threading.Event()
+
+    class Hall(House):
+        def breaks(self, rollout: str, where: str) -> None:
+            if (rollout, where) == (last, "close"):
+                until = time.monotonic() + PATIENCE
+                while sum(self.closed) < len(self.made) and time.monotonic() < until:
+                    time.sleep(0.01)
+                time.sleep(0.1)
+                stop.set()
+
+    with stopping(stop), pytest.raises(Stopped):
+        scaled(house=Hall(), config=config)(task=booth_task(), bank=bank)
+    assert len(bank.pending()) == 1

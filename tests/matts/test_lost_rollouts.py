@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import dspy
 import pytest
 from dspy import lm15
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rb_dspy import signatures
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import MattsMode
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, RBError
@@ -149,3 +151,20 @@ def test_what_all_rollouts_would_meet_is_raised_as_it_is(bank: MemoryBank) -> No
 
     with pytest.raises(BackboneError, match="bad key"):
         scaled(Script(roles={"agent": agent}), k=3)(task=booth_task(), bank=bank)
+
+
+@pytest.mark.parametrize("error", [StopIteration, ValueError])
+def test_whatever_a_predictor_raises_costs_only_its_rollout(bank: MemoryBank, error: type[Exception]) -> None:
+    """``StopIteration`` is what somebody's client raises that has run out of answers."""
+
+    class Client(dspy.Predict):  # type: ignore[misc]
+        def forward(self, **kwargs: Any) -> Any:
+            if "Booth 1" in kwargs["observation"]:
+                raise error("no more")
+            return super().forward(**kwargs)
+
+    run = scaled(k=3)
+    run.act.predict = Client(signatures.Act)
+    done = run(task=booth_task(), bank=bank)
+    assert [lost.rollout_id for lost in done.lost] == ["1"]
+    assert [trajectory.rollout_id for trajectory in done.trajectories] == ["0", "2"]

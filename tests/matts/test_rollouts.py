@@ -18,6 +18,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Select
+from rb_dspy.steps.events import Event, RolloutLost, listening
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.matts.helpers import (
     MODES,
@@ -349,3 +350,23 @@ async def test_a_judge_of_somebody_elses_gets_no_ground_truth(bank: MemoryBank, 
 
     await called(scaled(k=3, judge=judge), asynchronous, task=SECRET, bank=bank)
     assert seen == [{}] * 3
+
+
+def test_who_listens_hears_of_a_lost_rollout_before_the_others_are_judged(bank: MemoryBank) -> None:
+    heard: list[str] = []
+    lost = threading.Event()
+
+    def listen(event: Event) -> None:
+        heard.append(type(event).__name__)
+        if isinstance(event, RolloutLost):
+            lost.set()
+
+    def judge(prompt: Prompt) -> Reply:
+        assert lost.wait(5)
+        return Script().usual(prompt)
+
+    house = House(faults={"1": ("step 0", lambda: ValueError("a fuse"))})
+    with listening(listen):
+        scaled(Script(roles={"judge": judge}), house, k=3)(task=booth_task(), bank=bank)
+    assert heard.count("RolloutLost") == 1
+    assert heard.index("RolloutLost") < min(heard.index("Judged"), heard.index("Selected"))

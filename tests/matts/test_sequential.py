@@ -301,3 +301,68 @@ def test_several_attempts_that_wait_are_learned_from_together(bank: MemoryBank) 
     done: Any = run.resume(*bank.pending())
     assert counts(run) == {"contraster": 1}
     assert (done.answer, len(done.trajectories)) == ("right", 2)
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["answer", "valid_actions"])
+async def test_a_step_that_was_made_stands_when_what_is_read_after_it_breaks(
+    bank: MemoryBank, asynchronous: bool, where: str
+) -> None:
+    class Mute(Booth):
+        """One step; opened again, it takes the second, and then cannot tell any more."""
+
+        def step(self, action: str) -> tuple[str, bool]:
+            observation, _ = super().step(action)
+            return observation, len(self.words) == 1 or where == "answer"
+
+        def reopen(self) -> str:
+            return "Go on."
+
+        def answer(self) -> str | None:
+            return self._told("answer") or super().answer()
+
+        def valid_actions(self) -> None:
+            self._told("valid_actions")
+
+        def _told(self, what: str) -> None:
+            if what == where and len(self.words) == 2:
+                raise ValueError("no voice")
+
+    class Hall(House):
+        def __call__(self, task: Task, rollout_id: str) -> Booth:
+            self.made.append(Mute(self, rollout_id))
+            return self.made[-1]
+
+    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    done = await called(scaled(script, Hall(), k=3, mode="sequential"), asynchronous, task=booth_task(), bank=bank)
+    assert [step.action for step in done.trajectory.steps] == ["wrong", "wrong"]
+    assert (done.answer, done.trajectory.stop_reason) == ("wrong", "done")
+    assert "no voice" in done.lost[0].error
+
+
+@pytest.mark.parametrize("where", ["reset", "step", "reopen", "agent"])
+def test_text_that_no_provider_takes_is_shown_as_it_is_kept(bank: MemoryBank, where: str) -> None:
+    """Else the call that would send it raises what is not ours, and costs what was reached before."""
+
+    class Halved(Booth):
+        def reset(self, task: Task) -> str:
+            return super().reset(task) + ("\ud83d" if where == "reset" else "")
+
+        def step(self, action: str) -> tuple[str, bool]:
+            observation, _ = super().step(action)
+            return observation + ("\ud83d" if where == "step" else ""), len(self.words) > 1
+
+        def reopen(self) -> str:
+            return "Go on." + ("\ud83d" if where == "reopen" else "")
+
+    def factory(task: Task, rollout_id: str) -> Booth:
+        return Halved(House(), rollout_id)
+
+    def agent(prompt: Prompt) -> Reply:
+        return {"thought": "Hm\ud83d" if where == "agent" else "Hm", "action": "wrong"}
+
+    script = Script(roles={"agent": agent, "checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    run = scaled(script, k=3, mode="sequential")
+    done = run(task=booth_task(), bank=bank, environments=factory)
+    assert done.lost == ()
+    assert len(done.trajectory.steps) == 4
