@@ -3,9 +3,11 @@
 The same tasks are done by the same program with the same instant language model, in one process, in turns of three.
 The time is the whole process's, so the thread that writes traces is in it, to the last trace. Begin and end of a run
 (parameters, pictures, files) are not: they do not grow with the calls.
+With ``--apart`` tasks end so many seconds one after the other, as with a language model that takes its time; then fewer
+traces are written together, and all code is colder.
 With ``--autolog`` MLflow's own tracing of dspy is measured in the same way, for comparison.
 
-    python experiments/tracking/overhead.py [--tasks 12] [--steps 8] [--rounds 7] [--autolog]
+    python experiments/tracking/overhead.py [--tasks 12] [--steps 8] [--rounds 7] [--apart 0] [--autolog]
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
-from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task, TaskStream, run_stream
+from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, run_stream
 from rb_dspy.config import TrackingConfig
 from rb_dspy.testing import Corridor, HashEmbedder, Prompt, Reply, scripted_lm
 from rb_dspy.tracking import Tracker
@@ -41,6 +43,7 @@ def main() -> None:
     options.add_argument("--tasks", type=int, default=12)
     options.add_argument("--steps", type=int, default=8)
     options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--apart", type=float, default=0.0)
     options.add_argument("--autolog", action="store_true")
     chosen = options.parse_args()
     lm = scripted_lm(answers)
@@ -64,7 +67,7 @@ def main() -> None:
         for number in range(chosen.rounds + 1):
             for name, tracker in trackers.items():
                 lm.engine.prompts.clear()
-                used = one(program, stream, tracker, f"{name}-{number}")
+                used = one(program, stream, tracker, f"{name}-{number}", chosen.apart)
                 if number:  # the first round fills caches of all
                     spent[name].append(used / calls)
         if chosen.autolog:
@@ -77,16 +80,21 @@ def main() -> None:
         print(f"{name:15} {spread(times)}   {statistics.median(more):+.3f} ms   {share:+.1%}")
 
 
-def one(program: ReasoningBank, stream: TaskStream, tracker: Tracker | None, run_id: str) -> float:
+def one(program: ReasoningBank, stream: TaskStream, tracker: Tracker | None, run_id: str, apart: float) -> float:
     """CPU milliseconds of a run, from its first task until its traces are written."""
     with MemoryBank.open(None, scope="bench", embedder=HashEmbedder()) as bank:
         if tracker is None:
             started = time.process_time()
-            run_stream(program, stream, bank, run_id=run_id)
+            run_stream(program, stream, bank, run_id=run_id, on_result=lambda result: time.sleep(apart))
             return (time.process_time() - started) * 1000
         with tracker.stream_run(program, stream, bank, run_id=run_id) as run:
+
+            def done(result: TaskResult) -> None:
+                run.on_result(result)
+                time.sleep(apart)
+
             started = time.process_time()
-            run_stream(program, stream, bank, run_id=run_id, on_result=run.on_result)
+            run_stream(program, stream, bank, run_id=run_id, on_result=done)
             if tracker.config.enabled and run._traces:
                 run._traces._writer.close()
             return (time.process_time() - started) * 1000

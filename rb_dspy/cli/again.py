@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-_USER = re.compile(r"(?<=//)[^/@]*@")
+_USER = re.compile(r"(?<=//)[^/]*@")
 
 
 def as_argument(value: object) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -25,7 +26,17 @@ from rb_dspy.cli.built import (
     saved,
     settings_for,
 )
-from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name, err, out, print_json
+from rb_dspy.cli.common import (
+    CONFIG_FILE,
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    command_name,
+    err,
+    out,
+    print_json,
+    settings,
+)
 from rb_dspy.cli.scored import change, in_words
 from rb_dspy.cli.tasks import SeedOption, StreamOption, TasksFileOption, chosen_file, held_out
 from rb_dspy.cli.tracked import TrackOption, run_id, tracker_for, where_to_look
@@ -87,7 +98,7 @@ def matrix_command(
     cells = len(lms) * (len(files) + 1)
     with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, lessons(chosen, bank, scope) as base:
         apart = todo if file is not None and not whole else None  # named streams have splits of their own
-        states = _states(subject, files, Path(folder), apart)
+        states = _states(subject, files, lms, Path(folder), apart)
         tracker = tracker_for(chosen, track, usual=False)
         given = {"orders": orders, "seed": chosen.run.seed}
         done = 0
@@ -123,7 +134,7 @@ def matrix_command(
     _print(found, len(todo), todo.name)
     source = options(**({"tasks-file": tasks_file or file} if tasks_file or file else {"stream": stream}))
     same = [*source, *options(tasks=tasks, seed=seed, matts=matts, k=k, bank=bank, scope=scope)]
-    _print_next(found, models, same, config, set_)
+    _print_next(found, models, files, None if whole else same, config, set_)
     if run_id(run):
         out.print(where_to_look(chosen.tracking, run), soft_wrap=True)
 
@@ -146,16 +157,22 @@ def _backbones(value: str) -> Backbones:
     return Backbones.from_settings({"agent": BackboneConfig(model=value)})
 
 
-def _states(program: Program, files: Mapping[str, Path], folder: Path, held_out: TaskStream | None) -> dict[str, Path]:
+def _states(
+    program: Program, files: Mapping[str, Path], backbones: Iterable[str], folder: Path, held_out: TaskStream | None
+) -> dict[str, Path]:
     """The states in ``files``, as files that hold nothing else; each is tried on the program before anything is run.
 
     Says so where one was compiled with others than ``held_out`` kept apart.
     """
+    from rb_dspy.compile.matrix import state_for  # brings scipy
+
     found: dict[str, Path] = {}
     for number, (name, path) in enumerate(files.items()):
         each = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not each:
             raise InputError(f"{path}: holds no .json; expected what rb-dspy compile or save_program wrote")
+        for backbone in backbones:
+            state_for(path, backbone)
         place = folder / str(number)
         place.mkdir()
         for file in each:
@@ -197,24 +214,51 @@ def _print(found: Matrix, tasks: int, name: str) -> None:
 
 
 def _print_next(
-    found: Matrix, models: Mapping[str, str], same: list[str], config: Path | None, overrides: Iterable[str] | None
+    found: Matrix,
+    models: Mapping[str, str],
+    files: Mapping[str, Path],
+    same: list[str] | None,
+    config: Path | None,
+    overrides: Iterable[str] | None,
 ) -> None:
-    """``same``: options that compile takes as this command does."""
+    """``same``: options that compile takes as this command does; None where it would compile on what was measured."""
     errors = {(cell.program, cell.backbone) for cell in found.cells if cell.error}
     again = [pair for pair in found.to_recompile() if pair not in errors]
     if not again:
         return
     told = ", ".join(f"{program} for {backbone}" for program, backbone in again)
     out.print(Text.assemble("\nnot shown to be better than without, so compile again: ", (told, "bold")))
+    if same is None:
+        out.print(Text("on other tasks than these, or they say nothing any more", "dim"), soft_wrap=True)
+        return
     program, backbone = again[0]
-    model = models[backbone]
-    others = [each for each in overrides or () if not each.strip().startswith("backbones.")]
-    if model.endswith(".toml"):
-        on = settings_options(Path(model), others)
-    else:
-        on = settings_options(config, [*others, f"backbones.agent.model={model}"])
-    file = Path(program) / f"{backbone}.json"
-    command = [command_name(), "compile", *same, *on, *options(out=file)]
+    given = files[program]
+    there = given if given.is_dir() else Path(program)
+    on = _played_by(models[backbone], config, overrides)
+    command = [command_name(), "compile", *same, *on, *options(out=there / f"{backbone}.json")]
     out.print(Text.assemble("for example: ", (" ".join(command), "bold")), soft_wrap=True)
-    there = f"--program {as_argument(f'{program}={program}')}"
-    out.print(Text(f"then {there} takes for each backbone the file of its name", "dim"), soft_wrap=True)
+    told = f"then --program {as_argument(f'{program}={there}')} takes for each backbone the file of its name"
+    if there != given:
+        told += f", and for others {there / 'default.json'}: copy {given} there"
+    out.print(Text(told, "dim"), soft_wrap=True)
+
+
+def _played_by(model: str, config: Path | None, overrides: Iterable[str] | None) -> list[str]:
+    """Options that let ``model`` play all roles as it did here: nothing of the backbones in the settings is left."""
+    others = [each for each in overrides or () if not each.strip().startswith(("backbones.", "backbones="))]
+    if not model.endswith(".toml"):
+        if "backbones" not in settings(config, others).model_fields_set:
+            return settings_options(config, [*others, f"backbones.agent.model={model}"])
+        played: dict[str, dict[str, Any]] = {"agent": {"model": model}}
+    elif config is None and not CONFIG_FILE.exists():
+        return settings_options(Path(model), others)
+    else:
+        loaded = load_settings(Path(model)).backbones
+        played = {role: each.model_dump(mode="json", exclude_unset=True) for role, each in loaded.items()}
+    return settings_options(config, [*others, f"backbones={_as_toml(played)}"])
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_as_toml(each)}" for name, each in value.items() if each is not None) + "}"
+    return json.dumps(value, ensure_ascii=False)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from threading import Event
 from typing import ParamSpec, TypeVar
 
+from rb_dspy.tracking.said import without_user
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -39,18 +41,20 @@ class Guard:
         """What ``function`` gives; None where it fails, or where too much has failed before."""
         if self.given_up:
             return None
+        before = self.failures
         try:
             result = function(*args, **kwargs)
         except Exception as exc:  # noqa: BLE001 (MLflow, its database and its server may raise anything)
             self.failures += 1
             self.warn(f"{what}: {type(exc).__name__}: {exc}")
             return None
-        self.failures = 0
+        if self.failures <= before:  # else a call inside of this one has failed
+            self.failures = 0
         return result
 
     def warn(self, what: str) -> None:
         """Say that something of what was to be tracked is lost, unless that has been said."""
         if not self._warned.is_set():
             self._warned.set()
-            said = " ".join(what.split())
+            said = without_user(" ".join(what.split()))
             log.warning("tracking: %s; the run goes on, its record in MLflow is incomplete", said[:300])

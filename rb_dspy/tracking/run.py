@@ -27,7 +27,7 @@ SOURCE = f"rb_dspy {installed('rb-dspy')}"
 _PARAMS_AT_ONCE = 100
 _METRICS_AT_ONCE = 1000
 """What MLflow takes in one request."""
-_WAIT_SECONDS = 2.0
+_WAIT_SECONDS = 10.0
 """How long metrics wait for others."""
 _VALUE_LIMIT = 2000
 """Characters of a parameter or a tag; MLflow refuses more than 6,000 and 8,000."""

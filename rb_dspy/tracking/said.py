@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_USER = re.compile(r"(?<=//)[^/\s]*@")
 _MOST = 300
 """Characters of it."""
 # SQLAlchemy's: (driver.Error) what is wrong [SQL: statement] [parameters: values] (Background on this error at: URL)
@@ -16,9 +17,14 @@ def of_database(exc: BaseException) -> bool:
     return _STATEMENT.search(str(exc)) is not None or type(exc.__cause__).__module__.startswith("sqlalchemy.")
 
 
+def without_user(text: str) -> str:
+    """``text`` without the user and the password of the addresses in it."""
+    return _USER.sub("", text)
+
+
 def said(exc: BaseException) -> str:
     """What is wrong."""
     text = str(exc)
     if of_database(exc):
         text = _STATEMENT.sub("", _ERROR.split(text)[-1])
-    return " ".join(text.split())[:_MOST] or type(exc).__name__
+    return without_user(" ".join(text.split()))[:_MOST] or type(exc).__name__

@@ -69,7 +69,12 @@ class Traces(BaseCallback):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Trace what happens inside the block; all of it is written when the block is left."""
-        others = [each for each in dspy.settings.callbacks if type(each).__name__ != "MlflowCallback"]
+        # Nor another run's around this one: its tasks are not these.
+        others = [
+            each
+            for each in dspy.settings.callbacks
+            if type(each).__name__ != "MlflowCallback" and not isinstance(each, Traces)
+        ]
         try:
             with dspy.context(callbacks=[*others, self]):
                 yield

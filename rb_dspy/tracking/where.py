@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ import httpx
 
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
-from rb_dspy.tracking.said import said
+from rb_dspy.tracking.said import said, without_user
 
 _SQLITE = "sqlite:///"
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
@@ -31,8 +31,12 @@ _LIMITS = {
     # And its lines on standard output, two for every run that ends on a server, where scripts expect JSON.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-_TELLS_AND_RAISES = "mlflow.store.db.utils"
-"""Logs what a database refuses, a hundred lines of it, and raises it too: to us, who say it in one."""
+_told = tuple(logging.getLogger(name) for name in ("mlflow.store.db.utils", "urllib3.connectionpool"))
+"""Log what a database refuses, a hundred lines of it, and each time that a server is tried again, and raise it too: to
+us, who say it in one."""
+_limits_lock = threading.Lock()
+_limits_before: dict[str, Any] = {}
+"""What was there before the first of the blocks that are in ``limited`` now, and how many those are."""
 _TRACKING_URI, _EXPERIMENT_ID = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID"
 
 
@@ -63,7 +67,7 @@ class Place:
             raise
         except Exception as exc:
             raise ConfigError(
-                f"tracking.uri = {_shown(config.uri)!r}: MLflow cannot use it: {said(exc)}; correct it, or set"
+                f"tracking.uri = {without_user(config.uri)!r}: MLflow cannot use it: {said(exc)}; correct it, or set"
                 " tracking.enabled=false"
             ) from exc
 
@@ -114,19 +118,30 @@ class Place:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """How MLflow behaves inside the block, unless the environment says otherwise."""
-    before = {name: os.environ.get(name) for name in _LIMITS}
-    for name, value in _LIMITS.items():
-        os.environ.setdefault(name, value)
-    told = logging.getLogger(_TELLS_AND_RAISES)
-    level = told.level
-    told.setLevel(logging.CRITICAL)
+    """How MLflow behaves inside the block, unless the environment says otherwise.
+
+    That belongs to the whole process: of blocks at the same time the first begins it, and the last ends it.
+    """
+    with _limits_lock:
+        if not _limits_before:
+            levels = [logger.level for logger in _told]
+            _limits_before.update({name: os.environ.get(name) for name in _LIMITS}, blocks=0, levels=levels)
+            for name, value in _LIMITS.items():
+                os.environ.setdefault(name, value)
+            for logger in _told:
+                logger.setLevel(logging.CRITICAL)
+        _limits_before["blocks"] += 1
     try:
         yield
     finally:
-        told.setLevel(level)
-        for name, old in before.items():
-            _restore(name, old)
+        with _limits_lock:
+            _limits_before["blocks"] -= 1
+            if not _limits_before["blocks"]:
+                for logger, level in zip(_told, _limits_before["levels"], strict=True):
+                    logger.setLevel(level)
+                for name in _LIMITS:
+                    _restore(name, _limits_before[name])
+                _limits_before.clear()
 
 
 def _restore(name: str, value: str | None) -> None:
@@ -141,7 +156,7 @@ def _resolved(uri: str) -> tuple[str, Path | None]:
     scheme = uri.partition(":")[0].partition("+")[0]
     if scheme not in _SCHEMES:
         raise ConfigError(
-            f"tracking.uri = {_shown(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"
+            f"tracking.uri = {without_user(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"
             " (http://HOST:PORT)"
         )
     if scheme == "sqlite":
@@ -160,16 +175,12 @@ def _check_answers(uri: str) -> None:
     try:
         httpx.get(f"{uri.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        shown = without_user(uri)
         raise ConfigError(
-            f"tracking.uri = {_shown(uri)!r}: no tracking server answers there ({exc or type(exc).__name__}); start one"
+            f"tracking.uri = {shown!r}: no tracking server answers there ({exc or type(exc).__name__}); start one"
             " (`mlflow server`; without a network it hangs unless MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false), correct"
             " the address, or set tracking.enabled=false"
         ) from None
-
-
-def _shown(uri: str) -> str:
-    """``uri`` without user and password."""
-    return re.sub(r"(?<=//)[^/]*@", "", uri)
 
 
 def _file_name(name: str) -> str:

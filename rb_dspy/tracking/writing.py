@@ -19,8 +19,8 @@ from rb_dspy.tracking.where import Place, load_mlflow
 
 _CLOSE_SECONDS = 30.0
 """How long the end of a run waits for its traces."""
-_GATHER_SECONDS = 2.0
-"""How long a trace waits for others to be written with: alone it costs twice as much."""
+_GATHER_SECONDS = 10.0
+"""How long a trace waits for others to be written with: alone it costs more than twice as much."""
 _MOST = 64
 """Traces written at once."""
 _PREVIEW = 500
@@ -71,16 +71,31 @@ class TraceWriter:
                     self._guard("writing traces", self._write, traces)
 
     def _write(self, traces: list[RecordedTrace]) -> None:
+        """Together; where one of several is refused, each by itself, so that it costs the others nothing."""
         load_mlflow()
         from mlflow.tracing.client import TracingClient
 
         store = copy(TracingClient(self._place.uri).store)
         # A store of SQL looks the experiment up again for every trace: a fifth of what writing one costs.
         store.get_experiment = cache(store.get_experiment)
-        for trace in traces:
-            # Before its spans: a trace that is there already is merged value by value, ten times as slowly.
+
+        def begin(trace: RecordedTrace) -> bool:
             store.start_trace(self._information(trace))
-        store.log_spans(self._place.experiment_id, [_span(trace, span) for trace in traces for span in trace.spans])
+            return True
+
+        def add_spans(traces: list[RecordedTrace]) -> None:
+            spans = [_span(trace, span) for trace in traces for span in trace.spans]
+            store.log_spans(self._place.experiment_id, spans)
+
+        # Before their spans: a trace that is there already is merged value by value, ten times as slowly.
+        begun = [trace for trace in traces if self._guard("writing a trace", begin, trace)]
+        try:
+            add_spans(begun)
+        except Exception:
+            if len(begun) == 1:
+                raise
+            for trace in begun:
+                self._guard("writing a trace", add_spans, [trace])
 
     def _information(self, trace: RecordedTrace) -> Any:
         from mlflow.entities import TraceInfo, TraceLocation, TraceState
@@ -191,9 +206,14 @@ def _attributes(trace: RecordedTrace, span: Recorded) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return _storable(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _storable(text: str) -> str:
+    """``text`` with ``?`` for half characters, which a language model's tokens may end in and no database takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _preview(text: Any) -> str:
-    text = str(text)
+    text = _storable(str(text))
     return text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 1]}…"

@@ -18,6 +18,7 @@ from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.main import main
 from rb_dspy.cli.scored import print_diff
 from rb_dspy.compile.progress import Progress
+from rb_dspy.config import BackboneConfig, load_settings
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import TaskStream
@@ -266,6 +267,46 @@ def test_a_matrix_says_what_to_compile_again(
         "own": 1.0,
         "seed": found["cells"][0]["success"]["mean"],
     }
+
+
+def test_what_a_matrix_offers_works(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compile is of the cell: its model in all roles, whatever the settings say. Then all have their file."""
+    staffed(monkeypatch, **{"some/deaf": deaf})
+    Path("rb.toml").write_text(
+        '[backbones.agent]\nmodel = "a/b"\napi_base = "http://127.0.0.1:1/v1"\n[backbones.judge]\nmodel = "a/judge"\n'
+    )
+    args = ["backbones", "matrix", "--tasks-file", "mail.jsonl"]
+    args += ["--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf"]
+    shown = called(capsys, *args, "--program", "mail=program.json").splitlines()
+    (offered,) = (line for line in shown if line.startswith("for example: "))
+    command = shlex.split(offered)
+    given = command[command.index("compile") :]
+    played = load_settings(Path("rb.toml"), [given[given.index("--set") + 1]]).backbones
+    assert played == {"agent": BackboneConfig(model="some/deaf")}
+    called(capsys, *given, "--budget", "20", "--no-track")
+    assert shown[-1].endswith("and for others mail/default.json: copy program.json there")
+    told = called(capsys, *args, "--program", "mail=mail", code=2)
+    assert "mail: holds neither quick.json nor default.json; compile for quick, or add one" in told
+    assert "rb-dspy-" not in told
+    shutil.copy("program.json", "mail/default.json")
+    again = called(capsys, *args, "--program", "mail=mail")
+    assert "could not be run" not in again
+    assert "--out mail/deaf.json" in again
+
+    Path("deaf.toml").write_text('[backbones.agent]\nmodel = "some/deaf"\n')
+    shown = called(capsys, *args[:4], "--program", "mail=mail", "--backbone", "deaf=deaf.toml").splitlines()
+    assert any("""--set 'backbones={agent = {model = "some/deaf"}}' --out mail/deaf.json""" in line for line in shown)
+
+
+def test_a_matrix_offers_no_compile_on_what_it_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staffed(monkeypatch, deaf)
+    args = ("backbones", "matrix", "--program", "mail=program.json", "--tasks-file", "mail.jsonl", "--whole")
+    shown = called(capsys, *args, "--backbone", "deaf=some/deaf")
+    assert "compile again: mail for deaf" in shown
+    assert "for example" not in shown
+    assert "on other tasks than these" in shown
 
 
 @pytest.mark.parametrize(("given", "warned"), [((), False), (("--whole",), False), (("--seed", "1"), True)])

@@ -170,7 +170,10 @@ def test_a_span_of_a_call_holds_prompt_answer_and_tokens(run: Any, client: Any) 
     assert span.attributes["mlflow.llm.model"] == "scripted/lm"
 
 
-def test_a_trace_is_there_before_the_run_is_over(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+def test_a_trace_is_there_before_the_run_is_over(
+    tracker: Tracker, client: Any, bank: MemoryBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rb_dspy.tracking.writing._GATHER_SECONDS", 0.5)
     program = ReasoningBank(backbones=backbones(), environments=Lock.make)
     with tracker.stream_run(program, locks(2), bank, run_id="going on") as going:
         run_stream(program, locks(2), bank, run_id="going on", on_result=going.on_result)
@@ -302,3 +305,66 @@ def test_hostile_texts_are_logged_as_they_are(tracker: Tracker, client: Any, ban
     assert len(client.list_artifacts(id, "plots")) == 3
     (trace,) = traces_of(client, id)
     assert trace.info.request_preview == text
+
+
+def test_calls_inside_of_a_call_are_given_up_too(tracker: Tracker, bank: MemoryBank, monkeypatch: Any) -> None:
+    """Each may cost a time-out: a server that does not answer must not be asked again with every task."""
+    monkeypatch.setattr("rb_dspy.tracking.run._WAIT_SECONDS", 0.0)
+    asked = []
+
+    def time_out(*args: Any, **kwargs: Any) -> None:
+        asked.append(kwargs)
+        raise TimeoutError
+
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with tracker.stream_run(program, locks(), bank, run_id="hangs") as run, monkeypatch.context() as patched:
+        patched.setattr(tracker._place.client, "log_batch", time_out)
+        run_stream(program, locks(), bank, run_id="hangs", on_result=run.on_result)
+    assert len(asked) == 3
+
+
+def test_half_a_character_costs_no_trace(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    """Traces are written together: what no database takes would cost all of them their spans."""
+
+    def broken_off(prompt: Prompt) -> Reply:
+        reply = answers(prompt)
+        return {**reply, "thought": "Hm \ud83d"} if "action" in prompt.wants and isinstance(reply, dict) else reply
+
+    program = ReasoningBank(backbones=backbones(broken_off), environments=Lock.make)
+    id = tracked(tracker, program, locks(3), bank, "half")
+    assert [len(trace.data.spans) for trace in traces_of(client, id)] == [8, 8, 8]
+
+
+def test_a_trace_that_cannot_be_written_costs_the_others_nothing(
+    tracker: Tracker, client: Any, bank: MemoryBank, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from rb_dspy.tracking import writing
+
+    made = writing._span
+
+    def span(trace: Any, recorded: Any) -> Any:
+        if trace.root.name == "task lock/bolt/0":
+            raise ValueError("too large")
+        return made(trace, recorded)
+
+    monkeypatch.setattr(writing, "_span", span)
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    id = tracked(tracker, program, locks(4), bank, "one-bad")
+    told = [trace.info.tags["mlflow.traceName"] for trace in traces_of(client, id)]
+    assert told == ["task lock/acme/0", "task lock/acme/1", "task lock/bolt/1"]
+    assert [len(trace.info.assessments) for trace in traces_of(client, id)] == [2, 2, 2]
+    assert [record.getMessage() for record in caplog.records if "too large" in record.getMessage()]
+
+
+def test_a_run_inside_of_another_has_its_own_traces(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with (
+        MemoryBank.open(None, scope="outer", embedder=HashEmbedder()) as bank,
+        MemoryBank.open(None, scope="inner", embedder=HashEmbedder()) as other,
+        tracker.stream_run(program, locks(1), bank, run_id="outer") as run,
+    ):
+        inner = tracked(tracker, program, locks(2), other, "inner")
+        run_stream(program, locks(1), bank, run_id="outer", on_result=run.on_result)
+    assert len(traces_of(client, inner)) == 2
+    (trace,) = traces_of(client, run.id)
+    assert trace.info.state.value == "OK"

@@ -9,7 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +22,8 @@ from rb_dspy.config import TrackingConfig, load_settings
 from rb_dspy.errors import ConfigError
 from rb_dspy.testing import Lock
 from rb_dspy.tracking import Tracker
+from rb_dspy.tracking.guard import Guard
+from rb_dspy.tracking.where import limited
 from tests.tracking.made import locks
 from tests.tracking.servers import kill, tracking_server
 from tests.worlds import backbones
@@ -166,3 +171,52 @@ def test_what_the_database_refuses_is_said_in_one_line(tmp_path: Path, caplog: p
     said = [(record.name, record.getMessage()) for record in caplog.records if record.levelno >= logging.WARNING]
     assert [name for name, _ in said] == ["rb_dspy"]
     assert "no such table" in said[0][1]
+
+
+def test_runs_at_the_same_time_leave_nothing_behind() -> None:
+    """What one run sets for MLflow, another that ends later must not take for what was there before."""
+    told = logging.getLogger("mlflow.store.db.utils")
+    before = told.level, {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}
+    first, second = limited(), limited()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+    assert told.level == logging.CRITICAL
+    second.__exit__(None, None, None)
+    assert (told.level, {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}) == before
+
+
+@contextlib.contextmanager
+def failing_server() -> Iterator[int]:
+    """Something that answers, but not as a tracking server."""
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(500 if "/api/" in self.path else 200)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Failing)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_no_password_is_said() -> None:
+    """Also where MLflow says the address again, with what it was entered as."""
+    with failing_server() as port, pytest.raises(ConfigError) as refused:
+        Tracker(TrackingConfig(uri=f"http://user:s3cr@t@127.0.0.1:{port}"))
+    assert "MLflow cannot use it: API request to http://127.0.0.1" in str(refused.value)
+    assert "s3cr" not in str(refused.value)
+
+
+def test_no_password_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    Guard().warn("logging metrics: API request to http://user:s3cr@t@127.0.0.1:5000/api failed")
+    assert "s3cr" not in caplog.text
