@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
 import dspy
@@ -20,6 +18,7 @@ from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import RoleUsage, Task
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import Prompt, Reply, scripted_lm
+from tests.tracking.servers import answering
 from tests.worlds import answers, lock
 
 BETTER = "Judge by the last observation alone: a lock that did not open was not opened."
@@ -132,18 +131,9 @@ class OverHttp(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@contextmanager
-def provider() -> Iterator[int]:
+def provider() -> AbstractContextManager[int]:
     """The port of a provider that answers."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), OverHttp)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return answering(OverHttp)
 
 
 def secretive(port: int, canary: str) -> Backbones:

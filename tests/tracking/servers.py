@@ -1,4 +1,4 @@
-"""A real tracking server on loopback, for a while."""
+"""Servers on loopback, for a while: a real tracking server, or whatever answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import httpx
 
@@ -48,3 +50,17 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(30)
+
+
+@contextmanager
+def answering(how: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of a server in this process."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), how)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -9,10 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -25,7 +23,7 @@ from rb_dspy.tracking import Tracker
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.where import limited
 from tests.tracking.made import locks
-from tests.tracking.servers import kill, tracking_server
+from tests.tracking.servers import answering, kill, tracking_server
 from tests.worlds import backbones
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,31 +185,19 @@ def test_runs_at_the_same_time_leave_nothing_behind() -> None:
     assert (told.level, {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}) == before
 
 
-@contextlib.contextmanager
-def failing_server() -> Iterator[int]:
-    """Something that answers, but not as a tracking server."""
+class Failing(BaseHTTPRequestHandler):
+    """Answers, but not as a tracking server."""
 
-    class Failing(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(500 if "/api/" in self.path else 200)
+    def do_GET(self) -> None:
+        self.send_error(500 if "/api/" in self.path else 200)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Failing)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
 
 
 def test_no_password_is_said() -> None:
     """Also where MLflow says the address again, with what it was entered as."""
-    with failing_server() as port, pytest.raises(ConfigError) as refused:
+    with answering(Failing) as port, pytest.raises(ConfigError) as refused:
         Tracker(TrackingConfig(uri=f"http://user:s3cr@t@127.0.0.1:{port}"))
     assert "MLflow cannot use it: API request to http://127.0.0.1" in str(refused.value)
     assert "s3cr" not in str(refused.value)
