@@ -32,7 +32,6 @@ PATIENCE = 10.0
 
 @BOTH
 async def test_a_rollout_is_judged_while_another_goes_on(bank: MemoryBank, asynchronous: bool) -> None:
-    """Three calls one after the other would be 1.5 s for the slow rollout; its judge and all else come on top of it."""
     judged_at: dict[str, float] = {}
     ended_at: list[float] = []
 
@@ -40,8 +39,8 @@ async def test_a_rollout_is_judged_while_another_goes_on(bank: MemoryBank, async
         if role_of(prompt) == "judge":
             judged_at[booth_of(prompt["trajectory"])] = time.monotonic()
         if role_of(prompt) == "agent" and booth_of(prompt["observation"]) == "2":
-            ended_at.append(time.monotonic() + 0.5)
-            return 0.5
+            ended_at.append(time.monotonic() + 1.0)
+            return 1.0
         return 0.0
 
     await called(scaled(slow_lm(Script(), delay), k=3), asynchronous, task=booth_task(), bank=bank)
@@ -51,21 +50,18 @@ async def test_a_rollout_is_judged_while_another_goes_on(bank: MemoryBank, async
 
 
 @BOTH
-async def test_contrast_and_selection_wait_for_all_rollouts_and_for_no_judge(
-    bank: MemoryBank, asynchronous: bool
-) -> None:
+async def test_contrast_and_selection_wait_for_all_rollouts(bank: MemoryBank, asynchronous: bool) -> None:
+    """That they wait for no judge is in ``test_depth``."""
     began: dict[str, float] = {}
 
     def delay(prompt: Prompt) -> float:
         role = role_of(prompt)
         began.setdefault(role, time.monotonic())
-        slow = (role == "agent" and booth_of(prompt["observation"]) == "1") or role == "judge"
-        return 0.3 if slow else 0.0
+        return 0.3 if role == "agent" and booth_of(prompt["observation"]) == "1" else 0.0
 
     run = scaled(slow_lm(Script(), delay), k=4)
     await called(run, asynchronous, task=booth_task(), bank=bank)
-    assert began["contraster"] >= began["agent"] + 0.3
-    assert max(began["contraster"], began["selector"]) < began["agent"] + 0.6  # the second judge ends no earlier
+    assert min(began["contraster"], began["selector"]) >= began["agent"] + 0.3
     (contrast,) = [prompt for prompt in asked(run) if role_of(prompt) == "contraster"]
     assert [booth_of(text) for text in transcripts(contrast["attempts"])] == ["0", "1", "2", "3"]
 
