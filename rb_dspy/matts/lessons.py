@@ -11,7 +11,7 @@ from rb_dspy.bank import Ingest
 from rb_dspy.bank.interface import same_rollouts
 from rb_dspy.config import MattsMode
 from rb_dspy.errors import InfrastructureError
-from rb_dspy.matts.rollouts import Judged
+from rb_dspy.matts.rollouts import Ruling
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Distilled, Select, Selection
@@ -27,7 +27,7 @@ class Known:
     """What is known of rollouts before they are learned from."""
 
     rollouts: Rollouts = ()
-    verdicts: Sequence[Judged] = ()
+    verdicts: Sequence[Ruling] = ()
     """One for each."""
     outcomes: Mapping[Hashable, Outcome] = field(default_factory=dict)
     """What ``Lessons.early`` named: what each step gave that needs no verdicts, or what it raised."""
@@ -35,7 +35,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Lessons:
-    """From rollouts that the bank keeps to drafts, each step kept before the next begins.
+    """From rollouts to drafts; what a step gave is kept in the bank before anything that rests on it begins.
 
     ============  ===============================================  ====================
     mode          what the lessons are drawn from                  what is handed in
@@ -94,7 +94,7 @@ class Lessons:
 
     def _learned_from(self, ingest: Ingest, rollouts: Rollouts, known: Known) -> Routine[Selection | None]:
         task = ingest.task.without_ground_truth()
-        given: Sequence[Judged] = ingest.verdicts or known.verdicts
+        given: Sequence[Ruling] = ingest.verdicts or known.verdicts
         done: dict[Hashable, Any] = dict(known.outcomes)
         early = self.early(task, rollouts)
         jobs: dict[Hashable, Wanted] = {name: job for name, job in early.items() if name not in done}
@@ -168,7 +168,7 @@ def _kept(
     return Do("keeping the lessons", partial(keep, polarity=polarity))
 
 
-def _unjudged(given: Sequence[Judged]) -> list[int]:
+def _unjudged(given: Sequence[Ruling]) -> list[int]:
     """Who is to be judged: also where the judge broke, if it answered others; else it would only break once more."""
     answers = any(isinstance(each, Verdict) for each in given)
     return [i for i, each in enumerate(given) if each is None or (answers and not isinstance(each, Verdict))]

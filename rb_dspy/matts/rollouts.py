@@ -20,7 +20,7 @@ from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.latch import Latch
 from rb_dspy.steps.wanted import Call, Outcome, Sub, Together, values
 
-Judged = Verdict | RBError | None
+Ruling = Verdict | RBError | None
 """A verdict, what broke the judge, or None for a rollout that is still to be judged."""
 
 
@@ -37,7 +37,7 @@ class Rollouts:
     """Those that came to their end, in the order of their numbers, and those that broke."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
-    verdicts: list[Judged] = field(default_factory=list)
+    verdicts: list[Ruling] = field(default_factory=list)
     """One for each trajectory."""
     lost: list[Lost] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
@@ -110,8 +110,9 @@ class SideBySide:
 
     def _one(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, latch: Latch, number: int
-    ) -> Routine[tuple[Trajectory, Judged]]:
+    ) -> Routine[tuple[Trajectory, Ruling]]:
         try:
+            # As an outcome, whatever it raises: a loss is told at once, not when the last judge has ended.
             outcomes = yield Together([Call(self.act, (task, memory, environments, number))])
             if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], Stopped):
                 emit(RolloutLost(task, str(number), _said(outcomes[0])))
@@ -156,7 +157,7 @@ class OneRefined:
         return done
 
 
-def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Judged]) -> bool:
+def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Ruling]) -> bool:
     """Whether two or more rollouts have one verdict, which is not unknown, and one answer.
 
     Where no answer is given, failures do not agree: each may have failed in its own way.
