@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from rb_dspy.bank.sqlite import failpoints
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.log import Log
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.waiting import Outcome, Waiting, tell
 from rb_dspy.errors import BankError, StorageError
@@ -28,9 +29,6 @@ _RETRY_MILLISECONDS = 500
 
 _CACHE_KILOBYTES = 32_000
 """SQLite's page cache: with its usual 2,000 a long batch writes the pages of the indexes again and again."""
-
-_LOG_BYTES = 16_000_000
-"""A log of more is copied into the database."""
 
 
 class Writer(Generic[Request]):
@@ -53,8 +51,7 @@ class Writer(Generic[Request]):
         perform: Callable[[sqlite3.Connection, Sequence[Request]], Sequence[Outcome]],
     ) -> None:
         self._location = location
-        self._log = f"{path}-wal"
-        self._log_bytes = _LOG_BYTES
+        self._log = Log(path, location)
         self._connect = connect
         self._original = original
         self._lock = lock
@@ -124,6 +121,7 @@ class Writer(Generic[Request]):
     def disconnect(self) -> None:
         """Close the connection, after ``close``."""
         connection, self._connection = self._connection, None
+        self._log.close()
         if connection is not None:
             connection.close()
 
@@ -144,32 +142,44 @@ class Writer(Generic[Request]):
         self._thread.start()
 
     def _turn(self) -> None:
-        """One transaction, under the file lock. Those who asked are told after it: the next process need not wait."""
+        """One transaction, under the file lock. It is synced after that, so that the next process need not wait."""
         taken: list[Waiting[Request]] = []
-        outcomes: list[Outcome] = []
+        given: Sequence[Outcome] = ()
+        outcomes: Sequence[Outcome] = ()
         told = False
         try:
-            with sqlite.translated(self._location), self._lock:
-                self._original.check()
-                if self._connection is None:
-                    self._connection = self._connect()
-                    self._connection.execute(f"PRAGMA busy_timeout = {_RETRY_MILLISECONDS}")
-                    self._connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
-                if self._begun(self._connection):
-                    taken += self._taken()
-                    outcomes += self._committed(self._connection, taken)
-                    if self._log_is_long():
-                        told = True
-                        tell(taken, outcomes, self._died)  # it is on disk, and the rest takes a while
-                        self._checkpoint(self._connection)
-                if any(isinstance(outcome, Exception) for outcome in outcomes):
-                    self.disconnect()  # an error keeps cursors alive, and these keep the connection in the past
-        except BankError as exc:  # no lock, no connection, no transaction: nobody can write
-            taken = taken or self._taken()
-            outcomes = outcomes or [exc] * len(taken)
+            with sqlite.translated(self._location):
+                with self._lock:
+                    self._original.check()
+                    connection = self._connected()
+                    self._log.check(connection)
+                    if self._begun(connection):
+                        taken += self._taken()
+                        given = self._committed(connection, taken)
+                        if self._log.is_long():
+                            self._log.sync()
+                            told = True
+                            tell(taken, given, self._died)  # it is on disk, and the rest takes a while
+                            self._log.shorten(connection)
+                    if any(isinstance(outcome, Exception) for outcome in given):
+                        self._log.sync()
+                        self.disconnect()  # an error keeps cursors alive, and these keep the connection in the past
+                self._log.sync()
+                outcomes = given
+        except BankError as exc:  # no lock, no connection, no transaction, no disk: nobody can write
+            taken = taken if told else taken or self._taken()
+            outcomes = [each if isinstance(each, Exception) else exc for each in given] or [exc] * len(taken)
         finally:
             if not told:
                 tell(taken, outcomes, self._died)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._connection.execute(f"PRAGMA busy_timeout = {_RETRY_MILLISECONDS}")
+            self._connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
+            self._log.open(self._connection)
+        return self._connection
 
     def _died(self) -> StorageError:
         return StorageError(f"{self._location}: the thread that writes died; what waited was not stored, try again")
@@ -238,20 +248,3 @@ class Writer(Generic[Request]):
             else:
                 alone += self._committed(connection, [waiting])
         return alone
-
-    def _log_is_long(self) -> bool:
-        try:
-            return os.stat(self._log).st_size >= self._log_bytes
-        except OSError:
-            return False
-
-    def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Copy a long log into the database, and begin it anew where no reader stands in the way."""
-        # The file of a log that began anew keeps its size, so only growth shows that it is long again. TRUNCATE gives
-        # the file back once it has crept up that way. Neither waits for those who read an old state.
-        with contextlib.suppress(sqlite3.Error, OSError):  # all is safe in the log; the next one tries again
-            how = "TRUNCATE" if os.stat(self._log).st_size > 4 * _LOG_BYTES else "PASSIVE"
-            connection.execute("PRAGMA busy_timeout = 0")
-            connection.execute(f"PRAGMA wal_checkpoint({how})")
-            connection.execute(f"PRAGMA busy_timeout = {_RETRY_MILLISECONDS}")
-            self._log_bytes = max(_LOG_BYTES, os.stat(self._log).st_size + _LOG_BYTES // 16)

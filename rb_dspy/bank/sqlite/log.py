@@ -1,0 +1,92 @@
+"""SQLite's write-ahead log, synced by us, after the file lock: processes do not wait for each other's disk.
+
+``synchronous = FULL`` syncs the log inside the transaction, so whoever writes next waits for that, too. NORMAL leaves
+this one sync out and keeps all others (the log's header, and everything around copying it into the database); ``sync``
+makes up for it before anybody is told that a write is stored. So what is acknowledged survives a power cut, as with
+FULL, and one sync is enough for all that was written before it began. What differs: others may see a write just before
+it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+from rb_dspy.errors import StorageError
+
+_LONG_BYTES = 16_000_000
+"""A log of more is copied into the database."""
+
+
+class Log:
+    """The log of the connection that writes."""
+
+    def __init__(self, path: Path, location: str) -> None:
+        self._path = f"{path}-wal"
+        self._location = location
+        self._long_bytes = _LONG_BYTES
+        self._file: int | None = None
+        self._lost = False
+
+    def open(self, connection: sqlite3.Connection) -> None:
+        """From now on a commit of this connection is on disk when ``sync`` was called after it."""
+        connection.execute("PRAGMA user_version").fetchone()  # what is read first makes the log
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            return  # another program has switched it off: FULL, as it is, does it all
+        # Closing this file drops no lock of SQLite's for this process: those lie on its other two.
+        self._file = os.open(self._path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    def check(self, connection: sqlite3.Connection) -> None:
+        """To be called before a transaction, under the file lock. Raises ``StorageError`` while the disk fails.
+
+        After a sync that failed the system may take what is not on disk for written. So all of it goes into the
+        database, and the log begins anew: what came after a hole in it would not be found again.
+        """
+        if self._lost:
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if busy:
+                raise StorageError(
+                    f"{self._location}: the disk failed, and a reader is in the way of mending; try again"
+                )
+            self._lost = False
+
+    def sync(self) -> None:
+        """All that was committed before is on disk. Raises ``StorageError`` where it is not known to be."""
+        if self._file is None:
+            return
+        try:
+            getattr(os, "fdatasync", os.fsync)(self._file)  # not on every system
+        except OSError as exc:
+            self._lost = True
+            raise StorageError(
+                f"{self._location}: the disk failed ({exc.strerror or exc}), so it is not known whether this is stored;"
+                " check the disk and do it again"
+            ) from exc
+
+    def is_long(self) -> bool:
+        """Whether it is time to ``shorten`` it."""
+        try:
+            return os.stat(self._path).st_size >= self._long_bytes
+        except OSError:
+            return False
+
+    def shorten(self, connection: sqlite3.Connection) -> None:
+        """Copy a long log into the database, and begin it anew where no reader stands in the way."""
+        # The file of a log that began anew keeps its size, so only growth shows that it is long again. TRUNCATE gives
+        # the file back once it has crept up that way. Neither waits for those who read an old state.
+        with contextlib.suppress(sqlite3.Error, OSError):  # all is safe in the log; the next one tries again
+            how = "TRUNCATE" if os.stat(self._path).st_size > 4 * _LONG_BYTES else "PASSIVE"
+            (timeout,) = connection.execute("PRAGMA busy_timeout").fetchone()
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute(f"PRAGMA wal_checkpoint({how})")
+            connection.execute(f"PRAGMA busy_timeout = {timeout}")
+            self._long_bytes = max(_LONG_BYTES, os.stat(self._path).st_size + _LONG_BYTES // 16)
+
+    def close(self) -> None:
+        """Before the connection is closed: who closes the last one takes the log away."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)

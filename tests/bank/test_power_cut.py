@@ -1,0 +1,162 @@
+"""What was acknowledged is on disk: a power cut, simulated by keeping only what was synced, loses none of it."""
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rb_dspy.bank.sqlite.store import SqliteStore
+from rb_dspy.errors import InputError, StorageError
+from tests.bank.store_cases import DIMENSION, SCOPE, give, names
+
+_SYNC = "fdatasync" if hasattr(os, "fdatasync") else "fsync"
+
+
+def a_store(path: Path) -> SqliteStore:
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    store.add_scope(SCOPE)
+    return store
+
+
+class Disk:
+    """What a power cut would leave of a bank: the files as they were when a sync of them began, number by number.
+
+    Only syncs that end well count. What SQLite syncs by itself is not seen here, so nothing of it is needed.
+    """
+
+    def __init__(self, path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broken = False
+        self.syncs = 0
+        self._path = path
+        self._kept = kept
+        self._sync = getattr(os, _SYNC)
+        monkeypatch.setattr(os, _SYNC, self._synced)
+
+    def after(self, number: int) -> SqliteStore:
+        """The bank as it is found after a power cut that came before the sync of this number."""
+        return SqliteStore(self._kept / str(number) / self._path.name, create=False)
+
+    def _synced(self, file: int) -> None:
+        if self.broken:
+            raise OSError(5, "Input/output error")
+        place = self._kept / str(self.syncs + 1)
+        place.mkdir(parents=True)
+        for name in (self._path.name, f"{self._path.name}-wal"):
+            shutil.copy(self._path.parent / name, place / name)
+        self._sync(file)
+        self.syncs += 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bank.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    made = a_store(path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def disk(store: SqliteStore, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(path, tmp_path / "kept", monkeypatch)
+
+
+def test_nothing_acknowledged_is_lost(store: SqliteStore, disk: Disk) -> None:
+    def one(number: int) -> tuple[str, int]:
+        id = give(store, f"e{number}", f"lesson {number}").id
+        return id, disk.syncs  # a power cut after this must leave it
+
+    with ThreadPoolExecutor(4) as work:
+        acknowledged = list(work.map(one, range(40)))
+    assert disk.syncs > 1
+    for number in range(1, disk.syncs + 1):
+        left = disk.after(number)
+        found = left.have(SCOPE, [id for id, _ in acknowledged])
+        assert found >= {id for id, synced in acknowledged if synced <= number}
+        assert list(left.check()) == []
+        left.close()
+
+
+def test_other_writes_are_synced_too(store: SqliteStore, disk: Disk) -> None:
+    give(store, "e1", "a lesson")
+    store.snapshot(SCOPE, "before", "2026-11-20T00:00:00+00:00")
+    left = disk.after(disk.syncs)
+    assert [snapshot.name for snapshot in left.snapshots(SCOPE)] == ["before"]
+    left.close()
+
+
+def test_who_shares_a_transaction_with_a_refused_request_is_synced(store: SqliteStore, disk: Disk, path: Path) -> None:
+    now = "2026-11-20T00:00:00+00:00"
+    store.snapshot(SCOPE, "taken", now)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(2) as work:
+        kept, refused = work.submit(give, store, "e1", "a lesson"), work.submit(store.snapshot, SCOPE, "taken", now)
+        while len(store._writer._waiting) < 2:
+            time.sleep(0.01)
+        holder.execute("ROLLBACK")
+        holder.close()
+        assert kept.result().id == "e1"
+    with pytest.raises(InputError):
+        refused.result()
+    left = disk.after(disk.syncs)
+    assert left.have(SCOPE, ["e1"]) == {"e1"}
+    left.close()
+
+
+def test_a_disk_that_fails_acknowledges_nothing(store: SqliteStore, disk: Disk, path: Path) -> None:
+    give(store, "e1", "before")
+    disk.broken = True
+    with pytest.raises(StorageError, match=r"the disk failed \(Input/output error\).*not known.*do it again"):
+        give(store, "e2", "meanwhile")
+    disk.broken = False
+    assert give(store, "e2", "meanwhile").id == "e2"
+    assert list(store.check()) == []
+    # The system may have dropped what that sync was to write, so nothing may rest on that part of the log any more.
+    database = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)  # without the log
+    assert database.execute("SELECT count(*) FROM experiences WHERE id IN ('e1', 'e2')").fetchone() == (2,)
+    database.close()
+
+
+def test_while_a_reader_holds_the_broken_log_nothing_is_written(store: SqliteStore, disk: Disk, path: Path) -> None:
+    give(store, "e1", "before")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM items").fetchone()
+    disk.broken = True
+    with pytest.raises(StorageError, match="the disk failed"):
+        give(store, "e2", "meanwhile")
+    disk.broken = False
+    with pytest.raises(StorageError, match="a reader is in the way"):
+        give(store, "e3", "after")
+    reader.execute("ROLLBACK")
+    reader.close()
+    give(store, "e3", "after")
+    assert names(store) == ["e1", "e2", "e3"]
+
+
+def test_a_log_that_another_program_has_switched_off(path: Path) -> None:
+    a_store(path).close()
+    database = sqlite3.connect(path)
+    assert database.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    database.close()
+    store = SqliteStore(path)
+
+    def synchronous(connection: sqlite3.Connection) -> object:
+        return connection.execute("PRAGMA synchronous").fetchone()[0]
+
+    assert store._write(synchronous) == 2  # SQLite syncs by itself then
+    give(store, "e1", "a lesson")
+    store.close()
+    again = SqliteStore(path)
+    assert again.have(SCOPE, ["e1"]) == {"e1"}
+    again.close()
