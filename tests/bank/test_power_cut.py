@@ -100,7 +100,10 @@ def test_who_shares_a_transaction_with_a_refused_request_is_synced(store: Sqlite
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(2) as work:
-        kept, refused = work.submit(give, store, "e1", "a lesson"), work.submit(store.snapshot, SCOPE, "taken", now)
+        kept = work.submit(give, store, "e1", "a lesson")
+        while len(store._writer._waiting) < 1:
+            time.sleep(0.01)
+        refused = work.submit(store.snapshot, SCOPE, "taken", now)  # of a state that is another one by then
         while len(store._writer._waiting) < 2:
             time.sleep(0.01)
         holder.execute("ROLLBACK")
