@@ -18,6 +18,7 @@ from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import Hit, View
 from rb_dspy.bank.interface import UNITS, BankStore, Finding, Match, Unit, task_key
+from rb_dspy.bank.records import whole
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Polarity, Retrieved, visible
@@ -134,8 +135,8 @@ class Finder:
         """The ``k`` best in words. Damaged rows give way to the next best; an item's several rows are one winner."""
         matches: dict[int, Match] = {}
         named: dict[int, str] = {}
-        """What rows are of that need not be looked up: all rows of the items in ``whole``."""
-        whole: set[str] = set()
+        """What rows are of that need not be looked up: all rows of the items in ``complete``."""
+        complete: set[str] = set()
         damaged: set[int] = set()
         wanted = k
         while True:
@@ -143,12 +144,9 @@ class Finder:
             found: dict[str, Retrieved] = {}
             before = len(damaged)
             for start in range(0, len(hits), _PAGE):
-                page, seen = [], set(found)
-                for hit in hits[start : start + _PAGE]:
-                    key = named.get(hit.seq, "")
-                    if key not in seen:
-                        page.append(hit)
-                        seen.update([key] if key else [])
+                page = hits[start : start + _PAGE]
+                if named:
+                    page = _once(page, named, set(found))
                 new = [hit.seq for hit in page if hit.seq not in matches]
                 matches |= self._store.matches(self._scope, unit, new, mark) if new else {}
                 for hit in page:
@@ -158,17 +156,20 @@ class Finder:
                         continue
                     key = match.items[0].id if unit == "item" else match.experience_id
                     if key not in found:
-                        found[key] = Retrieved(
-                            score=hit.score,
-                            experience_id=match.experience_id,
-                            task_id=match.task_id,
-                            instruction=match.instruction,
-                            items=match.items,
+                        found[key] = whole(
+                            Retrieved,
+                            {
+                                "score": hit.score,
+                                "experience_id": match.experience_id,
+                                "task_id": match.task_id,
+                                "instruction": match.instruction,
+                                "items": match.items,
+                            },
                         )
                 if len(found) >= k:
                     return list(found.values())[:k]
-                for key in found.keys() - whole if unit == "item" else ():
-                    whole.add(key)  # looked up once: with each of n rows that tie, n provenances are read
+                for key in found.keys() - complete if unit == "item" else ():
+                    complete.add(key)  # looked up once: with each of n rows that tie, n provenances are read
                     if len(found[key].items[0].provenances) > 1:
                         rows = self._store.item_rows(self._scope, "item", key, mark)
                         named |= {row.seq: key for row in rows}
@@ -219,6 +220,18 @@ class Finder:
                     what=f"{number} {what}",
                     remedy="rb-dspy bank reindex makes it new",
                 )
+
+
+def _once(page: list[Hit], named: dict[int, str], seen: set[str]) -> list[Hit]:
+    """The first row of each item in ``named`` that is not in ``seen``, and all rows that are not in ``named``."""
+    kept = []
+    for hit in page:
+        key = named.get(hit.seq)
+        if key not in seen:
+            kept.append(hit)
+            if key is not None:
+                seen.add(key)
+    return kept
 
 
 def _both(rankings: list[Ranking]) -> Ranking:

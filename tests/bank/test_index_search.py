@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -260,6 +261,54 @@ def test_equal_scores_are_given_newest_first(approximately: bool) -> None:
     assert [hit.seq for hit in index.view.search(rows[500], 2)] == [model.mark, model.seqs[2499]]
     hidden = [model.mark, *model.seqs[1000:2500]]
     assert [hit.seq for hit in index.view.search(rows[500], 2, hidden=hidden)] == model.seqs[999:997:-1]
+
+
+@pytest.mark.parametrize("exact_up_to", [10**9, 100])
+def test_lengths_that_half_precision_changes_do_not_change_ranks(exact_up_to: int) -> None:
+    """Rows of a few values are half a thousandth too long or too short in it, and as near to each other."""
+    rng, model = np.random.default_rng(5), Model()
+    rows = np.zeros((400, 32), np.float32)
+    for row in rows:
+        row[:3] = 1 + 0.003 * rng.standard_normal(3)
+    index = VectorIndex(32, exact_up_to=exact_up_to, half_from=8, tail=8)
+    index.apply(model.grow(rng, rounded(rows)))
+    assert index.install(index.prepare())
+    query = np.zeros(32, np.float32)
+    query[:3] = np.array([0.8, 0.6, 0])
+    cosines = sorted((float(query @ row) for row in model.vectors), reverse=True)
+    for k in (1, 3, 10, 40):
+        hits = index.view.search(query, k)
+        assert sorted((hit.score for hit in hits), reverse=True) == pytest.approx(cosines[:k], abs=2 * TIE)
+        hits = index.view.search(query, k, hidden=[model.seqs[0]])
+        left = sorted((float(query @ row) for row in model.vectors[1:]), reverse=True)
+        assert sorted((hit.score for hit in hits), reverse=True) == pytest.approx(left[:k], abs=2 * TIE)
+
+
+@pytest.mark.parametrize("exact_up_to", [10**9, 100])
+def test_of_few_equal_rows_the_newest_have_the_last_places(exact_up_to: int) -> None:
+    rng, model = np.random.default_rng(6), Model()
+    rows = cloud(rng, 300)
+    rows[40:280:20] = rows[40]  # fewer than are fetched
+    index = VectorIndex(32, exact_up_to=exact_up_to, half_from=8, tail=8)
+    index.apply(model.grow(rng, rows))
+    assert index.install(index.prepare())
+    for k in (1, 2, 5):
+        hits = index.view.search(rows[40], k)
+        assert [hit.seq for hit in hits] == [model.seqs[row] for row in range(260, 260 - 20 * k, -20)]
+
+
+def test_a_search_leaves_the_threads_as_they_were() -> None:
+    rng, model = np.random.default_rng(7), Model()
+    index = VectorIndex(32)
+    index.apply(model.grow(rng, cloud(rng, 20)))
+    before = faiss.omp_get_max_threads()
+    try:
+        for threads in (1, 3):
+            faiss.omp_set_num_threads(threads)
+            index.view.search(model.vectors[0], 2)
+            assert faiss.omp_get_max_threads() == threads
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 0.0, 2.0])

@@ -177,6 +177,48 @@ def test_polarity_is_that_of_the_earliest_giver_left(depth: int, labels: Sequenc
 # Retrieval
 
 
+@pytest.mark.parametrize("unit", ["item", "experience"])
+def test_only_what_is_shared_is_read_twice(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    store = SqliteStore(tmp_path / "bank.sqlite")
+    store.bind("test", DIMENSION)
+    store.add_scope(SCOPE)
+    store.append(SCOPE, [new(f"e{n}", f"lesson {n}") for n in range(5)])
+
+    def shown() -> tuple[int, list[str]]:
+        said.clear()
+        found = store.matches(SCOPE, unit, range(1, store.mark(SCOPE) + 1))
+        reads = [one for one in said if "json_each" in one and one.startswith("SELECT")]
+        return len(reads), sorted({item.title for match in found.values() for item in match.items})
+
+    once, titles = shown()
+    assert (once, len(titles)) == (1, 5)
+    give(store, "again", "lesson 3")
+    assert shown() == (2, titles)
+    store.close()
+
+
+def test_an_item_whose_id_became_bytes_is_left_out(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "bank.sqlite")
+    store.bind("test", DIMENSION)
+    store.add_scope(SCOPE)
+    store.append(SCOPE, [new("e1", "first"), new("e2", "second")])
+    with sqlite3.connect(tmp_path / "bank.sqlite") as connection:
+        connection.execute("UPDATE items SET id = CAST(id AS BLOB) WHERE id = ?", [lesson("first").id])
+    connection.close()
+    found = store.matches(SCOPE, "item", range(1, store.mark(SCOPE) + 1))
+    assert [match.experience_id for match in found.values()] == ["e2"]
+    store.close()
+
+
 def _bank(number: int, path: Path | None = None) -> MemoryBank:
     """A lesson of so many experiences, which is nearer to the query than two others."""
     bank = open_bank(path)

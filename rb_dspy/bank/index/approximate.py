@@ -52,7 +52,8 @@ class ApproximateRows:
         self.start = start
         self.stop = start + int(index.ntotal)
         self.index = index
-        self.exact = int(index.nlist) == 1
+        self._all_lists = int(index.nlist)
+        self.exact = self._all_lists == 1
         """Whether all rows are read in every search: then nothing is missed."""
         if index.direct_map.array.size() != index.ntotal:
             index.make_direct_map()
@@ -80,7 +81,8 @@ class ApproximateRows:
             kept = (rows >= 0) & (rows < stop - self.start)
             if allowed is not None:
                 kept[kept] = allowed(rows[kept] + self.start)
-            if np.count_nonzero(kept) >= wanted and _complete(scores[kept], wanted, scores[-1]):
+            if np.count_nonzero(kept) >= wanted and scores.item(-1) < (least := _least(scores[kept], wanted)):
+                kept &= scores >= least
                 return self._scored(query, scores[kept], rows[kept])
             mask = np.zeros(self.stop - self.start, np.bool_)
             mask[: stop - self.start] = True if allowed is None else allowed(slice(self.start, stop))
@@ -102,7 +104,9 @@ class ApproximateRows:
 
     def _lists(self, fetch: int, possible: int) -> int:
         """How many lists to read for ``fetch`` rows, where ``possible`` of the rows may be found."""
-        lists = int(self.index.nlist)
+        if self.exact:
+            return 1
+        lists = self._all_lists
         usual = max(AT_LEAST, lists * PROBED, lists * 8 * fetch / (self.stop - self.start))
         return min(lists, math.ceil(usual * (self.stop - self.start) / possible))
 
@@ -111,16 +115,17 @@ class ApproximateRows:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Products with, and places of, the ``wanted`` nearest and what ties with the last of these."""
         fetch = min(wanted + 2 * SPARE, possible)
-        lists = min(int(self.index.nlist), math.ceil(further * self._lists(fetch, possible)))
+        lists = min(self._all_lists, math.ceil(further * self._lists(fetch, possible)))
         while True:
             scores, rows = self._probe(query, fetch, lists, mask)
-            count = int(np.count_nonzero(rows >= 0))
-            if count >= wanted and (count < fetch or fetch == possible or _complete(scores, wanted, scores[-1])):
-                return scores[:count], rows[:count]
-            if count < wanted:
-                lists = min(int(self.index.nlist), 4 * lists)
-            else:
+            if rows.item(wanted - 1) >= 0:
+                # A missing row's product is less than any.
+                near = int(np.count_nonzero(scores >= _least(scores, wanted)))
+                if near < fetch or fetch == possible:
+                    return scores[:near], rows[:near]
                 fetch = min(possible, 8 * fetch)
+            else:
+                lists = min(self._all_lists, 4 * lists)
 
     def _probe(
         self, query: Vectors, fetch: int, lists: int, mask: NDArray[np.bool_] | None
@@ -129,8 +134,11 @@ class ApproximateRows:
         if mask is not None or lists > 1:
             chosen = None if mask is None else selector(mask)
             parameters = faiss().SearchParametersIVF(nprobe=lists, sel=chosen)
-        scores, rows = self.index.search(query[None], fetch, params=parameters)
-        return scores[0], rows[0]
+        # ``search`` does the same and checks what it is given once more.
+        scores, rows = np.empty(fetch, np.float32), np.empty(fetch, np.int64)
+        pointer = faiss().swig_ptr
+        self.index.search_c(1, pointer(query), fetch, pointer(scores), pointer(rows), parameters)
+        return scores, rows
 
     def _scored(
         self, query: Vectors, products: NDArray[np.float32], places: NDArray[np.int64]
@@ -200,6 +208,6 @@ def _sample(parts: Sequence[ApproximateRows], tail: ExactRows, rows: NDArray[np.
     return np.concatenate(pieces)
 
 
-def _complete(scores: NDArray[np.float32], wanted: int, last: np.float32) -> bool:
-    """Whether nothing that was not fetched, all of it below ``last``, can tie with the ``wanted``-th of ``scores``."""
-    return bool(last < scores[wanted - 1] - TIE - _ROUNDING)
+def _least(products: NDArray[np.float32], wanted: int) -> float:
+    """Below this is nothing that can tie with the ``wanted``-th of ``products``, best first, or be before it."""
+    return products.item(wanted - 1) - TIE - 2 * _ROUNDING

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -22,23 +20,21 @@ def faiss() -> Any:
         return import_module("faiss")
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+class one_thread:
     """Keep the FAISS calls of this thread to one core, and put the setting back.
 
     With two, a query on a busy machine was 48 times slower. OpenMP keeps the setting for each thread and shares it with
-    torch.
+    torch. No generator, since every search passes here.
     """
-    engine = faiss()
-    before = engine.omp_get_max_threads()
-    if before == 1:
-        yield
-        return
-    engine.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        engine.omp_set_num_threads(before)
+
+    def __enter__(self) -> None:
+        self._before = faiss().omp_get_max_threads()
+        if self._before != 1:
+            faiss().omp_set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != 1:
+            faiss().omp_set_num_threads(self._before)
 
 
 def selector(mask: NDArray[np.bool_]) -> Any:

@@ -110,11 +110,13 @@ class IndexView:
         found = []
         for part in self.parts:
             whole = part.stop <= self.columns.size
-            found.append(part.nearest(query, k, allowed if filtered or not whole else None, self.columns.size))
+            scores, rows = part.nearest(query, k, allowed if filtered or not whole else None, self.columns.size)
+            found.append(Candidates(scores, self.columns.seqs[rows]))
         if self.tail.stop > self.tail.start:
             mask = allowed(slice(self.tail.start, self.tail.stop)) if filtered else None
-            found.append(self.tail.nearest(query, k, mask))
-        return merged(Candidates(scores, self.columns.seqs[rows]) for scores, rows in found)
+            scores, rows = self.tail.nearest(query, k, mask)
+            found.append(Candidates(scores, self.columns.seqs[rows]))
+        return merged(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,13 +128,21 @@ def ranked(found: Candidates, k: int, min_score: float | None = None) -> list[Hi
     hits: list[Hit] = []
     start = 0
     while start < len(pairs) and len(hits) < k:
-        end = start
-        while end < len(pairs) and pairs[start][0] - pairs[end][0] <= TIE:
+        end, best = start + 1, pairs[start][0]
+        while end < len(pairs) and best - pairs[end][0] <= TIE:
             end += 1
-        run = sorted(pairs[start:end], key=lambda pair: -pair[1]) if end - start > 1 else pairs[start:end]
-        hits += [Hit(seq, min(1.0, max(-1.0, score))) for score, seq in run if score >= floor]
+        run = pairs[start:end]
+        if len(run) > 1:
+            run.sort(key=_newest)
+        for score, seq in run:
+            if score >= floor:
+                hits.append(Hit(seq, min(1.0, max(-1.0, score))))
         start = end
     return hits[:k]
+
+
+def _newest(pair: tuple[float, int]) -> int:
+    return -pair[1]
 
 
 def merged(parts: Iterable[Candidates]) -> Candidates:

@@ -25,6 +25,8 @@ class Readers:
 
     def __init__(self, location: str, connect: Callable[[], sqlite3.Connection], original: Original) -> None:
         self._location = location
+        self._translated, self._readable = sqlite.translated(location), sqlite.readable(location)
+        """Stateless: every query passes both."""
         self._original = original
         self._connect = connect
         self._idle: collections.deque[sqlite3.Connection] = collections.deque()
@@ -36,7 +38,7 @@ class Readers:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What ``query`` gives; all that it reads is one consistent view of the file. It may be called twice."""
         self.check()
-        with sqlite.readable(self._location):
+        with self._readable:
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -60,7 +62,7 @@ class Readers:
     def read_leniently(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """The same, but a text that is no UTF-8 is read with wrong letters in it, so that its digest gives it away."""
         self.check()
-        with sqlite.readable(self._location), contextlib.closing(self._connect()) as connection:
+        with self._readable, contextlib.closing(self._connect()) as connection:
             connection.text_factory = sqlite.leniently
             connection.execute("BEGIN")
             return query(connection)
@@ -72,7 +74,7 @@ class Readers:
         """
         self.check()
         self._original.check()
-        with self._watching, sqlite.translated(self._location):
+        with self._watching, self._translated:
             if self._watcher is None:
                 self._watcher = self._connect()
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])

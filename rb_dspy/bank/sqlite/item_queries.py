@@ -22,16 +22,21 @@ _ITEM = (
 )
 """A row of an item and the experience that gave it, which has what there is to know about its provenance."""
 
+_SHARED = (
+    f"EXISTS (SELECT 1 FROM items AS s WHERE s.scope_id = :scope AND s.id = o.id AND s.key <> o.key AND {live('s')})"
+)
+"""Whether an item has another row; answered by an index alone."""
+
 _MATCHES = {
     "item": (
-        "SELECT i.key, e.id, e.task_id, e.instruction, i.key, i.id FROM json_each(:given) AS given"
-        f" CROSS JOIN items AS i ON i.key = given.value AND {live('i')} CROSS JOIN experiences AS e"
-        " ON e.key = i.experience"
+        f"SELECT o.key, p.instruction, {_SHARED}, {_ITEM} FROM json_each(:given) AS given"
+        f" CROSS JOIN items AS o ON o.key = given.value AND {live('o')} CROSS JOIN experiences AS p"
+        " ON p.key = o.experience"
     ),
     "experience": (
-        "SELECT e.key, e.id, e.task_id, e.instruction, i.key, i.id FROM json_each(:given) AS given"
-        f" CROSS JOIN experience_vectors AS v ON v.key = given.value AND {live('v')} CROSS JOIN experiences AS e"
-        f" ON e.key = v.key LEFT JOIN items AS i ON i.experience = e.key AND {live('i')}"
+        f"SELECT v.key, p.instruction, {_SHARED}, {_ITEM} FROM json_each(:given) AS given"
+        f" CROSS JOIN experience_vectors AS v ON v.key = given.value AND {live('v')} CROSS JOIN experiences AS p"
+        f" ON p.key = v.key LEFT JOIN items AS o ON o.experience = p.key AND {live('o')}"
     ),
 }
 
@@ -57,18 +62,22 @@ def matches(connection: sqlite3.Connection, state: State, unit: Unit, seqs: Sequ
     """What to show for rows that are live; one of whose items none can be read is left out."""
     base = state.scope.base
     found = connection.execute(_MATCHES[unit], state.having([base + seq for seq in seqs])).fetchall()
-    found.sort(key=lambda row: (row[0], row[4] or 0))
-    # Each item once, however many of its rows are asked for: every row of a shared one would read all the others again.
-    made = _made(_rows(connection, state, {row[5] for row in found if row[5] is not None}), state.scope)
+    found.sort(key=lambda row: row[4] or 0)
+    # Most items have one row, which was read just now. The others are read by their ids, each once, however many of its
+    # rows are asked for: every row of a shared one would read all the others again. So are ids that are damaged.
+    whole: dict[int, Row] = {row[4]: row[3:] for row in found if not row[2] and isinstance(row[3], str)}
+    if shared := {row[3] for row in found if row[4] is not None and row[4] not in whole}:
+        whole |= _rows(connection, state, shared)
+    made = _made(whole, state.scope)
     shown: dict[int, dict[str, MemoryItem]] = {}
-    for key, _, _, _, _, id in found:
+    for key, _, _, id, *_ in found:
         of = shown.setdefault(key, {})
         if id in made:
             of[id] = made[id]
     return {
-        keys.number(row[0]): Match(row[1], row[2], row[3], tuple(shown[row[0]].values()))
+        keys.number(row[0]): Match(row[9], row[10], row[1], tuple(shown[row[0]].values()))
         for row in found
-        if shown[row[0]] or row[5] is None
+        if shown[row[0]] or row[4] is None
     }
 
 

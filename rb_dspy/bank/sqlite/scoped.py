@@ -43,11 +43,10 @@ class State:
 
     def having(self, given: Iterable[object] = (), **more: object) -> dict[str, object]:
         """Parameters of a query: ``scope``, ``base``, ``upto``, ``at``, and ``given``, for ``json_each(:given)``."""
-        base = self.scope.base
-        known = {"scope": self.scope.id, "base": base, "upto": base + self.at, "at": self.at}
+        scope, base = self.scope.id, self.scope.base
         listed = list(given)
         asked = [value for value in listed if isinstance(value, (str, int))]
         if len(asked) < len(listed):  # by another type nothing is found, and bytes are no JSON
             where = f"{self.scope.location}: scope {self.scope.name!r}"
             _log.warning("%s: an id that was read of a row is damaged; what has it is left out", where)
-        return {**known, "given": json.dumps(asked), **more}
+        return {"scope": scope, "base": base, "upto": base + self.at, "at": self.at, "given": json.dumps(asked), **more}
