@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,15 @@ def test_very_long_text_is_cut_and_says_so() -> None:
 
 def test_no_character_that_python_can_print_is_hidden() -> None:
     assert not hidden_characters("".join(filter(str.isprintable, map(chr, range(0x110000)))))
+
+
+@pytest.mark.parametrize("code", range(128))
+def test_of_ascii_control_characters_are_hidden_and_layout_is_not(code: int) -> None:
+    one = chr(code)
+    hides = unicodedata.category(one) == "Cc" and one not in "\t\n\r"
+    for text in (one, f"a {one}", f"a\n{one}\nb", f"ä\n{one}"):  # of one line, of several, and of more than ASCII
+        assert visible(text) == (text.replace(one, "\ufffd") if hides else text)
+        assert [position for position, _ in hidden_characters(text)] == ([text.index(one)] if hides else [])
 
 
 def test_the_schema_that_distillers_read_gives_no_titles_to_copy() -> None:

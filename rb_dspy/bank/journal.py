@@ -17,10 +17,10 @@ the chain, since a re-index replaces them and what was learned stays the same.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 from collections.abc import Sequence
+from hashlib import sha256
 from json.encoder import encode_basestring_ascii as _text
 from typing import Any
 
@@ -101,12 +101,12 @@ def append_content(
 ) -> bytes:
     """``content_of_append`` from what is stored. ``items``: id and digest of each item as it was born, in order."""
     try:  # what ``_json`` gives, in half the time
-        before = ",".join([_text(one) for one in (id, run_id, distiller, origin, label, polarity)])
+        before = f"{_text(id)},{_text(run_id)},{_text(distiller)},{_text(origin)},{_text(label)},{_text(polarity)}"
         listed = ",".join([f"[{_text(item)},{_text(digest)}]" for item, digest in items])
-        said = f"[{before},[{','.join([_text(item) for item in shown])}],[{listed}]]"
+        said = f"[{before},[{','.join(map(_text, shown))}],[{listed}]]"
     except TypeError:  # a damaged cell, which is to be another digest and no error
         said = _json([id, run_id, distiller, origin, label, polarity, shown, items])
-    return hashlib.sha256(said.encode("ascii") + b"\n" + payload).digest()
+    return sha256(said.encode("ascii") + b"\n" + payload).digest()
 
 
 def content_of_edit(id: str, digest: str, ended: Sequence[int]) -> bytes:
@@ -114,12 +114,12 @@ def content_of_edit(id: str, digest: str, ended: Sequence[int]) -> bytes:
 
     The new rows have the numbers that follow the entry's, in the order of the rows they stand for.
     """
-    return hashlib.sha256(_json([id, digest, ended]).encode("ascii")).digest()
+    return sha256(_json([id, digest, ended]).encode("ascii")).digest()
 
 
 def content_of_removal(experiences: Sequence[int], items: Sequence[int]) -> bytes:
     """Digest of a delete or a rollback: the numbers of the experience rows and item rows that it ended, ascending."""
-    return hashlib.sha256(_json([experiences, items]).encode("ascii")).digest()
+    return sha256(_json([experiences, items]).encode("ascii")).digest()
 
 
 def entry_hash(
@@ -130,4 +130,4 @@ def entry_hash(
         entry = f'[{seq},{_text(kind)},{_text(subject)},{_text(note)},{_text(created_at)},"{content.hex()}"]'
     except TypeError:
         entry = _json([seq, kind, subject, note, created_at, content.hex()])
-    return hashlib.sha256(previous + entry.encode("ascii")).digest()
+    return sha256(previous + entry.encode("ascii")).digest()

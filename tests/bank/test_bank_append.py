@@ -14,7 +14,17 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.admission import identity
 from rb_dspy.bank.interface import BankStats
 from rb_dspy.errors import CorruptBank, InputError, StorageError
-from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, MemoryItem, Step, Task, Trajectory, Verdict
+from rb_dspy.schema import (
+    Experience,
+    ExperienceDraft,
+    MemoryDraft,
+    MemoryItem,
+    Step,
+    Task,
+    Trajectory,
+    Verdict,
+    visible,
+)
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 
@@ -45,6 +55,24 @@ def test_append_gives_what_get_gives(bank: MemoryBank) -> None:
         "origin": "",
     }
     assert (given.seq, item.seq, given.note, given.run_id) == (1, 2, "n", "r")
+
+
+def test_an_item_is_named_by_its_visible_text(bank: MemoryBank) -> None:
+    odd = [*map(chr, range(128)), "\\u0041", "\\b", '\\"', "é", "\u2028", "\u200b", "\U0001f600"]
+    for place in range(3):
+        texts = [["title", "description", "content"] for _ in odd]
+        for number, one in enumerate(odd):
+            texts[number][place] += f" {number} {one}."
+        drafts = [MemoryDraft(title=title, description=when, content=what) for title, when, what in texts]
+        given = bank.append(a_task(f"t{place}"), a_rollout(f"t{place}"), Verdict(label="success"), drafts)
+        for item, text in zip(given.items, texts, strict=True):
+            seen = [visible(one) for one in text]
+            assert [item.title, item.description, item.content] == seen
+            digest = hashlib.sha256(json.dumps(["text", *seen], separators=(",", ":")).encode()).hexdigest()[:20]
+            named = json.dumps(["item", bank.scope, digest], separators=(",", ":")).encode()
+            assert item.id == f"m{hashlib.sha256(named).hexdigest()[:20]}"
+        assert bank.get(given.id) == given
+    assert bank.doctor() == []
 
 
 def test_reopened_bank_holds_the_same(tmp_path: Path) -> None:

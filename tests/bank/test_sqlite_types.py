@@ -17,7 +17,7 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.interface import Source
-from rb_dspy.bank.sqlite.compression import compressed
+from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import CorruptBank, RBError, StorageError
 from rb_dspy.schema import RoleUsage
@@ -316,6 +316,27 @@ def test_stored_usage_of_null(full: SqliteStore, path: Path) -> None:
     again = full.experience(SCOPE, "e2")
     assert again is not None
     assert again.trajectories[0].usage == {"agent": RoleUsage(calls=1)}
+
+
+@pytest.mark.parametrize("length", [1, 100, 400, 1000, 1433, 3000, 7_000, 15_000, 31_000])
+def test_what_was_said_in_the_instruction_takes_no_room_again(length: int) -> None:
+    said = random.Random(length).randbytes(length).hex()[:length]
+    data = said.encode()
+    for told in (data, data[:60]):
+        payload = compressed(told, "t1", said)
+        assert len(payload) < 30 + len(told) // 40
+        assert decompressed(payload, "t1", said) == told
+
+
+def test_a_row_holds_values_of_its_columns_types(full: SqliteStore, path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT DISTINCT apart FROM items ORDER BY apart").fetchall() == [(None,), (1,)]
+        for table in ("experience_vectors", "item_vectors"):
+            kinds = f"SELECT DISTINCT typeof(success), typeof(crc), typeof(data) FROM {table}"
+            assert database.execute(kinds).fetchall() == [("integer", "integer", "blob")]
+        assert database.execute("SELECT DISTINCT typeof(payload) FROM experiences").fetchall() == [("blob",)]
+        assert database.execute("SELECT DISTINCT typeof(hash) FROM journal").fetchall() == [("blob",)]
+    database.close()
 
 
 # Another file at the path

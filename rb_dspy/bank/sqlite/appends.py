@@ -144,28 +144,31 @@ def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
     writing.added.add(new.id)
     seq, scope_id = writing.seq + 1, writing.scope.id
     key = base + seq
-    success = new.polarity == "success"
+    success = int(new.polarity == "success")
     into.experiences += (key, scope_id, new.id, new.task.id, each.template, new.task.instruction, new.label)
     into.experiences += (new.polarity, new.run_id, new.origin, new.distiller, new.note, new.created_at, each.payload)
     if each.vector is not None:
         into.experience_vectors += (key, each.task, success, *each.vector)
     ids: list[str] = []
+    usual = True
+    items, vectors, live, texts = into.items, into.item_vectors, writing.live, writing.texts
     for row, (item, vector) in enumerate(zip(new.items, each.item_vectors, strict=True), key + 1):
-        id = writing.texts.get(item.digest)
+        digest = item.digest
+        id = texts.get(digest)
         if id is not None:
             writing.shared.add(id)
         else:  # the id of its text may be that of an item that was edited
-            id = own_id(new.id, item.digest) if item.id in writing.live else item.id
-            writing.live[id] = item.digest
-            writing.texts[item.digest] = id
+            id = own_id(new.id, digest) if item.id in live else item.id
+            live[id] = digest
+            texts[digest] = id
         ids.append(id)
-        apart = None if id == item.id and not item.apart else 1
-        into.items += (row, scope_id, id, key, item.digest, item.title, item.description, item.content, apart)
-        into.item_vectors += (row, each.task, success, *vector)
+        usual = usual and id == item.id
+        apart = 0 if id == item.id and not item.apart else 1
+        items += (row, scope_id, id, key, digest, item.title, item.description, item.content, apart)
+        vectors += (row, each.task, success, *vector)
     writing.seq = seq + len(ids)
     for position, item_id in enumerate(new.shown):
         into.exposures += (key, position, item_id)
-    usual = ids == [item.id for item in new.items]
     content = each.content if usual else journal.content_of_append(new, ids, each.told)
     writing.head = journal.entry_hash(writing.head, seq, "append", new.id, new.note, new.created_at, content)
     into.journal += (key, "append", writing.head)

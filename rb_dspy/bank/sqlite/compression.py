@@ -12,6 +12,9 @@ import zlib
 _LEVEL = 3
 """On short texts as fast as 1."""
 
+_LOOK_AHEAD = 262
+"""Zlib refers to nothing that is so near to the far end of its window."""
+
 # What is nearest to the end is the cheapest to refer to. Never to be changed: what is stored was compressed with it.
 _USUAL = (
     b'"agent":{"calls":1,"prompt_tokens":,"completion_tokens":,"cached_calls":0,"seconds":},"confidence":null},'
@@ -24,7 +27,12 @@ _USUAL = (
 
 def compressed(data: bytes, task_id: str = "", instruction: str = "") -> bytes:
     """``data``, to be read with the same ``task_id`` and ``instruction`` only."""
-    compressor = zlib.compressobj(_LEVEL, zdict=_dictionary(task_id, instruction))
+    dictionary = _dictionary(task_id, instruction)
+    # Zlib clears tables for 32 kB each time; for less it finds the same in smaller ones. What is read tells their size.
+    bits = (len(dictionary) + len(data) + _LOOK_AHEAD).bit_length()
+    compressor = zlib.compressobj(
+        _LEVEL, wbits=min(bits, zlib.MAX_WBITS), memLevel=min(bits - 5, zlib.DEF_MEM_LEVEL), zdict=dictionary
+    )
     return compressor.compress(data) + compressor.flush()
 
 

@@ -2,6 +2,9 @@
 
 Between any two steps of a statement the thread that writes lets go of Python's lock, and may have to wait for it while
 others compute. A statement of many rows is one step.
+
+Values are ints, floats and texts where they can be. For any other, also for bytes, None and bool, ``sqlite3`` looks for
+an adapter first, which takes three times as long as binding it. (To copy bytes into a bytearray costs what it saves.)
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ _COLUMNS = {
     "journal": ("key", "kind", "hash"),
 }
 """Tables, those that others refer to first."""
+
+_GIVEN = {"apart": "nullif(?, 0)"}
+"""What is stored of a value, where that is not the value: most items have NULL there, which no int is."""
 
 
 class Rows:
@@ -52,7 +58,7 @@ class Rows:
 @cache
 def _statement(table: str, rows: int) -> str:
     columns = _COLUMNS[table]
-    values = f"({', '.join('?' * len(columns))})"
+    values = f"({', '.join([_GIVEN.get(column, '?') for column in columns])})"
     # FAIL: what was inserted before an error stays, as far as SQLite is concerned, which would else keep a copy of each
     # page that the statement changes. The transaction is rolled back anyway.
     return f"INSERT OR FAIL INTO {table} ({', '.join(columns)}) VALUES {', '.join([values] * rows)}"
