@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 from rb_dspy import plugins
 from rb_dspy.bank import portability
 from rb_dspy.bank.admission import admit, checked_name, identity, new_item, now
-from rb_dspy.bank.collecting import uncollected
+from rb_dspy.bank.appending import append, append_all
+from rb_dspy.bank.current import Current
 from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
-from rb_dspy.bank.embedding import embed, with_vectors
+from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.ingest import Ingest, begin
-from rb_dspy.bank.interface import BankStats, BankStore, Finding, NewExperience, Source, Unit, item_text
+from rb_dspy.bank.interface import BankStats, BankStore, Finding, Source, Unit, item_text
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import marked, open_store
-from rb_dspy.bank.pages import Pages
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder
@@ -43,11 +41,6 @@ from rb_dspy.schema import (
 
 DEFAULT_EMBEDDER = "minilm"
 
-T = TypeVar("T")
-
-_PAGE = 500
-"""Experiences of one read or one write: long lists go in pages, so that no transaction stays open for long."""
-
 
 class MemoryBank:
     """One scope of a bank: experiences go in for good, and the nearest come out (paper, section 3.2).
@@ -65,11 +58,10 @@ class MemoryBank:
         self.scope = scope
         self._opened: BankStore | None = store
         self._location = store.location
-        self._embedder = embedder
+        self._current = Current(embedder)
         self._finder = finder
         self._under: MemoryBank | None = None
         """For a bank that was opened at a snapshot: the bank below, which ends with it."""
-        self._moving = threading.RLock()
         self._process = os.getpid()
 
     @classmethod
@@ -147,12 +139,13 @@ class MemoryBank:
         return self._append(draft)
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[Experience]:
-        """``append`` for many: read, embedded and stored in pages of 500, each of them whole or not at all.
+        """``append`` for many: read, embedded and stored in pages of 1,024, each of them whole or not at all.
 
-        The next page is read while one gets to the disk. What was stored before an error stays; doing it again repeats
-        nothing. What was removed from the bank stays away: for such a one the list holds what it was.
+        The next page is made ready while one is being stored. What was stored before an error stays; doing it again
+        repeats nothing. What was removed from the bank stays away: for such a one the list holds what it was.
         """
-        return self._append_all(admit(self.scope, draft) for draft in drafts)
+        admitted = (admit(self.scope, draft) for draft in drafts)
+        return append_all(self._store, self.scope, self._current, admitted)
 
     def ingest(
         self,
@@ -206,7 +199,9 @@ class MemoryBank:
         ``min_score`` leaves out what is less similar by cosine; the other modes have none. The end of a text that is
         too long for the embedder is not read.
         """
-        return self._settled(lambda _: self._found.find(query, k, unit, min_score, exclude_tasks, polarity, mode))
+        return self._current.settled(
+            lambda _: self._found.find(query, k, unit, min_score, exclude_tasks, polarity, mode)
+        )
 
     async def aappend(
         self,
@@ -316,7 +311,7 @@ class MemoryBank:
             whose = embedder.id, embedder.dimension
             return self._store.edit(self.scope, new.id, new, vector, note=visible(note), embedder=whose)
 
-        return self._settled(edited)
+        return self._current.settled(edited)
 
     def delete(self, id: str, *, note: str = "") -> Removal:
         """Take away an item, an experience with its items, or a pending ingest; the history of the first two stays.
@@ -383,7 +378,7 @@ class MemoryBank:
         before any of it is stored. Raises ``InputError`` naming the line that cannot be used.
         """
         checked = portability.read(Path(path), self.scope, origin=checked_name("origin", origin) if origin else "")
-        return self._append_all(checked)
+        return append_all(self._store, self.scope, self._current, checked)
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
         """Make the index new, with ``embedder`` where the bank is to belong to another; returns the vectors made.
@@ -395,13 +390,13 @@ class MemoryBank:
         store = self._store
         if isinstance(store, MemoryStore) and store.base is not None:
             raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
-        chosen = plugins.embedder(embedder) if isinstance(embedder, str) else embedder or self._embedder
+        chosen = plugins.embedder(embedder) if isinstance(embedder, str) else embedder or self._current.embedder
         made = 0
-        with self._moving:
+        with self._current.moving:
             if embedder is not None:
                 made = store.reindex(chosen.id, chosen.dimension, lambda texts: embed(chosen, texts, chosen.dimension))
             self._finder = self._finder.anew(chosen)
-            self._embedder = chosen
+            self._current.embedder = chosen
         self._finder.build()
         return made
 
@@ -464,62 +459,19 @@ class MemoryBank:
         return self._finder
 
     def _append(self, draft: ExperienceDraft) -> Experience:
-        new = admit(self.scope, draft)
-        try:  # whether it is known is not asked before: the writer finds out anyway, and most are new
-            return self._stored([new], refuse_removed=True)[0]
-        except Exception:  # what an embedder raises can be anything, and what is known needs none
-            if new.id not in self._store.have(self.scope, [new.id]):
-                raise
-            return self._stored([replace(new, items=())], refuse_removed=True)[0]
-
-    def _append_all(self, admitted: Iterable[NewExperience]) -> list[Experience]:
-        pages, stored = Pages(admitted, _PAGE), list[Experience]()
-        while True:
-            with uncollected():
-                page = pages.next()
-                if not page:
-                    return stored
-                known = self._store.have(self.scope, [new.id for new in page])
-                # What is stored already stays as it is, so nothing is embedded for it.
-                page = [replace(new, items=()) if new.id in known else new for new in page]
-                stored += self._stored(page, meanwhile=pages.look_ahead)
-                del page  # before what was put off: it would be looked through
-
-    def _stored(
-        self, page: list[NewExperience], *, refuse_removed: bool = False, meanwhile: Callable[[], None] | None = None
-    ) -> list[Experience]:
-        def done(embedder: Embedder) -> list[Experience]:
-            whose, made = (embedder.id, embedder.dimension), with_vectors(page, embedder)
-            return self._store.append(
-                self.scope, made, embedder=whose, refuse_removed=refuse_removed, meanwhile=meanwhile
-            )
-
-        return self._settled(done)
-
-    def _settled(self, work: Callable[[Embedder], T]) -> T:
-        """What ``work`` gives with the bank's embedder; once more where ``reindex`` changed that meanwhile."""
-        used = self._embedder
-        try:
-            return work(used)
-        except EmbedderMismatch:
-            with self._moving:  # until it has
-                now = self._embedder
-            if now is used:
-                raise
-            return work(now)
+        return append(self._store, self.scope, self._current, admit(self.scope, draft))
 
     def _overlay(self, at: int, *, read_only: bool) -> MemoryBank:
         store = MemoryStore(self._store, self.scope, at, read_only=read_only)
-        mine = self._embedder.id, self._embedder.dimension
+        embedder = self._current.embedder
+        mine = embedder.id, embedder.dimension
         bound = store.bind(*mine)
         if bound != mine:
             raise EmbedderMismatch(
                 f"{self._location}: re-indexed for the embedder {bound[0]} since it was opened with {mine[0]}; open it"
                 f" again with {bound[0]}"
             )
-        return MemoryBank(
-            store, self.scope, self._embedder, Finder(store, self.scope, self._embedder, over=self._finder)
-        )
+        return MemoryBank(store, self.scope, embedder, Finder(store, self.scope, embedder, over=self._finder))
 
     def _source(self, id: str) -> Source:
         if self._store.item(self.scope, id) is not None:

@@ -124,6 +124,9 @@ class MemoryStore:
                         raise removed_since(self.location, new)
             return memory_writes.append(timeline, packed)
 
+    def ready(self, batch: Sequence[NewExperience]) -> Sequence[NewExperience]:
+        return batch
+
     def hold(self, ingestion: Ingestion) -> Ingestion:
         with self._lock:
             timeline = self._writing(ingestion.scope)

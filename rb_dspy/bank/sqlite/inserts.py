@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from functools import cache
 
-_SIZES = (512, 128, 32)
+_SIZES = (3072, 1024, 256, 64)
 """Rows of one statement; what is left is fewer than the last of these. Each size is parsed once and kept."""
 
 _COLUMNS = {

@@ -6,7 +6,7 @@ import json
 import logging
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from pydantic_core import PydanticSerializationError
 
@@ -66,6 +66,26 @@ def prepared(new: NewExperience) -> Prepared:
     )
 
 
+class Ready(Sequence[NewExperience]):
+    """Experiences, prepared: a long trajectory takes a while, and so do many."""
+
+    def __init__(self, batch: Sequence[NewExperience]) -> None:
+        self._batch = batch
+        self.prepared = [prepared(new) for new in batch]
+
+    @overload
+    def __getitem__(self, place: int) -> NewExperience: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[NewExperience]: ...
+
+    def __getitem__(self, place: int | slice) -> NewExperience | Sequence[NewExperience]:
+        return self._batch[place]
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+
 def checked(data: bytes) -> Vector:
     """A packed vector with its checksum."""
     return zlib.crc32(data), data
@@ -94,23 +114,40 @@ def item(
     polarity: Polarity,
     provenances: tuple[Provenance, ...],
 ) -> MemoryItem:
-    """An item of a row. Raises ``ValueError`` for a polarity that is none."""
+    """An item of a row. Raises ``ValueError`` for a polarity that is none, and for what is no text."""
     title, description, content = texts
-    return MemoryItem(
-        id=id,
-        scope=scope,
-        seq=seq,
-        title=title,
-        description=description,
-        content=content,
-        polarity=polarity,
-        provenances=provenances,
-    )
+    values: dict[str, object] = {
+        "id": id,
+        "scope": scope,
+        "seq": seq,
+        "title": title,
+        "description": description,
+        "content": content,
+        "polarity": polarity,
+        "provenances": provenances,
+    }
+    if _texts(id, title, description, content) and polarity in ("success", "failure") and provenances:
+        return whole(MemoryItem, values)
+    return MemoryItem.model_validate(values)
 
 
 def provenance(experience_id: str, task_id: str, run_id: str, distiller: str, origin: str) -> Provenance:
-    """Where an item's row comes from."""
-    return Provenance(experience_id=experience_id, task_id=task_id, run_id=run_id, distiller=distiller, origin=origin)
+    """Where an item's row comes from. Raises ``ValueError`` for what is no text."""
+    values: dict[str, object] = {
+        "experience_id": experience_id,
+        "task_id": task_id,
+        "run_id": run_id,
+        "distiller": distiller,
+        "origin": origin,
+    }
+    if _texts(experience_id, task_id, run_id, distiller, origin):
+        return whole(Provenance, values)
+    return Provenance.model_validate(values)
+
+
+def _texts(*cells: object) -> bool:
+    """Whether all are texts, as they were stored: then there is nothing else to check, and no need to pay for it."""
+    return {type(cell) for cell in cells} == {str}
 
 
 def sound(matches: dict[int, Match], location: str) -> dict[int, Match]:

@@ -32,6 +32,7 @@ from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.reindexing import Missing, Reindexing
+from rb_dspy.bank.sqlite.rows import Ready
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.sqlite.writer import Writer
@@ -101,24 +102,16 @@ class SqliteStore:
         refuse_removed: bool = False,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Experience]:
-        made = [rows.prepared(new) for new in batch]  # before the turn to write: a long trajectory takes a while
+        made = self.ready(batch)
         if not made:
             return []
-        early: list[tuple[object, list[Experience]]] = []
-
-        def performed(placed: Any) -> None:
-            early.append((placed, rows.all_stored(batch, scope, placed)))
-            if meanwhile is not None:
-                meanwhile()
-
-        request = Append(self.location, scope, made, embedder or self._embedder, refuse_removed)
+        request = Append(self.location, scope, made.prepared, embedder or self._embedder, refuse_removed)
         with sqlite.readable(self.location):
-            # For one it does not pay to be woken twice.
-            placed: Any = self._writer.do(request, None if meanwhile is None else performed)
-        for outcome, experiences in early:
-            if outcome is placed:  # as it was before it was on disk
-                return experiences
+            placed: Any = self._writer.do(request, meanwhile)
         return rows.all_stored(batch, scope, placed)
+
+    def ready(self, batch: Sequence[NewExperience]) -> Ready:
+        return batch if isinstance(batch, Ready) else Ready(batch)
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
         payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile

@@ -63,11 +63,10 @@ class Writer(Generic[Request]):
         self._connection: sqlite3.Connection | None = None
         self.process = os.getpid()
 
-    def do(self, request: Request, meanwhile: Callable[[Outcome], None] | None = None) -> Outcome:
+    def do(self, request: Request, meanwhile: Callable[[], None] | None = None) -> Outcome:
         """What ``request`` gave, durable. Raises what it raised; then nothing of it is stored.
 
-        ``meanwhile`` is called while the disk is waited for, with what the request will give: unless the disk fails, or
-        what shared its transaction. It is not called where nothing can be written.
+        ``meanwhile`` is called once the request stands in line.
 
         Raises ``StorageError`` when its turn has not come after ``sqlite.WAIT_SECONDS``, after ``close``, and in a
         forked process. A write that has begun is waited for, also when Ctrl-C is pressed meanwhile; one that has not is
@@ -75,7 +74,7 @@ class Writer(Generic[Request]):
         """
         if self.process != os.getpid():
             raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
-        waiting = Waiting(request, early=meanwhile is not None)
+        waiting = Waiting(request)
         try:
             with self._changed:
                 if self._closed:
@@ -84,12 +83,10 @@ class Writer(Generic[Request]):
                 if self._thread is None or not self._thread.is_alive():
                     self._start()
                 self._changed.notify_all()
-            first = waiting.wait_done if meanwhile is None else waiting.wait_performed
-            if not first(sqlite.WAIT_SECONDS):
-                if self._withdrawn(waiting):
-                    raise StorageError(f"{self._location}: another process keeps it locked; end that process or wait")
-            elif meanwhile is not None and not isinstance(waiting.outcome, BaseException):
-                meanwhile(waiting.outcome)
+            if meanwhile is not None:
+                meanwhile()
+            if not waiting.wait_done(sqlite.WAIT_SECONDS) and self._withdrawn(waiting):
+                raise StorageError(f"{self._location}: another process keeps it locked; end that process or wait")
             while not waiting.wait_done(sqlite.WAIT_SECONDS):
                 pass
         except BaseException:
@@ -226,8 +223,6 @@ class Writer(Generic[Request]):
         try:
             with sqlite.translated(self._location):
                 outcomes = self._perform(connection, [waiting.request for waiting in taken]) if taken else ()
-                for waiting, outcome in zip(taken, outcomes, strict=True):
-                    waiting.performed(outcome)
                 failpoints.reached("before-commit")
                 connection.execute("COMMIT")
                 failpoints.reached("after-commit")
