@@ -28,7 +28,7 @@ from vectors import Vectors, clustered, docstring_paragraphs
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import TAIL, TIE, VectorIndex
-from rb_dspy.bank.interface import Changes, VectorBatch
+from rb_dspy.bank.parts import Changes, VectorBatch
 
 K = 5
 DIMENSION = 384

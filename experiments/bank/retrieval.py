@@ -36,7 +36,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.index.fusion import fused
 from rb_dspy.bank.index.lexical import LexicalIndex
 from rb_dspy.bank.index.view import Hit
-from rb_dspy.bank.interface import Unit
+from rb_dspy.bank.parts import Unit
 from rb_dspy.embedder import minilm
 from rb_dspy.plugins import environment_family
 from rb_dspy.protocols import Embedder, Vectors

@@ -7,6 +7,7 @@ what counts as the same, and what may be found. Importing this imports no databa
 from rb_dspy.bank.bank import MemoryBank
 from rb_dspy.bank.duplicates import NearDuplicate
 from rb_dspy.bank.ingest import Ingest
-from rb_dspy.bank.interface import BankStats, BankStore, Finding
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.parts import BankStats, Finding
 
 __all__ = ["BankStats", "BankStore", "Finding", "Ingest", "MemoryBank", "NearDuplicate"]

@@ -13,7 +13,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 
 from pydantic_core import to_json
 
-from rb_dspy.bank.interface import NewExperience, NewItem
+from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.errors import InputError
 from rb_dspy.schema import (
     MAX_TEXT,

@@ -10,7 +10,8 @@ from rb_dspy.bank.ahead import Ahead
 from rb_dspy.bank.collecting import uncollected
 from rb_dspy.bank.current import Current
 from rb_dspy.bank.embedding import with_vectors
-from rb_dspy.bank.interface import BankStore, NewExperience
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.parts import NewExperience
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Experience
 

@@ -17,9 +17,10 @@ from rb_dspy.bank.current import Current
 from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.ingest import Ingest, begin
-from rb_dspy.bank.interface import BankStats, BankStore, Finding, Source, Unit, item_text
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import marked, open_store
+from rb_dspy.bank.parts import BankStats, Finding, Source, Unit, item_text
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from rb_dspy.bank.interface import NewExperience, item_text
+from rb_dspy.bank.parts import NewExperience, item_text
 from rb_dspy.errors import InvalidVector
 from rb_dspy.protocols import Embedder, Vectors
 

@@ -11,7 +11,8 @@ from rb_dspy.bank.index.lexical import LexicalIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import View
-from rb_dspy.bank.interface import BankStore, Unit
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import BankError
 
 _ROWS = 20_000

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from rb_dspy.bank.admission import admit, new_item
-from rb_dspy.bank.interface import NewExperience, NewItem
 from rb_dspy.bank.jsonlines import MAX_LINES, objects
+from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict, visible
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rb_dspy.bank.admission import identity, now
-from rb_dspy.bank.interface import BankStore, same_rollouts
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.stages import same_rollouts
 from rb_dspy.errors import InputError
 from rb_dspy.schema import (
     Experience,

@@ -1,4 +1,4 @@
-"""What a store of banks must do, and the records that pass between it and the bank.
+"""What a store of banks must do.
 
 A store keeps what it is given and hands it back; it ranks nothing, embeds nothing and decides nothing. Every call names
 a scope, and no call shows anything of another: ids, counts and sequence numbers are a scope's own.
@@ -10,199 +10,12 @@ rows, one for an edit, a delete, a rollback. Rows are never changed or removed: 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import numpy as np
-import pydantic
-from numpy.typing import NDArray
-
-from rb_dspy.errors import InputError
+from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import (
-    Change,
-    Experience,
-    Ingestion,
-    Label,
-    MemoryItem,
-    Polarity,
-    Provenance,
-    Removal,
-    Snapshot,
-    Task,
-    Trajectory,
-    Verdict,
-)
-
-Unit = Literal["experience", "item"]
-"""What is ranked: whole experiences, as in the paper, or single items."""
-
-UNITS: tuple[Unit, ...] = ("experience", "item")
-
-
-# Not frozen, though nothing changes them: a frozen one takes three times as long to make, and appends make many.
-@dataclass(slots=True, unsafe_hash=True)
-class NewItem:
-    """An admitted lesson.
-
-    ``id`` is a hash of scope and text, so the same lesson from two experiences is one item with two rows (each with its
-    own number, experience and vector). ``digest`` is a hash of the text alone: it changes when the text is edited, and
-    shows a damaged row.
-    """
-
-    id: str
-    digest: str
-    title: str
-    description: str
-    content: str
-    apart: bool = field(default=False, compare=False)
-    """Whether ``id`` is another than the hash of scope and text: one that was edited, or came from another scope."""
-
-
-@dataclass(slots=True, unsafe_hash=True)
-class NewExperience:
-    """An experience that is about to be stored. ``shown`` are ids of the items that the agent had been given.
-
-    ``vector``, shape ``(dimension,)``, is its place in the index, None keeps it out; ``item_vectors`` are aligned with
-    ``items``. Both are unit float32 rows; a store rounds them as ``vectors.packed`` does, and every store alike.
-    """
-
-    id: str
-    task: Task
-    trajectories: tuple[Trajectory, ...]
-    verdicts: tuple[Verdict, ...]
-    items: tuple[NewItem, ...]
-    polarity: Polarity
-    label: Label
-    run_id: str
-    distiller: str
-    note: str
-    origin: str
-    created_at: str
-    shown: tuple[str, ...]
-    vector: Vectors | None = None
-    item_vectors: tuple[Vectors, ...] = ()
-
-    def with_vectors(self, vector: Vectors, item_vectors: tuple[Vectors, ...]) -> NewExperience:
-        """The same with vectors: what ``dataclasses.replace`` gives, in half the time."""
-        return NewExperience(
-            self.id,
-            self.task,
-            self.trajectories,
-            self.verdicts,
-            self.items,
-            self.polarity,
-            self.label,
-            self.run_id,
-            self.distiller,
-            self.note,
-            self.origin,
-            self.created_at,
-            self.shown,
-            vector,
-            item_vectors,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class VectorBatch:
-    """Vectors, ``(n, dimension)`` float32 unit rows, in ascending order of ``seqs``, ``(n,)``."""
-
-    seqs: NDArray[np.int64]
-    tasks: NDArray[np.int64]
-    """``task_key`` of each row's task."""
-    successes: NDArray[np.bool_]
-    """Whether the row's lessons come from a success."""
-    vectors: Vectors
-
-    def __len__(self) -> int:
-        return len(self.seqs)
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What happened to the indexed rows of a scope after some number, up to and including ``mark``.
-
-    ``added`` holds every row that was born, also those that have ended since. ``ended``, ``(m, 2)`` int64: the number
-    of a row and the number that ended it, in ascending order of the latter; rows of earlier answers are among them.
-    """
-
-    mark: int
-    added: VectorBatch
-    ended: NDArray[np.int64]
-    more: bool = False
-    """Whether to ask again from ``mark``: the answer was full, counting damaged rows, which are not among ``added``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What is shown of a ranked row: its experience, and the items that go with it."""
-
-    experience_id: str
-    task_id: str
-    instruction: str
-    items: tuple[MemoryItem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Giving:
-    """That an experience gave an item: a live item row."""
-
-    seq: int
-    item: NewItem
-    polarity: Polarity
-    """Of this experience's lessons, whatever the item's is."""
-    provenance: Provenance
-    experience: int
-    """The number of the experience."""
-    instruction: str
-    """That of the experience's task."""
-
-
-Severity = Literal["error", "warning"]
-
-
-class Finding(pydantic.BaseModel):
-    """Something that ``doctor`` found wrong."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
-
-    severity: Severity
-    """An error means that something is lost or wrong; a warning, that it will mend itself or wants a look."""
-    kind: Literal["file", "row", "chain", "orphan", "vector", "index", "pending", "snapshot"]
-    where: str
-    """Scope and id, or what there is to name the place."""
-    what: str
-    remedy: str
-
-
-class BankStats(pydantic.BaseModel):
-    """Counts of one scope as it is now. ``bytes_on_disk`` and ``schema_version`` are those of the whole file."""
-
-    model_config = pydantic.ConfigDict(frozen=True)
-
-    scope: str
-    items: int
-    experiences: int
-    experiences_with_items: int
-    by_polarity: dict[str, int]
-    """Items from successes and from failures."""
-    by_verdict: dict[str, int]
-    """Experiences by verdict; one with several rollouts counts as a success when any of them was judged one."""
-    by_template: dict[str, int]
-    """Experiences by their task's template; tasks without one are not counted."""
-    exposures: int
-    """How often an item was shown to an agent whose rollout was then appended."""
-    pending: int
-    """Rollouts that are not learned from yet."""
-    removed: int
-    """Experiences and items that were deleted or rolled back; their history is kept."""
-    embedder: str
-    dimension: int
-    bytes_on_disk: int
-    schema_version: int
+from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
 
 
 class BankStore(Protocol):
@@ -250,9 +63,10 @@ class BankStore(Protocol):
     ) -> list[Experience]:
         """Store experiences; an id that is there already gives what is stored under it, or was, when it has ended.
 
-        With ``refuse_removed`` one that has ended raises ``InputError`` (``removed_since``) and nothing is stored.
-        An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new one gets
-        its id (of several, the earliest's); where one has its id but another text (it was edited), an id of its own.
+        With ``refuse_removed`` one that has ended raises ``InputError`` (``stages.removed_since``) and nothing is
+        stored. An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new
+        one gets its id (of several, the earliest's); where one has its id but another text (it was edited), an id of
+        its own.
         ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
         where the bank belongs to another one by now.
         ``meanwhile``: what the caller would do next; a store whose writing leaves the caller free calls it then, once.
@@ -264,7 +78,7 @@ class BankStore(Protocol):
         ...
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
-        """Keep an ingestion, in its scope, and return what is kept: see ``further``.
+        """Keep an ingestion, in its scope, and return what is kept: see ``stages.further``.
 
         Raises ``InputError`` where nothing is kept under its id, and it is not a beginning or an experience was ever
         stored under that id: it was learned from or removed meanwhile, and is not to come back.
@@ -412,73 +226,3 @@ class BankStore(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What is to be removed: an experience or an item by its id, a run, or an origin."""
-
-    kind: Literal["experience", "item", "run", "origin"]
-    name: str
-
-
-STAGES = ("recorded", "judged", "distilled")
-"""How far an ingestion can have got, in order."""
-
-
-def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
-    """Which of two ingestions of one id counts: the one that got further, else the first with the error of the new.
-
-    Where they are of different rollouts nothing is taken from one into the other: a beginning, which is recorded and
-    has no error, takes the place of what is kept, and anything else loses to it. Only a beginning can be kept where
-    nothing is: for anything else it raises ``InputError``.
-    """
-    begins = new.stage == "recorded" and not new.error
-    if kept is None:
-        if begins:
-            return new
-        raise InputError(
-            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from or removed"
-            " meanwhile; ingest them again if they are to be learned from"
-        )
-    if not same_rollouts(kept.trajectories, new.trajectories):
-        return new if begins else kept
-    if STAGES.index(new.stage) > STAGES.index(kept.stage):
-        return new
-    return kept.model_copy(update={"error": new.error}) if new.stage == kept.stage else kept
-
-
-def removed_since(location: str, new: NewExperience) -> InputError:
-    """What ``append`` raises with ``refuse_removed``."""
-    return InputError(
-        f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
-        " under another run_id"
-    )
-
-
-def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:
-    """Whether the same happened in both, in whatever order they stand and whatever they used."""
-    if len(one) != len(other):
-        return False
-    pairs = zip(_in_order(one), _in_order(other), strict=True)  # mostly the same objects, and they may be long
-    return all(mine is its or _what_happened(mine) == _what_happened(its) for mine, its in pairs)
-
-
-def _in_order(rollouts: Sequence[Trajectory]) -> list[Trajectory]:
-    return sorted(rollouts, key=lambda rollout: rollout.rollout_id)
-
-
-def _what_happened(rollout: Trajectory) -> Trajectory:
-    return rollout.model_copy(update={"usage": {}})
-
-
-def task_key(task_id: str) -> int:
-    """A signed 64-bit hash that stands for a task id in the index."""
-    return int.from_bytes(
-        hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True
-    )
-
-
-def item_text(item: NewItem | MemoryItem) -> str:
-    """What an item is found by: title, description and content, a line each."""
-    return f"{item.title}\n{item.description}\n{item.content}"

@@ -27,7 +27,7 @@ from typing import Any
 import pydantic
 from pydantic_core import PydanticSerializationError
 
-from rb_dspy.bank.interface import NewExperience
+from rb_dspy.bank.parts import NewExperience
 from rb_dspy.bank.records import whole
 from rb_dspy.schema import ChangeKind, Task, Trajectory, Verdict
 

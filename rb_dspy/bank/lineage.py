@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rb_dspy.bank.interface import Source
+from rb_dspy.bank.parts import Source
 from rb_dspy.schema import Ingestion
 
 

@@ -17,7 +17,8 @@ from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import Hit, View
-from rb_dspy.bank.interface import UNITS, BankStore, Finding, Match, Unit, task_key
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.parts import UNITS, Finding, Match, Unit, task_key
 from rb_dspy.bank.records import whole
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError
 from rb_dspy.protocols import Embedder

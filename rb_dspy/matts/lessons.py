@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rb_dspy.bank import Ingest
-from rb_dspy.bank.interface import same_rollouts
+from rb_dspy.bank.stages import same_rollouts
 from rb_dspy.config import MattsMode
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts.rollouts import Ruling

@@ -6,19 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rb_dspy.bank.admission import new_item, overall
-from rb_dspy.bank.interface import BankStore, NewExperience, NewItem
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import (
-    Experience,
-    Ingestion,
-    Label,
-    MemoryDraft,
-    Polarity,
-    Step,
-    Task,
-    Trajectory,
-    Verdict,
-)
+from rb_dspy.schema import Experience, Ingestion, Label, MemoryDraft, Polarity, Step, Task, Trajectory, Verdict
 
 SCOPE = "s"
 DIMENSION = 8

@@ -12,7 +12,7 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.admission import identity
-from rb_dspy.bank.interface import BankStats
+from rb_dspy.bank.parts import BankStats
 from rb_dspy.errors import CorruptBank, InputError, StorageError
 from rb_dspy.schema import (
     Experience,

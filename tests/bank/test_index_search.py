@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import TIE, Hit, View
-from rb_dspy.bank.interface import Changes, VectorBatch
+from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.errors import InvalidVector
 from rb_dspy.protocols import Vectors

@@ -8,7 +8,7 @@ import pytest
 
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
-from rb_dspy.bank.interface import Changes, VectorBatch
+from rb_dspy.bank.parts import Changes, VectorBatch
 
 ROWS, DIMENSION, PAGE = 60_000, 64, 100
 

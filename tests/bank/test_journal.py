@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.interface import NewExperience
+from rb_dspy.bank.parts import NewExperience
 from rb_dspy.schema import Task, Trajectory, Verdict
 from tests.bank.store_cases import lesson, new, vector
 

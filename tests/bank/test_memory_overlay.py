@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rb_dspy.bank.interface import UNITS, BankStore, Source
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
+from rb_dspy.bank.parts import UNITS, Source
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.schema import Experience

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.interface import BankStore, Match, Source, Unit
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.rows import ItemRow
 from rb_dspy.bank.memory.store import MemoryStore
+from rb_dspy.bank.parts import Match, Source, Unit
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.schema import ExperienceDraft, MemoryItem, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank

@@ -16,7 +16,7 @@ import pytest
 
 from rb_dspy.bank.index.sidecar import Sidecar, beside
 from rb_dspy.bank.index.vector import VectorIndex
-from rb_dspy.bank.interface import Changes, VectorBatch
+from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.errors import StorageError
 

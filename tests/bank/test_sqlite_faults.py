@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy.bank.interface import UNITS, Source
+from rb_dspy.bank.parts import UNITS, Source
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import BankError, CorruptBank, EmbedderMismatch, StorageError
 from rb_dspy.schema import MemoryItem

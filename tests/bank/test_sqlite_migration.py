@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from rb_dspy.bank.admission import identity, text_digest
-from rb_dspy.bank.interface import Source
+from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite import tables
 from rb_dspy.bank.sqlite.migrations import APPLICATION_ID, MIGRATIONS
 from rb_dspy.bank.sqlite.store import SqliteStore

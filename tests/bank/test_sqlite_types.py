@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.interface import Source
+from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import CorruptBank, RBError, StorageError

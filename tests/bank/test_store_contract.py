@@ -14,24 +14,14 @@ import pytest
 
 from rb_dspy.bank import journal, vectors
 from rb_dspy.bank.admission import text_digest
-from rb_dspy.bank.interface import UNITS, BankStore, Source, Unit, item_text, task_key
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
+from rb_dspy.bank.parts import UNITS, Source, Unit, item_text, task_key
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryDraft, Removal, RoleUsage, Task, Trajectory, Verdict
-from tests.bank.store_cases import (
-    DIMENSION,
-    SCOPE,
-    contents,
-    embed,
-    give,
-    lesson,
-    names,
-    new,
-    rollout,
-    vector,
-)
+from tests.bank.store_cases import DIMENSION, SCOPE, contents, embed, give, lesson, names, new, rollout, vector
 
 EMBEDDER = ("test", DIMENSION)
 

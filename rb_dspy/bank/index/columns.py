@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.view import Filter
-from rb_dspy.bank.interface import VectorBatch
+from rb_dspy.bank.parts import VectorBatch
 
 ALIVE = np.iinfo(np.int64).max
 """The end of rows that have none."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
 from rb_dspy.bank.index.view import Candidates, Filter, Hit, View, checked_query, merged, ranked
-from rb_dspy.bank.interface import Changes
+from rb_dspy.bank.parts import Changes
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Polarity
 

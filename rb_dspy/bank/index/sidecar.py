@@ -21,7 +21,7 @@ from rb_dspy.bank.index.columns import ALIVE, Columns
 from rb_dspy.bank.index.engine import faiss
 from rb_dspy.bank.index.exact import ExactRows
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
-from rb_dspy.bank.interface import Unit
+from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import StorageError
 
 _CHUNK = 4 << 20

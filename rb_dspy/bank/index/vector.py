@@ -17,7 +17,7 @@ from rb_dspy.bank.index.approximate import ApproximateRows, build
 from rb_dspy.bank.index.columns import Columns, no_rows
 from rb_dspy.bank.index.exact import BLOCK, ExactRows
 from rb_dspy.bank.index.view import TIE, Candidates, Filter, Hit, View, checked_query, merged, ranked
-from rb_dspy.bank.interface import Changes, VectorBatch
+from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.errors import InvalidVector
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Polarity

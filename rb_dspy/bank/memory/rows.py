@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rb_dspy.bank.interface import Giving, NewExperience, NewItem
+from rb_dspy.bank.parts import Giving, NewExperience, NewItem
 from rb_dspy.schema import MemoryItem, Polarity, Provenance
 
 FOREVER = 2**63 - 1

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rb_dspy.bank.admission import overall
-from rb_dspy.bank.interface import BankStats
 from rb_dspy.bank.memory.timeline import Timeline
+from rb_dspy.bank.parts import BankStats
 from rb_dspy.schema import visible
 
 

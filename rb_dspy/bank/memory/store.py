@@ -8,26 +8,14 @@ from itertools import islice
 from typing import Literal
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.interface import (
-    UNITS,
-    BankStats,
-    BankStore,
-    Changes,
-    Finding,
-    Giving,
-    Match,
-    NewExperience,
-    NewItem,
-    Source,
-    Unit,
-    further,
-    removed_since,
-)
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory import writes as memory_writes
 from rb_dspy.bank.memory.rows import FOREVER
 from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.memory.underlay import Underlay
+from rb_dspy.bank.parts import UNITS, BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
+from rb_dspy.bank.stages import further, removed_since
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot

@@ -11,9 +11,9 @@ from typing import TypeVar
 import numpy as np
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.interface import Changes, Giving, Match, Unit, VectorBatch, item_text, task_key
 from rb_dspy.bank.memory.rows import ExperienceRow, ItemRow, together
 from rb_dspy.bank.memory.underlay import Underlay
+from rb_dspy.bank.parts import Changes, Giving, Match, Unit, VectorBatch, item_text, task_key
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Snapshot
 
 _number = attrgetter("seq")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from rb_dspy.bank.interface import BankStore, Giving, Match, Unit
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.rows import FOREVER
+from rb_dspy.bank.parts import Giving, Match, Unit
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryItem, Snapshot
 

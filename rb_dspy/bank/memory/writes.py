@@ -10,28 +10,14 @@ from typing import Literal
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.admission import now
-from rb_dspy.bank.interface import NewExperience, NewItem, Source
-from rb_dspy.bank.journal import (
-    content_of_append,
-    content_of_edit,
-    content_of_removal,
-    entry_hash,
-    payload_json,
-)
+from rb_dspy.bank.journal import content_of_append, content_of_edit, content_of_removal, entry_hash, payload_json
 from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
 from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, together
 from rb_dspy.bank.memory.timeline import Timeline, numbered
+from rb_dspy.bank.parts import NewExperience, NewItem, Source
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import (
-    Change,
-    ChangeKind,
-    Experience,
-    MemoryDraft,
-    MemoryItem,
-    Provenance,
-    Removal,
-)
+from rb_dspy.schema import Change, ChangeKind, Experience, MemoryDraft, MemoryItem, Provenance, Removal
 
 
 @dataclass(frozen=True, slots=True)

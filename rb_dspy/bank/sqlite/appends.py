@@ -11,12 +11,12 @@ from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import usual_id
-from rb_dspy.bank.interface import removed_since
 from rb_dspy.bank.sqlite import failpoints, queries
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Placed, Prepared
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.sqlite.state import Embedder, refuse_another, scope_state
+from rb_dspy.bank.stages import removed_since
 from rb_dspy.errors import RBError
 from rb_dspy.schema import Experience
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from rb_dspy.bank.interface import Finding
+from rb_dspy.bank.parts import Finding
 from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows

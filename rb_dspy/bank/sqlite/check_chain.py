@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.interface import Finding
+from rb_dspy.bank.parts import Finding
 from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.compression import decompressed
 from rb_dspy.bank.sqlite.scoped import Scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from rb_dspy.bank.interface import Finding, Severity
+from rb_dspy.bank.parts import Finding, Severity
 from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.scoped import Scope
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.interface import UNITS, Finding, Unit, task_key
+from rb_dspy.bank.parts import UNITS, Finding, Unit, task_key
 from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.compression import decompressed
 from rb_dspy.bank.sqlite.scoped import Scope

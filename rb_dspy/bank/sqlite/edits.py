@@ -10,11 +10,12 @@ from typing import Literal
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import now, usual_id
-from rb_dspy.bank.interface import STAGES, NewItem, Source, further, task_key
 from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
+from rb_dspy.bank.parts import NewItem, Source, task_key
 from rb_dspy.bank.sqlite import item_queries, keys, rows
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import checked_embedder, scope_row
+from rb_dspy.bank.stages import STAGES, further
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ChangeKind, Ingestion, MemoryItem, Removal
 

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from rb_dspy.bank.interface import Changes, Unit, VectorBatch
+from rb_dspy.bank.parts import Changes, Unit, VectorBatch
 from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.scoped import Row, Scope
 from rb_dspy.bank.sqlite.state import Embedder, checked_embedder

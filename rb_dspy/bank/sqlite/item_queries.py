@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
 from rb_dspy.bank.admission import usual_id
-from rb_dspy.bank.interface import Giving, Match, NewItem, Unit
+from rb_dspy.bank.parts import Giving, Match, NewItem, Unit
 from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.scoped import Row, Scope, State, live
 from rb_dspy.schema import MemoryItem, Polarity, Provenance

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.interface import UNITS, Unit
+from rb_dspy.bank.parts import UNITS, Unit
 from rb_dspy.bank.sqlite import failpoints, keys, rows
 from rb_dspy.bank.sqlite.writes import Body
 from rb_dspy.errors import StorageError

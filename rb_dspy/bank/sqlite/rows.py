@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from rb_dspy.bank import journal, vectors
 from rb_dspy.bank.admission import text_digest
-from rb_dspy.bank.interface import Match, NewExperience, Unit, task_key
+from rb_dspy.bank.parts import Match, NewExperience, Unit, task_key
 from rb_dspy.bank.records import whole
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.errors import CorruptBank, InputError

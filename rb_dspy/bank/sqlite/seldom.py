@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from rb_dspy.bank.interface import BankStats
+from rb_dspy.bank.parts import BankStats
 from rb_dspy.bank.sqlite import rows, state, tables
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS
 from rb_dspy.errors import CorruptBank, InputError, UnknownScope

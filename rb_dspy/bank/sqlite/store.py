@@ -14,17 +14,7 @@ from typing import Any, Literal, TypeVar
 import sqlalchemy as sa
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.interface import (
-    BankStats,
-    Changes,
-    Finding,
-    Giving,
-    Match,
-    NewExperience,
-    NewItem,
-    Source,
-    Unit,
-)
+from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
 from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, state, writes
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.appends import Append

@@ -1,0 +1,58 @@
+"""Which of several ingestions of one name counts, and when one may not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rb_dspy.bank.parts import NewExperience
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Ingestion, Trajectory
+
+STAGES = ("recorded", "judged", "distilled")
+"""How far an ingestion can have got, in order."""
+
+
+def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
+    """Which of two ingestions of one id counts: the one that got further, else the first with the error of the new.
+
+    Where they are of different rollouts nothing is taken from one into the other: a beginning, which is recorded and
+    has no error, takes the place of what is kept, and anything else loses to it. Only a beginning can be kept where
+    nothing is: for anything else it raises ``InputError``.
+    """
+    begins = new.stage == "recorded" and not new.error
+    if kept is None:
+        if begins:
+            return new
+        raise InputError(
+            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from or removed"
+            " meanwhile; ingest them again if they are to be learned from"
+        )
+    if not same_rollouts(kept.trajectories, new.trajectories):
+        return new if begins else kept
+    if STAGES.index(new.stage) > STAGES.index(kept.stage):
+        return new
+    return kept.model_copy(update={"error": new.error}) if new.stage == kept.stage else kept
+
+
+def removed_since(location: str, new: NewExperience) -> InputError:
+    """What ``append`` raises with ``refuse_removed``."""
+    return InputError(
+        f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
+        " under another run_id"
+    )
+
+
+def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:
+    """Whether the same happened in both, in whatever order they stand and whatever they used."""
+    if len(one) != len(other):
+        return False
+    pairs = zip(_in_order(one), _in_order(other), strict=True)  # mostly the same objects, and they may be long
+    return all(mine is its or _what_happened(mine) == _what_happened(its) for mine, its in pairs)
+
+
+def _in_order(rollouts: Sequence[Trajectory]) -> list[Trajectory]:
+    return sorted(rollouts, key=lambda rollout: rollout.rollout_id)
+
+
+def _what_happened(rollout: Trajectory) -> Trajectory:
+    return rollout.model_copy(update={"usage": {}})
