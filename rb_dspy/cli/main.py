@@ -18,6 +18,7 @@ from rich.text import Text
 
 from rb_dspy.cli import bank, compile, envs, models, programs, roles, run
 from rb_dspy.cli.common import err
+from rb_dspy.cli.ending import TERMINATED, told_to_end
 from rb_dspy.errors import RBError, StorageError
 from rb_dspy.schema import visible
 
@@ -44,7 +45,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code; ``args`` default to the process's own.
 
     Exit codes: 0 done; 1 any other error of ours; 2 bad input or usage; 3 something is not installed or downloaded; 4 a
-    language model cannot be used; 5 infrastructure broke; 6 the bank or the disk refused; 130 interrupted.
+    language model cannot be used; 5 infrastructure broke; 6 the bank or the disk refused; 130 interrupted, 143 by
+    SIGTERM, which does what Ctrl-C does.
     When the reader of the output goes before its end, as ``head`` does, the command stops there, quietly, with 0: who
     reads no further has what he wanted, and a script with ``pipefail`` goes on.
     """
@@ -54,7 +56,10 @@ def main(args: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     code = 0
     try:
-        code = _run(args)
+        with told_to_end() as ending:
+            code = _run(args)
+        if ending.told:
+            code = TERMINATED
         for stream in streams:
             stream.flush()  # what cannot be written is noticed here, not when Python ends
     except BrokenPipeError:
