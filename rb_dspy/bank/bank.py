@@ -123,7 +123,8 @@ class MemoryBank:
         of that item. An experience without items is kept and never retrieved.
 
         Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
-        ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored.
+        ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored, unless the disk
+        failed: that says that it is not known.
         """
         draft = ExperienceDraft(
             task=task,

@@ -213,6 +213,8 @@ def begin(
             return Ingest(store, store.hold(state), None, append)
         except InputError as exc:
             known = _learned(store, state, exc)
+    else:
+        store.settle()  # the caller goes on from it
     return Ingest(store, state, known, append)
 
 

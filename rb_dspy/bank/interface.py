@@ -77,6 +77,10 @@ class BankStore(Protocol):
         """The same, with all done for it that needs no turn to write, to be given to ``append`` in its place."""
         ...
 
+    def settle(self) -> None:
+        """All that reads have shown so far is on disk: a read may show what somebody is still writing."""
+        ...
+
     def hold(self, ingestion: Ingestion) -> Ingestion:
         """Keep an ingestion, in its scope, and return what is kept: see ``stages.further``.
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.bank.sqlite.store import SqliteStore
-from rb_dspy.errors import InputError, StorageError
+from rb_dspy.errors import CorruptBank, InputError, StorageError
+from tests.bank.helpers import add, open_bank
 from tests.bank.store_cases import DIMENSION, SCOPE, give, names
 
 _SYNC = "fdatasync" if hasattr(os, "fdatasync") else "fsync"
@@ -163,3 +165,153 @@ def test_a_log_that_another_program_has_switched_off(path: Path) -> None:
     again = SqliteStore(path)
     assert again.have(SCOPE, ["e1"]) == {"e1"}
     again.close()
+
+
+def test_a_long_log_is_synced_before_anybody_is_told(
+    store: SqliteStore, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def shorten(_: sqlite3.Connection) -> None:
+        told.append(disk.syncs)  # callers have their outcome by now
+
+    monkeypatch.setattr(store._writer._log, "is_long", lambda: True)
+    monkeypatch.setattr(store._writer._log, "shorten", shorten)
+    give(store, "e1", "a lesson")
+    give(store, "e2", "another")
+    assert told[0] == 1
+    left = disk.after(1)
+    assert left.have(SCOPE, ["e1"]) == {"e1"}
+    left.close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_others_do_not_write_after_what_one_could_not_sync(
+    store: SqliteStore, disk: Disk, path: Path, tmp_path: Path, closed: bool
+) -> None:
+    give(store, "e1", "before")
+    log = Path(f"{path}-wal")
+    begin = log.stat().st_size
+    disk.broken = True
+    with pytest.raises(StorageError, match="the disk failed"):
+        give(store, "e2", "meanwhile")
+    hole = log.stat().st_size - begin
+    disk.broken = False
+    other = SqliteStore(path)  # the system tells nothing of the error to whoever opens the log from now on
+    assert names(other) == ["e1", "e2"]
+    if closed:
+        store.close()
+    give(other, "e3", "after")
+    left = tmp_path / "left" / path.name
+    left.parent.mkdir()
+    data = log.read_bytes()
+    shutil.copy(path, left)
+    if len(data) >= begin + hole:  # what was not written then never is
+        data = data[:begin] + bytes(hole) + data[begin + hole :]
+    Path(f"{left}-wal").write_bytes(data)
+    found = SqliteStore(left)
+    assert found.have(SCOPE, ["e1", "e3"]) == {"e1", "e3"}
+    found.close()
+    give(other, "e4", "later")
+    other.close()
+    store.close()
+    assert sorted(file.name for file in path.parent.iterdir() if file.is_file()) == [path.name]
+
+
+def test_what_one_could_not_sync_while_another_wrote(store: SqliteStore, disk: Disk, path: Path) -> None:
+    give(store, "e1", "before")
+    other = SqliteStore(path)
+
+    def meanwhile(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO scopes (name) VALUES ('other')")
+        disk.broken = True
+        with pytest.raises(StorageError, match="the disk failed"):
+            store._writer._log.sync()
+        disk.broken = False
+
+    with pytest.raises(StorageError, match="another process could not sync"):
+        other._write(meanwhile)
+    give(other, "e2", "after")
+    other.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_bank_behind_a_link(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: bool) -> None:
+    a_store(path).close()
+    link = tmp_path / "elsewhere" / "link.sqlite"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    if stale:
+        Path(f"{link}-wal").touch()
+    store, synced, sync = SqliteStore(link), set[int](), getattr(os, _SYNC)
+
+    def noted(file: int) -> None:
+        synced.add(os.fstat(file).st_ino)
+        sync(file)
+
+    monkeypatch.setattr(os, _SYNC, noted)
+    give(store, "e1", "a lesson")
+    assert synced == {os.stat(f"{path}-wal").st_ino}
+    store.close()
+
+
+def test_a_close_that_does_not_wait_any_longer_acknowledges_nothing(
+    store: SqliteStore, disk: Disk, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(store, "e1", "before")
+    other = SqliteStore(path)  # so that closing does not copy the log into the database
+    assert names(other) == ["e1"]
+    closed = threading.Event()
+    monkeypatch.setattr("rb_dspy.bank.sqlite.files.WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("rb_dspy.bank.sqlite.store._CLOSING_SECONDS", 0.2)
+
+    def reached(name: str) -> None:
+        if name == "after-commit":  # as if it took that long
+            assert closed.wait(20)
+
+    monkeypatch.setattr("rb_dspy.bank.sqlite.failpoints.reached", reached)
+    with ThreadPoolExecutor(1) as work:
+        slow = work.submit(give, store, "e2", "meanwhile")
+        while not store._writer._waiting and not store._writer._lock._turn.locked():
+            time.sleep(0.01)
+        store.close()
+        syncs = disk.syncs
+        closed.set()
+        with pytest.raises(StorageError, match="closed before the disk had it, so it is not known"):
+            slow.result()
+    assert disk.syncs == syncs
+    other.close()
+
+
+def test_what_was_learned_already_is_on_disk_before_anybody_goes_on_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have written it and not be told yet that it is stored."""
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        learned = add(bank, "t1")
+        disk = Disk(path, tmp_path / "kept", monkeypatch)
+        again = bank.ingest(learned.task, learned.trajectories, run_id="r")
+        assert again.experience == learned
+        assert disk.syncs == 1
+
+
+def test_a_log_with_a_hole_is_not_copied_over_what_is_sound(
+    store: SqliteStore, disk: Disk, path: Path, tmp_path: Path
+) -> None:
+    for number in range(20):
+        give(store, f"e{number}", f"lesson {number}")
+    before = path.read_bytes()
+    log = Path(f"{path}-wal")
+    begin = log.stat().st_size
+    disk.broken = True
+    with pytest.raises(StorageError, match="the disk failed"):
+        give(store, "lost", "meanwhile")
+    disk.broken = False
+    with log.open("r+b") as file:  # the system has dropped what it could not write
+        file.seek(begin)
+        file.write(bytes(log.stat().st_size - begin))
+    with pytest.raises(CorruptBank, match=r"restore it|damaged"):
+        give(store, "after", "after")
+    assert path.read_bytes() == before

@@ -115,6 +115,9 @@ class MemoryStore:
     def ready(self, batch: Sequence[NewExperience]) -> Sequence[NewExperience]:
         return batch
 
+    def settle(self) -> None:
+        """There is no disk."""
+
     def hold(self, ingestion: Ingestion) -> Ingestion:
         with self._lock:
             timeline = self._writing(ingestion.scope)

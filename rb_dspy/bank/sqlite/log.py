@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
-from rb_dspy.errors import StorageError
+from rb_dspy.errors import CorruptBank, StorageError
 
 _LONG_BYTES = 16_000_000
 """A log of more is copied into the database."""
@@ -24,47 +25,71 @@ class Log:
     """The log of the connection that writes."""
 
     def __init__(self, path: Path, location: str) -> None:
-        self._path = f"{path}-wal"
+        real = os.path.realpath(path)  # SQLite follows links, too: its log lies beside what they lead to
+        self._path = f"{real}-wal"
+        self._mark = f"{real}.lost"
+        """A file that tells other processes, and those to come, that a sync of this log failed."""
         self._location = location
         self._long_bytes = _LONG_BYTES
         self._file: int | None = None
         self._lost = False
+        self._closed = False
 
     def open(self, connection: sqlite3.Connection) -> None:
         """From now on a commit of this connection is on disk when ``sync`` was called after it."""
+        self._closed = False
         connection.execute("PRAGMA user_version").fetchone()  # what is read first makes the log
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             return  # another program has switched it off: FULL, as it is, does it all
         # Closing this file drops no lock of SQLite's for this process: those lie on its other two.
-        self._file = os.open(self._path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            self._file = os.open(self._path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        except OSError:
+            return  # so does it where this cannot be done
         connection.execute("PRAGMA synchronous = NORMAL")
 
-    def check(self, connection: sqlite3.Connection) -> None:
+    def check(self, connection: sqlite3.Connection, connect: Callable[[], sqlite3.Connection]) -> None:
         """To be called before a transaction, under the file lock. Raises ``StorageError`` while the disk fails.
 
         After a sync that failed the system may take what is not on disk for written. So all of it goes into the
-        database, and the log begins anew: what came after a hole in it would not be found again.
+        database, and the log begins anew: what came after a hole in it would not be found again. Unless the hole is
+        there already: then it raises ``CorruptBank``, and nothing is copied over what is sound.
         """
-        if self._lost:
+        if self._lost or os.path.exists(self._mark):
+            with contextlib.closing(connect()) as fresh:  # one that writes does not read again what it wrote
+                (found,) = fresh.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise CorruptBank(f"{self._location}: the disk failed and lost a part of it; restore it from a copy")
             busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if busy:
                 raise StorageError(
                     f"{self._location}: the disk failed, and a reader is in the way of mending; try again"
                 )
+            with contextlib.suppress(OSError):  # then the next one does it once more
+                os.unlink(self._mark)
             self._lost = False
 
     def sync(self) -> None:
         """All that was committed before is on disk. Raises ``StorageError`` where it is not known to be."""
         if self._file is None:
+            if self._closed:
+                raise self._unknown("the bank was closed before the disk had it")
             return
         try:
             getattr(os, "fdatasync", os.fsync)(self._file)  # not on every system
         except OSError as exc:
             self._lost = True
-            raise StorageError(
-                f"{self._location}: the disk failed ({exc.strerror or exc}), so it is not known whether this is stored;"
-                " check the disk and do it again"
-            ) from exc
+            with contextlib.suppress(OSError):  # it need not get to the disk: after a power cut, what is there counts
+                os.close(os.open(self._mark, os.O_WRONLY | os.O_CREAT, 0o666))
+            raise self._unknown(f"the disk failed ({exc.strerror or exc})") from exc
+        # The system tells of an error only those who had the file open at that time: others would sync across a hole.
+        if os.path.exists(self._mark):
+            raise self._unknown("the disk failed (another process could not sync)")
+
+    def _unknown(self, why: str) -> StorageError:
+        return StorageError(
+            f"{self._location}: {why}, so it is not known whether this is stored; check the disk and do it again"
+        )
 
     def is_long(self) -> bool:
         """Whether it is time to ``shorten`` it."""
@@ -89,4 +114,6 @@ class Log:
         """Before the connection is closed: who closes the last one takes the log away."""
         file, self._file = self._file, None
         if file is not None:
-            os.close(file)
+            self._closed = True
+            with contextlib.suppress(OSError):  # what it may tell, the last sync told
+                os.close(file)

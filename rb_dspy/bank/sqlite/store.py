@@ -103,6 +103,9 @@ class SqliteStore:
     def ready(self, batch: Sequence[NewExperience]) -> Ready:
         return batch if isinstance(batch, Ready) else Ready(batch)
 
+    def settle(self) -> None:
+        self._write(lambda _: None)
+
     def hold(self, ingestion: Ingestion) -> Ingestion:
         payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile
         return self._change(

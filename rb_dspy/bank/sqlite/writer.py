@@ -64,7 +64,7 @@ class Writer(Generic[Request]):
         self.process = os.getpid()
 
     def do(self, request: Request, meanwhile: Callable[[], None] | None = None) -> Outcome:
-        """What ``request`` gave, durable. Raises what it raised; then nothing of it is stored.
+        """What ``request`` gave, durable. Raises what it raised; then nothing of it is stored, unless the disk failed.
 
         ``meanwhile`` is called once the request stands in line.
 
@@ -149,7 +149,7 @@ class Writer(Generic[Request]):
                 with self._lock:
                     self._original.check()
                     connection = self._connected()
-                    self._log.check(connection)
+                    self._log.check(connection, self._connect)
                     if self._begun(connection):
                         taken += self._taken()
                         given = self._committed(connection, taken)
@@ -158,10 +158,12 @@ class Writer(Generic[Request]):
                             told = True
                             tell(taken, given, self._died)  # it is on disk, and the rest takes a while
                             self._log.shorten(connection)
-                    if any(isinstance(outcome, Exception) for outcome in given):
+                    refused = any(isinstance(outcome, Exception) for outcome in given)
+                    if refused:
                         self._log.sync()
                         self.disconnect()  # an error keeps cursors alive, and these keep the connection in the past
-                self._log.sync()
+                if not refused:
+                    self._log.sync()
                 outcomes = given
         except BankError as exc:  # no lock, no connection, no transaction, no disk: nobody can write
             taken = taken if told else taken or self._taken()
