@@ -51,8 +51,12 @@ def append_all(store: BankStore, scope: str, current: Current, admitted: Iterabl
 
 
 def _pages(store: BankStore, scope: str, current: Current, admitted: Iterator[NewExperience]) -> Iterator[_Page]:
+    before: list[str] = []
     while page := list(islice(admitted, _PAGE)):
-        known = store.have(scope, [new.id for new in page])
+        ids = [new.id for new in page]
+        # The page before is stored by the time that this one is, and need not be so now.
+        known = {*store.have(scope, ids), *before}
+        before = ids
         # What is stored already stays as it is, so nothing is embedded for it.
         page = [replace(new, items=()) if new.id in known else new for new in page]
         yield _made(store, page, current.embedder)

@@ -169,6 +169,21 @@ def test_the_next_page_is_made_ready_while_one_is_being_stored(bank: MemoryBank,
         assert len(job.result()) == 2_000
 
 
+def test_nothing_is_embedded_for_what_the_page_before_holds(tmp_path: Path) -> None:
+    class Counting(HashEmbedder):
+        texts = 0
+
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            self.texts += len(texts)
+            return super().embed(texts)
+
+    counting = Counting()
+    with open_bank(tmp_path / "bank.sqlite", embedder=counting) as bank:
+        made = bank.append_many(map(draft, [*range(1_024), *range(1_024)]))
+        assert made[:1_024] == made[1_024:] == bank.experiences()
+        assert counting.texts == 1_024 * (1 + len(made[0].items))
+
+
 def test_ahead() -> None:
     made: list[int] = []
 

@@ -290,3 +290,14 @@ def test_the_best_row_of_an_item_is_what_is_shown() -> None:
     assert best.task_id == "t29"  # the newest among equals
     excluded = bank.retrieve("Check the answer twice.", k=1, unit="item", exclude_tasks=["t29", "t28"])
     assert excluded[0].task_id == "t27"
+
+
+def test_a_row_whose_scope_was_changed_is_not_shown(tmp_path: Path) -> None:
+    with _bank(3, tmp_path / "bank.sqlite") as bank:
+        (lost,) = bank.retrieve("Lesson 0 of first", k=1, unit="item")
+        database = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
+        database.execute("UPDATE items SET scope_id = 77 WHERE id = ?", (lost.items[0].id,))
+        database.close()
+        shown = {match.items[0].id for match in bank.retrieve("Lesson 0 of first", k=9, unit="item")}
+        assert shown and lost.items[0].id not in shown
+        assert bank.doctor()

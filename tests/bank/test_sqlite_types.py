@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -22,7 +23,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import CorruptBank, RBError, StorageError
 from rb_dspy.schema import RoleUsage
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
-from tests.bank.store_cases import DIMENSION, SCOPE, contents, give, lesson, names, rollout, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, contents, give, lesson, names, new, rollout, vector
 
 EMBEDDER = ("test", DIMENSION)
 
@@ -337,6 +338,24 @@ def test_a_row_holds_values_of_its_columns_types(full: SqliteStore, path: Path) 
         assert database.execute("SELECT DISTINCT typeof(payload) FROM experiences").fetchall() == [("blob",)]
         assert database.execute("SELECT DISTINCT typeof(hash) FROM journal").fetchall() == [("blob",)]
     database.close()
+
+
+def test_many_rows_where_sqlite_takes_no_more_values_than_it_usually_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    store = SqliteStore(tmp_path / "many.sqlite")
+    store.bind("test", DIMENSION)
+    store.add_scope(SCOPE)
+    assert len(store.append(SCOPE, [new(f"e{number}", "a") for number in range(3_100)])) == 3_100
+    store.close()
 
 
 # Another file at the path

@@ -15,6 +15,9 @@ from functools import cache
 _SIZES = (3072, 1024, 256, 64)
 """Rows of one statement; what is left is fewer than the last of these. Each size is parsed once and kept."""
 
+_VALUES = 32_766
+"""Values of one statement: SQLite takes no more, unless it was built to, as Debian's was."""
+
 _COLUMNS = {
     "experiences": (
         *("key", "scope_id", "id", "task_id", "template", "instruction", "label", "polarity", "run_id", "origin"),
@@ -49,7 +52,7 @@ class Rows:
             values: list[object] = getattr(self, table)
             done, width = 0, len(columns)
             while left := (len(values) - done) // width:
-                rows = next((size for size in _SIZES if size <= left), left)
+                rows = next((size for size in _SIZES if size <= left and size * width <= _VALUES), left)
                 end = done + rows * width
                 connection.execute(_statement(table, rows), values[done:end])
                 done = end

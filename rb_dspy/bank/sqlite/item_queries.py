@@ -23,9 +23,10 @@ _ITEM = (
 """A row of an item and the experience that gave it, which has what there is to know about its provenance."""
 
 _SHARED = (
-    f"EXISTS (SELECT 1 FROM items AS s WHERE s.scope_id = :scope AND s.id = o.id AND s.key <> o.key AND {live('s')})"
+    "o.scope_id IS NOT :scope OR EXISTS (SELECT 1 FROM items AS s WHERE s.scope_id = :scope AND s.id = o.id"
+    f" AND s.key <> o.key AND {live('s')})"
 )
-"""Whether an item has another row; answered by an index alone."""
+"""Whether an item has another row, or is damaged: then it is not found by its id. Answered by an index alone."""
 
 _MATCHES = {
     "item": (
