@@ -102,7 +102,7 @@ def test_nothing_is_stored_when_embedding_fails() -> None:
 def test_rows_of_other_lengths_are_scaled() -> None:
     bank = open_bank(embedder=Fixed(np.array([[3.0, 0, 0], [0, 0.001, 0]])))
     add(bank)
-    bank._embedder.answer = np.array([[1e30, 0, 0]])  # type: ignore[attr-defined]
+    bank._current.embedder.answer = np.array([[1e30, 0, 0]])  # type: ignore[attr-defined]
     assert bank.retrieve("x")[0].score == pytest.approx(1.0)
 
 
