@@ -2,17 +2,27 @@
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from rb_dspy.bank.admission import new_item, overall
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import NewExperience, NewItem
+from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience, Ingestion, Label, MemoryDraft, Polarity, Step, Task, Trajectory, Verdict
 
 SCOPE = "s"
 DIMENSION = 8
+
+
+def a_store(path: Path) -> SqliteStore:
+    """A file with one scope."""
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    store.add_scope(SCOPE)
+    return store
 
 
 def vector(text: str) -> Vectors:

@@ -18,7 +18,7 @@ from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience, ExperienceDraft, MemoryItem, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
-from tests.bank.store_cases import DIMENSION, SCOPE, names, new
+from tests.bank.store_cases import SCOPE, a_store, names, new
 
 
 @pytest.fixture
@@ -29,9 +29,7 @@ def bank(tmp_path: Path) -> Iterator[MemoryBank]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    made = SqliteStore(tmp_path / "bank.sqlite")
-    made.bind("test", DIMENSION)
-    made.add_scope(SCOPE)
+    made = a_store(tmp_path / "bank.sqlite")
     yield made
     made.close()
 

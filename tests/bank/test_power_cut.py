@@ -14,16 +14,9 @@ import pytest
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import CorruptBank, InputError, StorageError
 from tests.bank.helpers import add, open_bank
-from tests.bank.store_cases import DIMENSION, SCOPE, give, names
+from tests.bank.store_cases import SCOPE, a_store, give, names
 
 _SYNC = "fdatasync" if hasattr(os, "fdatasync") else "fsync"
-
-
-def a_store(path: Path) -> SqliteStore:
-    store = SqliteStore(path)
-    store.bind("test", DIMENSION)
-    store.add_scope(SCOPE)
-    return store
 
 
 class Disk:

@@ -22,14 +22,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience
 from tests.bank.helpers import finish, start
-from tests.bank.store_cases import DIMENSION, SCOPE, give, lesson, names, new, rollout, vector
-
-
-def a_store(path: Path) -> SqliteStore:
-    store = SqliteStore(path)
-    store.bind("test", DIMENSION)
-    store.add_scope(SCOPE)
-    return store
+from tests.bank.store_cases import DIMENSION, SCOPE, a_store, give, lesson, names, new, rollout, vector
 
 
 @pytest.fixture
