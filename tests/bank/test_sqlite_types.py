@@ -354,7 +354,7 @@ def test_many_rows_where_sqlite_takes_no_more_values_than_it_usually_does(
     store = SqliteStore(tmp_path / "many.sqlite")
     store.bind("test", DIMENSION)
     store.add_scope(SCOPE)
-    assert len(store.append(SCOPE, [new(f"e{number}", "a") for number in range(3_100)])) == 3_100
+    assert len(store.append(SCOPE, [new(f"e{number}", f"lesson {number}") for number in range(3_100)])) == 3_100
     store.close()
 
 
