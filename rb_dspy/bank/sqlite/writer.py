@@ -221,7 +221,7 @@ class Writer(Generic[Request]):
         return True
 
     def _committed(self, connection: sqlite3.Connection, taken: Sequence[Waiting[Request]]) -> Sequence[Outcome]:
-        """The outcomes of requests, on disk; the transaction has begun."""
+        """The outcomes of requests, committed and not synced yet; the transaction has begun."""
         try:
             with sqlite.translated(self._location):
                 outcomes = self._perform(connection, [waiting.request for waiting in taken]) if taken else ()
