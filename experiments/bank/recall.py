@@ -101,7 +101,7 @@ def memory() -> dict[str, float]:
 
 
 def structures(rows: Vectors, queries: Vectors, floors: Any, *, graph: bool) -> None:
-    """Other ways to search approximately, beside the lists of half-precision rows that are used."""
+    """Other ways to search approximately, beside the lists of half-precision rows and the sketch that are used."""
     kinds = faiss.ScalarQuantizer
     lists = int(len(rows) ** 0.5)
     print(f"\n| {len(rows):,} rows | build CPU s | parameter | CPU ms | recall@5 |\n|---|---|---|---|---|")
@@ -132,6 +132,24 @@ def structures(rows: Vectors, queries: Vectors, floors: Any, *, graph: bool) -> 
             cpu, _, answers = timed(search, queries)
             got = recall(rows, queries, floors, answers)
             print(f"| {count} lists, {name} | {built:.1f} | {probed} read | {cpu:.3f} | {got:.4f} |", flush=True)
+    half = rows.astype(np.float16)
+    for name in (f"IVF{lists},{codes}" for codes in ("PQ96x4fsr", "PQ192x4fsr", "RaBitQfs", "SQ4")):
+        began = time.process_time()
+        sketch: Any = faiss.index_factory(DIMENSION, name, faiss.METRIC_INNER_PRODUCT)
+        sketch.train(rows[np.random.default_rng(0).choice(len(rows), min(len(rows), 64 * lists), replace=False)])
+        for start in range(0, len(rows), PAGE):
+            sketch.add(rows[start : start + PAGE])
+        built = time.process_time() - began
+        for probed, fetch in ((40, 100), (100, 100), (100, 200)):
+            sketch.nprobe = probed
+
+            def ranked(query: Vectors, sketch: Any = sketch, fetch: int = fetch) -> Any:
+                found = sketch.search(query[None], fetch)[1][0]
+                return found[np.argsort(-(half[found].astype(np.float32) @ query))]
+
+            cpu, _, answers = timed(ranked, queries)
+            got = recall(rows, queries, floors, answers)
+            print(f"| {name}, {fetch} re-ranked | {built:.1f} | {probed} read | {cpu:.3f} | {got:.4f} |", flush=True)
     if graph:
         began = time.process_time()
         web = faiss.IndexHNSWFlat(DIMENSION, 32, faiss.METRIC_INNER_PRODUCT)

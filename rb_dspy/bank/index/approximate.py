@@ -1,11 +1,13 @@
-"""Approximate nearest neighbours over rows that never change: inverted lists of half-precision vectors (FAISS).
+"""Approximate nearest neighbours over rows that never change: inverted lists of half-precision vectors (FAISS), and a
+sketch of them that says which rows to read.
 
 Chosen by measurement (``experiments/bank/recall.py``). At a million rows, lists of 8-bit codes are not faster on one
 thread, find less, and need the rows beside them to rank again; a graph (facts: stores) takes ten times as long to build
-and twice the memory. Half precision is what the store keeps, so that scores are those of exact search.
+and twice the memory. Half precision is what the store keeps, so that scores are those of exact search. What a search
+takes is the time to read memory: the sketch is a sixteenth of the rows.
 
 What is found rests on texts lying in clusters, as embedded text does: recall@5 is 0.99 and more then. On vectors
-without any structure, drawn at random, it is 0.25.
+without any structure, drawn at random, it is 0.09.
 """
 
 from __future__ import annotations
@@ -19,15 +21,20 @@ from numpy.typing import NDArray
 
 from rb_dspy.bank.index.engine import faiss, one_thread, selector
 from rb_dspy.bank.index.exact import ExactRows
+from rb_dspy.bank.index.sketch import MOST, SKETCHED_FROM, Drawing, Sketch, candidates, looked_through
 from rb_dspy.bank.index.view import SPARE, TIE
 from rb_dspy.protocols import Vectors
 
 PROBED = 1 / 25
-"""Share of the lists that a search reads, and ``AT_LEAST`` so many: what recall and time rest on."""
+"""Share of the lists that a search without a sketch reads, and ``AT_LEAST`` so many: what recall and time rest on."""
 AT_LEAST = 40
 
 _FURTHER = 8
 """How many times as many lists are read at most because the nearest rows are left out."""
+
+_DEPTHS = ((40, 1), (MOST, 3))
+"""With a filter: down to which place among all rows the sketch may have to go for those wanted, and how many times as
+many lists and candidates it takes. Further down scores are closer to each other, and rows lie in more lists."""
 
 _SAMPLE = 64
 """Rows a list that its centre is found with, and rounds of looking for it."""
@@ -43,20 +50,27 @@ few values that are not zero, a twentieth of it for embedded text."""
 Allowed = Callable[[slice | NDArray[np.int64]], NDArray[np.bool_]]
 """Which rows of an index may be found."""
 
+_Found = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Products with, and places of, rows of a part."""
+
 
 class ApproximateRows:
     """Rows ``start`` to ``stop`` of an index. Immutable; searched by any thread."""
 
-    def __init__(self, start: int, index: Any) -> None:
-        """``index``: what ``build`` made, or what was read from a file of it."""
+    def __init__(self, start: int, index: Any, sketch: Sketch | None = None) -> None:
+        """``index``, ``sketch``: what ``build`` made, or what was read from files of it."""
         self.start = start
         self.stop = start + int(index.ntotal)
         self.index = index
+        self.sketch = sketch
         self._all_lists = int(index.nlist)
         self.exact = self._all_lists == 1
         """Whether all rows are read in every search: then nothing is missed."""
         if index.direct_map.array.size() != index.ntotal:
             index.make_direct_map()
+        self._centres = faiss().downcast_index(index.quantizer)
+        self._places: NDArray[np.int64] = faiss().rev_swig_ptr(index.direct_map.array.data(), int(index.ntotal))
+        """Where each row is: its list, and in the lower half of the bits its place there."""
         self._lengths = np.concatenate([_lengths(rows) for rows in self.vectors()]) if self.exact else None
         """Lengths of the rows as they are kept, where there are few enough of them."""
 
@@ -76,21 +90,14 @@ class ApproximateRows:
             if allowed is None and stop == self.stop:
                 return self._scored(query, *self._found(query, None, wanted, self.stop - self.start))
             # Most filters leave out little, and looking at some candidates is much cheaper than at all rows.
-            fetch = min(4 * wanted + 6 * SPARE, self.stop - self.start)
-            scores, rows = self._probe(query, fetch, self._lists(fetch, self.stop - self.start), None)
-            kept = (rows >= 0) & (rows < stop - self.start)
-            if allowed is not None:
-                kept[kept] = allowed(rows[kept] + self.start)
-            if np.count_nonzero(kept) >= wanted and scores.item(-1) < (least := _least(scores[kept], wanted)):
-                kept &= scores >= least
-                return self._scored(query, scores[kept], rows[kept])
+            found, further = self._looked(query, wanted, allowed, stop)
+            if found is not None:
+                return self._scored(query, *found)
             mask = np.zeros(self.stop - self.start, np.bool_)
             mask[: stop - self.start] = True if allowed is None else allowed(slice(self.start, stop))
             possible = int(np.count_nonzero(mask))
             if not possible:
                 return np.empty(0, np.float32), np.empty(0, np.int64)
-            # Where what is left out lies about the query, what is left lies further away than the usual lists.
-            further = min(_FURTHER, len(kept) / (1 + np.count_nonzero(kept)))
             return self._scored(query, *self._found(query, mask, min(k, possible), possible, further))
 
     def vectors(self) -> Iterator[Vectors]:
@@ -110,10 +117,48 @@ class ApproximateRows:
         usual = max(AT_LEAST, lists * PROBED, lists * 8 * fetch / (self.stop - self.start))
         return min(lists, math.ceil(usual * (self.stop - self.start) / possible))
 
+    def _looked(self, query: Vectors, wanted: int, allowed: Allowed | None, stop: int) -> tuple[_Found | None, float]:
+        """What is found among candidates that are looked for without the filter, None where these do not suffice; and
+        how much further to look then: where what is left out lies about the query, what is left lies further away."""
+        every, depth = self.stop - self.start, wanted
+
+        def kept_of(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+            kept = (rows >= 0) & (rows < stop - self.start)
+            if allowed is not None:
+                kept[kept] = allowed(rows[kept] + self.start)
+            return kept
+
+        if self.sketch is None or wanted > MOST:
+            fetch = min(4 * wanted + 6 * SPARE, every)
+            scores, rows = self._probe(query, fetch, self._lists(fetch, every), None)
+            kept = kept_of(rows)
+            count = int(np.count_nonzero(kept))
+            if count >= wanted and scores.item(-1) < (least := _least(scores[kept], wanted)):
+                kept &= scores >= least
+                return (scores[kept], rows[kept]), 1
+            return None, min(_FURTHER, fetch / (1 + count))
+        for most, further in _DEPTHS:
+            if depth <= most:
+                fetch = min(further * candidates(most), every)
+                scores, rows = self._estimated(query, fetch, further)
+                kept = kept_of(rows)
+                places = np.flatnonzero(kept)
+                depth = places.item(wanted - 1) + 1 if len(places) >= wanted else fetch
+                if depth <= most:
+                    enough = min(further * candidates(depth), fetch)
+                    found = self._best(query, (scores[:enough], rows[:enough]), wanted, kept[:enough])
+                    return found, min(_FURTHER, depth / wanted)
+                depth = min(depth, MOST)
+        return None, _FURTHER
+
     def _found(
         self, query: Vectors, mask: NDArray[np.bool_] | None, wanted: int, possible: int, further: float = 1
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    ) -> _Found:
         """Products with, and places of, the ``wanted`` nearest and what ties with the last of these."""
+        if self.sketch is not None and mask is None and wanted <= MOST:
+            found = self._best(query, self._estimated(query, min(candidates(wanted), possible), 1), wanted)
+            if found is not None:
+                return found
         fetch = min(wanted + 2 * SPARE, possible)
         lists = min(self._all_lists, math.ceil(further * self._lists(fetch, possible)))
         while True:
@@ -139,6 +184,42 @@ class ApproximateRows:
         pointer = faiss().swig_ptr
         self.index.search_c(1, pointer(query), fetch, pointer(scores), pointer(rows), parameters)
         return scores, rows
+
+    def _estimated(self, query: Vectors, fetch: int, further: int) -> _Found:
+        """What the sketch takes for the ``fetch`` nearest, best first; -1 where its lists hold no more.
+
+        ``further``: how many times as many lists as usual are looked through.
+        """
+        assert self.sketch is not None
+        count = min(self._all_lists, math.ceil(further * looked_through(self._all_lists)))
+        centres, lists = np.empty(count, np.float32), np.empty(count, np.int64)
+        pointer = faiss().swig_ptr
+        self._centres.search_c(1, pointer(query), count, pointer(centres), pointer(lists), None)
+        return self.sketch.nearest(query, fetch, lists, centres)
+
+    def _best(
+        self, query: Vectors, given: _Found, wanted: int, kept: NDArray[np.bool_] | slice = slice(None)
+    ) -> _Found | None:
+        """``_found`` of the candidates ``given``, best first as they were estimated, that are ``kept``.
+
+        None where the estimates do not tell all that ties with the last one.
+        """
+        estimates, rows = given
+        if rows.item(-1) < 0:
+            return None
+        # Of rows with one estimate, equal ones above all, the last were given by chance.
+        chance = rows[estimates <= estimates[-1]].tolist()
+        engine, rows = faiss(), rows[kept]
+        lists = np.unique(self._places[rows] >> 32)
+        products, found = np.empty(len(rows), np.float32), np.empty(len(rows), np.int64)
+        pointer, unused = engine.swig_ptr, np.zeros(len(lists), np.float32)
+        parameters = engine.SearchParametersIVF(nprobe=len(lists), sel=engine.IDSelectorBatch(rows))
+        self.index.search_preassigned_c(
+            1, pointer(query), len(rows), pointer(lists), pointer(unused), pointer(products), pointer(found), False,
+            parameters,
+        )  # fmt: skip
+        near = int(np.count_nonzero(products >= _least(products, wanted)))
+        return (products[:near], found[:near]) if set(found[:near].tolist()).isdisjoint(chance) else None
 
     def _scored(
         self, query: Vectors, products: NDArray[np.float32], places: NDArray[np.int64]
@@ -186,11 +267,17 @@ def build(
             quantizer, dimension, lists, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT, False
         )
         index.train(sample[:1])  # nothing is left to learn, but to say so
+        drawing = Drawing(quantizer, sample) if count >= SKETCHED_FROM and lists > 1 else None
+        pointer = engine.swig_ptr
         for rows in _pieces(parts, tail):
             if stopped():
                 return None
-            index.add(rows)
-    return ApproximateRows(start, index)
+            nearest = quantizer.assign(rows, 1)
+            index.add_core(len(rows), pointer(rows), None, pointer(nearest))
+            if drawing is not None:
+                drawing.add(rows, nearest)
+        sketch = None if drawing is None else drawing.done(index)
+    return ApproximateRows(start, index, sketch)
 
 
 def _pieces(parts: Sequence[ApproximateRows], tail: ExactRows) -> Iterator[Vectors]:

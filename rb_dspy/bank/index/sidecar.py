@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -20,6 +20,7 @@ from rb_dspy.bank.index.approximate import ApproximateRows
 from rb_dspy.bank.index.columns import ALIVE, Columns
 from rb_dspy.bank.index.engine import faiss
 from rb_dspy.bank.index.exact import ExactRows
+from rb_dspy.bank.index.sketch import Sketch
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
 from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import StorageError
@@ -35,9 +36,21 @@ _log = logging.getLogger("rb_dspy.bank")
 class _File(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    name: str = pydantic.Field(pattern=r"^[0-9a-f]{32}-[0-9a-f]{16}\.(faiss|columns)$")
+    name: str = pydantic.Field(pattern=r"^[0-9a-f]{32}-[0-9a-f]{16}\.(faiss|sketch|columns)$")
     size: int
     xxh3_64: str
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    rows: _File
+    sketch: _File | None
+    """None where the part has none."""
+
+    @property
+    def files(self) -> tuple[_File, ...]:
+        return (self.rows,) if self.sketch is None else (self.rows, self.sketch)
 
 
 class _Manifest(pydantic.BaseModel):
@@ -45,7 +58,7 @@ class _Manifest(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    format: Literal[1]
+    format: Literal[2]
     scope: str
     unit: str
     embedder: str
@@ -54,7 +67,11 @@ class _Manifest(pydantic.BaseModel):
     digest: str
     rows: int
     columns: _File
-    parts: tuple[_File, ...] = pydantic.Field(strict=False)
+    parts: tuple[_Part, ...] = pydantic.Field(strict=False)
+
+    @property
+    def files(self) -> tuple[_File, ...]:
+        return (self.columns, *(file for part in self.parts for file in part.files))
 
 
 class _UnusableError(Exception):
@@ -76,7 +93,7 @@ class Sidecar:
         self._dimension = dimension
         self._key = hashlib.blake2b(f"{unit}\0{scope}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         self._manifest = folder / f"{self._key}.json"
-        self._saved: tuple[tuple[ApproximateRows, _File], ...] = ()
+        self._saved: tuple[tuple[ApproximateRows, _Part], ...] = ()
 
     def load(self, digest: Callable[[int], str]) -> VectorIndex | None:
         """The index as it was saved, ready for ``changes(after=index.view.mark)``; None where there is no use for it.
@@ -102,14 +119,18 @@ class Sidecar:
         """
         if not view.parts or [part for part, _ in self._saved] == list(view.parts):
             return False
-        known = {id(part): file for part, file in self._saved if (self._folder / file.name).exists()}
+        known = {
+            id(part): saved
+            for part, saved in self._saved
+            if all((self._folder / file.name).exists() for file in saved.files)
+        }
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             parts = tuple((part, known.get(id(part)) or self._write_part(part)) for part in view.parts)
             rows = view.parts[-1].stop
             mark = int(view.columns.seqs[rows - 1])
             manifest = _Manifest(
-                format=1,
+                format=2,
                 scope=self._scope,
                 unit=self._unit,
                 embedder=self._embedder,
@@ -118,7 +139,7 @@ class Sidecar:
                 digest=digest(mark),
                 rows=rows,
                 columns=self._write_columns(view.columns, rows, mark),
-                parts=tuple(file for _, file in parts),
+                parts=tuple(saved for _, saved in parts),
             )
             replaced = self._names()
             temporary = self._temporary()
@@ -154,12 +175,12 @@ class Sidecar:
         ):
             if is_ != expected:
                 raise _UnusableError(f"it is of another {what}: {is_!r}, where the bank has {expected!r}")
-        for file in (manifest.columns, *manifest.parts):
+        for file in manifest.files:
             self._verify(file)
         columns = self._read_columns(manifest)
         parts: list[ApproximateRows] = []
-        for file in manifest.parts:
-            parts.append(self._read_part(file, parts[-1].stop if parts else 0))
+        for saved in manifest.parts:
+            parts.append(self._read_part(saved, parts[-1].stop if parts else 0))
         if not parts or parts[-1].stop != manifest.rows:
             raise _UnusableError(f"it holds {parts[-1].stop if parts else 0} rows, and says {manifest.rows}")
         self._saved = tuple(zip(parts, manifest.parts, strict=True))
@@ -175,29 +196,41 @@ class Sidecar:
         if _hash(path) != file.xxh3_64:
             raise _UnusableError(f"{file.name} is not what was written")
 
-    def _read_part(self, file: _File, start: int) -> ApproximateRows:
+    def _read_part(self, saved: _Part, start: int) -> ApproximateRows:
         engine = faiss()
+        index = self._read_index(saved.rows)
+        if not isinstance(index, engine.IndexIVFScalarQuantizer) or index.d != self._dimension:
+            raise _UnusableError(f"{saved.rows.name} is another kind of index")
+        if saved.sketch is None:
+            return ApproximateRows(start, index)
+        try:
+            return ApproximateRows(start, index, Sketch(self._read_index(saved.sketch), index))
+        except ValueError as exc:
+            raise _UnusableError(f"{saved.sketch.name} is {exc}") from None
+
+    def _read_index(self, file: _File) -> Any:
         try:  # its bytes have been found to be those that FAISS wrote here
-            index = engine.read_index(str(self._folder / file.name), _mapped())
+            return faiss().read_index(str(self._folder / file.name), _mapped())
         except RuntimeError as exc:
             raise _UnusableError(f"{file.name} cannot be read: {str(exc).splitlines()[0]}") from None
-        if not isinstance(index, engine.IndexIVFScalarQuantizer) or index.d != self._dimension:
-            raise _UnusableError(f"{file.name} is another kind of index")
-        return ApproximateRows(start, index)
 
-    def _write_part(self, part: ApproximateRows) -> _File:
+    def _write_part(self, part: ApproximateRows) -> _Part:
+        rows = self._write_index(part.index, "faiss")
+        return _Part(rows=rows, sketch=None if part.sketch is None else self._write_index(part.sketch.index, "sketch"))
+
+    def _write_index(self, index: Any, kind: str) -> _File:
         engine = faiss()
         temporary = self._temporary()
         try:
-            engine.write_index(part.index, str(temporary))
+            engine.write_index(index, str(temporary))
             # What FAISS could not write when it closed the file, it does not tell.
             written = engine.read_index(str(temporary), _mapped())
         except RuntimeError as exc:
             temporary.unlink(missing_ok=True)
             raise OSError(str(exc).splitlines()[0]) from exc
-        if written.ntotal != part.index.ntotal:
+        if written.ntotal != index.ntotal:
             raise OSError(f"{temporary} was not written whole")
-        return self._named(temporary, "faiss")
+        return self._named(temporary, kind)
 
     def _read_columns(self, manifest: _Manifest) -> Columns:
         rows = manifest.rows
@@ -244,7 +277,7 @@ class Sidecar:
             manifest = _Manifest.model_validate_json(self._manifest.read_bytes())
         except (OSError, pydantic.ValidationError):
             return set()
-        return {file.name for file in (manifest.columns, *manifest.parts)}
+        return {file.name for file in manifest.files}
 
     def _sweep(self, replaced: set[str]) -> None:
         """Remove what the manifest before this one named, and what a process that died left behind."""

@@ -179,7 +179,7 @@ class VectorIndex:
     def prepare(self, stopped: Callable[[], bool] = lambda: False) -> Prepared | None:
         """Build an approximate part of the rows that are in now, aside. Hold no lock: it takes a while.
 
-        Some 15 CPU seconds for a million rows, on one thread, the interpreter free for others; what is searched or
+        Some 20 CPU seconds for a million rows, on one thread, the interpreter free for others; what is searched or
         applied meanwhile is not affected. By one thread at a time, else work is done twice. None when ``stopped``,
         which is asked about once a second, says so.
         """

@@ -1,0 +1,121 @@
+"""Small codes of the rows of inverted lists, to see which few of the rows are worth reading (FAISS).
+
+A row is kept as what is left of it beside the centre of its list, along the half of the directions that differ most,
+with 4 bits for two of these: 48 bytes for 384 dimensions, where half precision takes 768. Chosen by measurement
+(``experiments/bank/recall.py --structures``): scalar codes of 4 bits take longer than half precision, codes of one or
+two bits, and codes without turning the rows first, put the nearest rows further down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rb_dspy.bank.index.engine import faiss
+from rb_dspy.protocols import Vectors
+
+SKETCHED_FROM = 1 << 12
+"""Rows of a part that are worth it: in fewer, the lists that are read anyway hold most of them."""
+
+_PROBED = 1 / 10
+"""Share of the lists that are looked through, and ``_AT_LEAST`` so many."""
+_AT_LEAST = 100
+
+MOST = 100
+"""Nearest rows that a sketch is asked for at most: it puts the later ones ever further from their places."""
+_ALWAYS, _EACH = 140, 12
+
+_SMALLEST = 128
+"""Directions that are kept where there are so many; beyond twice as many, half of them."""
+
+_SAMPLE = 1 << 14
+"""Rows that directions and codes are learned from."""
+
+
+def candidates(wanted: int) -> int:
+    """How many rows a sketch has to give for the ``wanted`` nearest to be among them."""
+    return _ALWAYS + _EACH * wanted
+
+
+def looked_through(lists: int) -> float:
+    """How many of the lists of a part are looked through; can be more than there are."""
+    return max(_AT_LEAST, lists * _PROBED)
+
+
+class Sketch:
+    """Codes of the rows of a part, in the same lists as the rows. Immutable; searched by any thread."""
+
+    def __init__(self, index: Any, rows: Any) -> None:
+        """``index``: what ``Drawing`` made of ``rows``, or what was read from a file of it; ``ValueError`` for others.
+
+        ``rows``: the inverted lists of the part.
+        """
+        engine = faiss()
+        self.index = index
+        codes = engine.downcast_index(index.index) if isinstance(index, engine.IndexPreTransform) else None
+        if not isinstance(codes, engine.IndexIVFPQFastScan) or not codes.by_residual or index.chain.size() != 1:
+            raise ValueError("another kind of index")
+        if (codes.ntotal, codes.nlist, index.d) != (rows.ntotal, rows.nlist, rows.d):
+            raise ValueError("a sketch of other rows")
+        self._codes = codes
+        turn = engine.downcast_VectorTransform(index.chain.at(0))
+        self._turn: Vectors = engine.vector_to_array(turn.A).reshape(turn.d_out, turn.d_in)
+
+    def nearest(
+        self, query: Vectors, fetch: int, lists: NDArray[np.int64], centres: Vectors
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Estimated products with, and places of, ``fetch`` rows of ``lists``, best first; -1 where there are no more.
+
+        ``centres``: the query's products with those of ``lists``. Rows with equal codes have equal products: which
+        of these come last is chance.
+        """
+        engine = faiss()
+        products, places = np.empty(fetch, np.float32), np.empty(fetch, np.int64)
+        pointer, turned = engine.swig_ptr, self._turn @ query
+        parameters = engine.SearchParametersIVF(nprobe=len(lists))
+        self._codes.search_preassigned_c(
+            1, pointer(turned), fetch, pointer(lists), pointer(centres), pointer(products), pointer(places), False,
+            parameters,
+        )  # fmt: skip
+        return products, places
+
+
+class Drawing:
+    """A sketch in the making. Deterministic; for one thread, with FAISS kept to it."""
+
+    def __init__(self, quantizer: Any, sample: Vectors) -> None:
+        """``quantizer``: finds the list of a row. ``sample``: some rows."""
+        engine = faiss()
+        centres = quantizer.reconstruct_n(0, quantizer.ntotal)
+        sample = sample[:: -(-len(sample) // _SAMPLE)]
+        left = sample - centres[quantizer.assign(sample, 1)[:, 0]]
+        dimension = sample.shape[1]
+        kept = min(dimension, max(_SMALLEST, dimension // 2))
+        codes = max(1, kept // 2)
+        kept = min(kept, 2 * codes)
+        learned = engine.PCAMatrix(dimension, kept)
+        learned.balanced_bins = codes  # strong directions share a code with weak ones
+        learned.train(left)
+        # Products are kept by turning alone, which is what was learned without its mean.
+        self._turn = engine.LinearTransform(dimension, kept, False)
+        engine.copy_array_to_vector(engine.vector_to_array(learned.A)[: kept * dimension], self._turn.A)
+        self._turn.is_trained = True
+        turned = engine.IndexFlatIP(kept)
+        turned.add(self._turn.apply(centres))
+        self._index = engine.IndexIVFPQ(turned, kept, quantizer.ntotal, codes, 4, engine.METRIC_INNER_PRODUCT)
+        self._index.pq.train(self._turn.apply(left))
+        self._index.by_residual = self._index.is_trained = True
+
+    def add(self, rows: Vectors, lists: NDArray[np.int64]) -> None:
+        """The next rows, and the list of each."""
+        pointer, turned = faiss().swig_ptr, self._turn.apply(rows)
+        self._index.add_core(len(rows), pointer(turned), None, pointer(lists))
+
+    def done(self, rows: Any) -> Sketch:
+        """The sketch of all rows that were added; they lie in the inverted lists ``rows``."""
+        engine = faiss()
+        # The copy lets go of what the packed codes were made from.
+        packed = engine.clone_index(engine.IndexIVFPQFastScan(self._index))
+        return Sketch(engine.IndexPreTransform(self._turn, packed), rows)
