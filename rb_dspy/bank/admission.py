@@ -96,7 +96,12 @@ def new_item(scope: str, draft: MemoryDraft, id: str | None = None) -> NewItem:
 
 def usual_id(scope: str, digest: str) -> str:
     """The id of an item with this text, unless it was edited, or its usual id was taken by one that was."""
-    return "m" + _hash(f'["item",{_quoted(scope)},{_quoted(digest)}]'.encode("ascii"))
+    return "m" + _hash(f"{_item_of(scope)}{_quoted(digest)}]".encode("ascii"))
+
+
+@lru_cache(maxsize=128)
+def _item_of(scope: str) -> str:
+    return f'["item",{_quoted(scope)},'
 
 
 def text_digest(title: str, description: str, content: str) -> str:

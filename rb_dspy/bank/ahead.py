@@ -1,33 +1,46 @@
-"""One of several things is made while the one before it is being stored."""
+"""The parts of the next pages are made while the page before them is being stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """``things``, each made once, the next when it is asked for or before."""
+    """``parts``, ``size`` of them a page, each made once, when its page is asked for or before."""
 
-    def __init__(self, things: Iterator[T]) -> None:
-        self._things = things
-        self._next: T | None = None
+    def __init__(self, parts: Iterator[T], size: int, most: int) -> None:
+        """``most``: so many parts are made before their page is asked for, and no more."""
+        self._parts = parts
+        self._size = size
+        self._most = most
+        self._made: list[T] = []
         self._error: Exception | None = None
+        self._ended = False
 
-    def look(self) -> None:
-        """Make the next one, unless it was made; what is raised is kept for ``next``, whose turn it is."""
-        if self._next is None and self._error is None:
+    def look(self, enough: Callable[[], bool]) -> None:
+        """Make the next page, and parts of those after it until it is ``enough``, which is asked after each.
+
+        What is raised is kept for the page that it belongs to.
+        """
+        while not self._ended and len(self._made) < self._most and (len(self._made) < self._size or not enough()):
             try:
-                self._next = next(self._things, None)
+                self._made.append(next(self._parts))
+            except StopIteration:
+                self._ended = True
             except Exception as exc:  # noqa: BLE001 (whatever the list raises is its owner's)
-                self._error = exc
+                self._error, self._ended = exc, True
 
-    def next(self) -> T | None:
-        """The next one; None at the end. Raises what making it raised; nothing comes after that."""
-        if self._error is not None:
-            error, self._error, self._things = self._error, None, iter(())
+    def next(self) -> list[T]:
+        """The parts of the next page; fewer at the end, then none.
+
+        Raises what making one of them raised; nothing comes after that.
+        """
+        self.look(lambda: True)
+        page, self._made = self._made[: self._size], self._made[self._size :]
+        if self._error is not None and len(page) < self._size:
+            error, self._error = self._error, None
             raise error
-        found, self._next = self._next, None
-        return next(self._things, None) if found is None else found
+        return page

@@ -141,7 +141,7 @@ class MemoryBank:
         return self._append(draft)
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[Experience]:
-        """``append`` for many: read, embedded and stored in pages of 1,024, each of them whole or not at all.
+        """``append`` for many: read, embedded and stored in pages of 2,048, each of them whole or not at all.
 
         The next page is made ready while one is being stored. What was stored before an error stays; doing it again
         repeats nothing. What was removed from the bank stays away: for such a one the list holds what it was.

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Put off garbage collection while a page of experiences is made.
+def uncollected() -> Iterator[Callable[[], None]]:
+    """Put off garbage collection while many records are made; gives what looks through them when it suits better.
 
-    Python looks for garbage after every so many new objects; in a page everything lives, and looking through it again
-    and again took more than half of the time of a long append. What waits is looked at when the page is done.
+    Python looks for garbage after every so many new objects; here nearly all of them live, and looking through them
+    again and again took more than half of the time of a long append. What has come since the last look is looked at
+    once, and all the others at the end.
     """
     was_on = gc.isenabled()
     gc.disable()
     try:
-        yield
+        yield lambda: _look(was_on)
     finally:
         if was_on:
             gc.enable()
+
+
+def _look(was_on: bool) -> None:
+    if was_on:
+        gc.collect(1)

@@ -17,6 +17,9 @@ from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewEx
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
 
+Stored = Callable[[], list[Experience]]
+"""Puts together what is stored of experiences, in the order in which they were given."""
+
 
 class BankStore(Protocol):
     """Persistence of a bank. Safe to call from threads, and beside other processes where the medium is shared.
@@ -59,7 +62,6 @@ class BankStore(Protocol):
         *,
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
-        meanwhile: Callable[[], None] | None = None,
     ) -> list[Experience]:
         """Store experiences; an id that is there already gives what is stored under it, or was, when it has ended.
 
@@ -69,12 +71,30 @@ class BankStore(Protocol):
         its own.
         ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
         where the bank belongs to another one by now.
-        ``meanwhile``: what the caller would do next; a store whose writing leaves the caller free calls it then, once.
         """
         ...
 
-    def ready(self, batch: Sequence[NewExperience]) -> Sequence[NewExperience]:
-        """The same, with all done for it that needs no turn to write, to be given to ``append`` in its place."""
+    def place(
+        self,
+        scope: str,
+        batch: Sequence[NewExperience],
+        *,
+        embedder: tuple[str, int] | None = None,
+        refuse_removed: bool = False,
+        meanwhile: Callable[[Callable[[], bool]], None] | None = None,
+    ) -> Stored:
+        """``append``, where what it gives can be put together later: stored is all of it when this returns.
+
+        ``meanwhile``: what the caller would do next; a store whose writing leaves the caller free calls it then, once,
+        with what tells whether the writing is done.
+        """
+        ...
+
+    def ready(self, *batches: Sequence[NewExperience]) -> Sequence[NewExperience]:
+        """All of them, with all done for them that needs no turn to write, to be given to ``append`` in their place.
+
+        For what is ready already nothing is done again.
+        """
         ...
 
     def settle(self) -> None:

@@ -217,7 +217,7 @@ def test_stats(bank: MemoryBank) -> None:
         "removed": 0,
         "embedder": "hash-64",
         "dimension": 64,
-        "schema_version": 0 if "memory" in repr(bank) else 3,
+        "schema_version": 0 if "memory" in repr(bank) else 4,
     }
 
 
@@ -324,14 +324,14 @@ def drafts(numbers: range) -> Iterator[ExperienceDraft]:
 
 def test_pages_that_were_stored_before_an_error_stay(bank: MemoryBank) -> None:
     def broken() -> Iterator[ExperienceDraft]:
-        yield from drafts(range(1_100))
+        yield from drafts(range(2_100))
         raise KeyError("the file ends here")
 
     with pytest.raises(KeyError):
         bank.append_many(broken())
-    assert len(bank) == 1_024
-    stored = bank.append_many(drafts(range(1_100)))
-    assert [experience.task.id for experience in stored] == [f"t{number}" for number in range(1_100)]
+    assert len(bank) == 2_048
+    stored = bank.append_many(drafts(range(2_100)))
+    assert [experience.task.id for experience in stored] == [f"t{number}" for number in range(2_100)]
     assert stored == bank.experiences()
 
 
@@ -343,10 +343,10 @@ def test_nothing_follows_a_page_that_could_not_be_stored(tmp_path: Path) -> None
         raw.execute("UPDATE experiences SET payload = x'00'")
         raw.commit()
         raw.close()
-        many = [*drafts(range(1, 1_025)), *drafts(range(700)), *drafts(range(2_000, 3_200))]
+        many = [*drafts(range(1, 2_049)), *drafts(range(700)), *drafts(range(3_000, 4_400))]
         with pytest.raises(CorruptBank, match=r"experience e\w+ is damaged"):
             bank.append_many(many)
-        assert len(bank) == 1_025
+        assert len(bank) == 2_049
 
 
 @pytest.mark.parametrize("run_id", ["r", 'a "run"\\ ünï ☃ 𝄞', ""])

@@ -58,17 +58,17 @@ def test_what_a_list_raises_comes_through_as_it_is(bank: MemoryBank, error: type
         raise error("of the list")
 
     with pytest.raises(error, match="of the list") as caught:
-        bank.append_many(until(1_400, fail))
+        bank.append_many(until(2_400, fail))
     assert type(caught.value) is error
     # The page before it; an interrupt takes back what had not begun to be written.
-    assert len(bank) in ((1_024, 0) if error is KeyboardInterrupt else (1_024,))
-    assert len(bank.append_many(map(draft, range(1_400)))) == 1_400
-    assert len(bank) == 1_400
+    assert len(bank) in ((2_048, 0) if error is KeyboardInterrupt else (2_048,))
+    assert len(bank.append_many(map(draft, range(2_400)))) == 2_400
+    assert len(bank) == 2_400
 
 
 def test_a_list_may_use_the_bank_that_it_goes_into(bank: MemoryBank) -> None:
-    made = bank.append_many(until(2_500, lambda: add(bank, "other")))
-    assert [experience.task.id for experience in made] == [f"t{number}" for number in range(2_500)]
+    made = bank.append_many(until(4_500, lambda: add(bank, "other")))
+    assert [experience.task.id for experience in made] == [f"t{number}" for number in range(4_500)]
     assert bank.experiences()[:3] == made[:3]
     assert bank.experience_of("other") is not None
     assert bank.doctor() == []
@@ -89,13 +89,20 @@ def test_what_many_give_is_what_is_read(bank: MemoryBank) -> None:
 
 
 def test_the_rest_is_done_meanwhile_once(store: SqliteStore) -> None:
-    calls: list[list[str]] = []
-    made = store.append(SCOPE, [new("a", "one"), new("b", "two")], meanwhile=lambda: calls.append(names(store)))
+    calls: list[bool] = []
+
+    def wait(is_done: Callable[[], bool]) -> None:
+        calls.append(is_done())
+        while not is_done():
+            time.sleep(0.001)
+
+    made = store.place(SCOPE, [new("a", "one"), new("b", "two")], meanwhile=wait)
     assert len(calls) == 1
-    assert names(store) == [experience.id for experience in made] == ["a", "b"]
+    assert names(store) == ["a", "b"]
+    assert made() == made() == store.experiences(SCOPE, after=0, limit=9)
     began = time.monotonic()
     with pytest.raises(UnicodeEncodeError):
-        store.append(SCOPE, [new("bad", "c", run_id="\ud800")], meanwhile=lambda: calls.append([]))
+        store.place(SCOPE, [new("bad", "c", run_id="\ud800")], meanwhile=wait)
     assert len(calls) == 2
     assert time.monotonic() - began < 20  # it knows at once that there is nothing to wait for
 
@@ -114,16 +121,16 @@ def test_what_changes_before_it_is_on_disk_is_told_as_it_is_then(tmp_path: Path,
     holder.execute("BEGIN IMMEDIATE")
     calls: list[str] = []
     with ThreadPoolExecutor(2) as work:
-        jobs = [work.submit(store._write, orphan)]
+        job = work.submit(store._write, orphan)
         while len(store._writer._waiting) < 1:
             pass
-        jobs.append(work.submit(store.append, SCOPE, [new("a", "one")], meanwhile=lambda: calls.append("meanwhile")))
+        made = work.submit(store.place, SCOPE, [new("a", "one")], meanwhile=lambda _: calls.append("meanwhile"))
         while len(store._writer._waiting) < 2:
             pass
         holder.execute("ROLLBACK")
         holder.close()
-        assert jobs[0].exception() is not None
-        (given,) = jobs[1].result()
+        assert job.exception() is not None
+        (given,) = made.result()()
     assert (given.seq, given.items[0].seq, calls) == (1, 2, ["meanwhile"])
     assert given == store.experience(SCOPE, "a")
     assert list(store.check()) == []
@@ -144,13 +151,13 @@ def test_a_bank_that_is_reindexed_while_a_page_is_made(tmp_path: Path) -> None:
 
     other = HashEmbedder(128)
     with open_bank(tmp_path / "bank.sqlite", embedder=Reindexing()) as bank:
-        made = bank.append_many(map(draft, range(2_500)))
-        assert [experience.task.id for experience in made] == [f"t{number}" for number in range(2_500)]
-        assert len(bank) == 2_500
-        assert bank.retrieve(made[1_500].task.instruction, 1)
+        made = bank.append_many(map(draft, range(4_500)))
+        assert [experience.task.id for experience in made] == [f"t{number}" for number in range(4_500)]
+        assert len(bank) == 4_500
+        assert bank.retrieve(made[3_000].task.instruction, 1)
         assert bank.doctor() == []
     with open_bank(tmp_path / "bank.sqlite", embedder=other) as again:
-        assert len(again) == 2_500
+        assert len(again) == 4_500
 
 
 def test_the_next_page_is_made_ready_while_one_is_being_stored(bank: MemoryBank, tmp_path: Path) -> None:
@@ -159,12 +166,12 @@ def test_the_next_page_is_made_ready_while_one_is_being_stored(bank: MemoryBank,
     holder.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(1) as work:
         read = threading.Event()
-        job = work.submit(bank.append_many, until(2_000, read.set))
+        job = work.submit(bank.append_many, until(4_000, read.set))
         assert read.wait(30)
         assert len(bank) == 0
         holder.execute("ROLLBACK")
         holder.close()
-        assert len(job.result()) == 2_000
+        assert len(job.result()) == 4_000
 
 
 def test_nothing_is_embedded_for_what_the_page_before_holds(tmp_path: Path) -> None:
@@ -177,32 +184,39 @@ def test_nothing_is_embedded_for_what_the_page_before_holds(tmp_path: Path) -> N
 
     counting = Counting()
     with open_bank(tmp_path / "bank.sqlite", embedder=counting) as bank:
-        made = bank.append_many(map(draft, [*range(1_024), *range(1_024)]))
-        assert made[:1_024] == made[1_024:] == bank.experiences()
-        assert counting.texts == 1_024 * (1 + len(made[0].items))
+        made = bank.append_many(map(draft, [*range(2_048), *range(2_048)]))
+        assert made[:2_048] == made[2_048:] == bank.experiences()
+        assert counting.texts == 2_048 * (1 + len(made[0].items))
 
 
-def test_ahead() -> None:
+def a_list(last: int, made: list[int], error: Exception | None = None) -> Iterator[int]:
+    for number in range(last):
+        made.append(number)
+        yield number
+    if error is not None:
+        raise error
+
+
+def test_pages_are_made_once_and_in_order() -> None:
     made: list[int] = []
+    ahead = Ahead(a_list(7, made), size=2, most=5)
+    assert ahead.next() == [0, 1]
+    assert made == [0, 1]
+    ahead.look(lambda: True)  # a page in any case
+    assert made == [0, 1, 2, 3]
+    ahead.look(lambda: len(made) == 5)
+    assert made == [0, 1, 2, 3, 4]
+    ahead.look(lambda: False)  # and no more than it may
+    assert made == [*range(7)]
+    assert [ahead.next(), ahead.next(), ahead.next(), ahead.next()] == [[2, 3], [4, 5], [6], []]
 
-    def things() -> Iterator[int]:
-        for number in range(3):
-            made.append(number)
-            yield number
 
-    ahead = Ahead(things())
-    ahead.look()
-    ahead.look()
-    assert made == [0]
-    assert [ahead.next(), ahead.next(), ahead.next(), ahead.next()] == [0, 1, 2, None]
-
-    def failing() -> Iterator[int]:
-        yield 1
-        raise OSError("gone")
-
-    ahead = Ahead(failing())
-    assert ahead.next() == 1
-    ahead.look()
+@pytest.mark.parametrize("looks", [True, False])
+def test_an_error_comes_with_the_page_that_it_belongs_to(looks: bool) -> None:
+    ahead = Ahead(a_list(5, [], OSError("gone")), size=2, most=9)
+    if looks:
+        ahead.look(lambda: False)
+    assert [ahead.next(), ahead.next()] == [[0, 1], [2, 3]]
     with pytest.raises(OSError, match="gone"):
         ahead.next()
-    assert ahead.next() is None
+    assert ahead.next() == []

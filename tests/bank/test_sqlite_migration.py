@@ -283,7 +283,7 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     database.execute("PRAGMA user_version = 99")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(SchemaTooNew, match=r"bank schema 99; this one knows 3"):
+    with pytest.raises(SchemaTooNew, match=r"bank schema 99; this one knows 4"):
         SqliteStore(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -322,6 +322,8 @@ def second(path: Path) -> dict[str, str]:
         INSERT INTO old SELECT key, scope_id, id, ended, experience, digest, title, description, content FROM items;
         DROP TABLE items;
         ALTER TABLE old RENAME TO items;
+        DROP TABLE ids;
+        DROP TABLE recent_ids;
         CREATE INDEX items_of_id ON items (scope_id, id, ended);
         CREATE INDEX items_of_text ON items (scope_id, digest, ended);
         CREATE INDEX items_of_experience ON items (experience, ended);
@@ -347,6 +349,50 @@ def test_items_of_the_second_schema_are_still_found_by_their_texts(tmp_path: Pat
     assert list(store.check()) == []
     store.close()
     assert (tmp_path / "bank.sqlite.backup-v2").exists()
+
+
+def test_rows_of_the_third_schema_are_found_by_their_ids(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    third(path)
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    assert (tmp_path / "bank.sqlite.backup-v3").exists()
+    assert store.have("s", ["e1", "e2", "e9"]) == {"e1", "e2"}
+    found = {item.id: [source.experience_id for source in item.provenances] for item in store.items("s")}
+    assert sorted(found.values()) == [["e1", "e2"], ["e2"]]
+    for id, sources in found.items():
+        item = store.item("s", id)
+        assert item is not None
+        assert [source.experience_id for source in item.provenances] == sources
+        assert [giving.provenance.experience_id for giving in store.item_rows("s", "item", id)] == sources
+    assert store.count("s") == len(found) == store.stats("s").items
+    assert store.stats("s").by_polarity == {"success": 2}
+    assert store.experience("other", "e1") is not None
+    assert store.append("s", [new("e1", "z")])[0].items == store.experiences("s", after=0, limit=1)[0].items
+    assert list(store.check()) == []
+    store.close()
+
+
+def third(path: Path) -> None:
+    """A file as the third version of the library wrote it: two experiences gave one lesson, one of them another."""
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    for scope in ("s", "other"):
+        store.add_scope(scope)
+        store.append(scope, [new("e1", "a", scope=scope)])
+    store.append("s", [new("e2", "a", "b")])
+    store.close()
+    database = sqlite3.connect(path)
+    database.executescript(
+        """DROP INDEX items_again;
+        ALTER TABLE items DROP COLUMN again;
+        DROP TABLE ids;
+        DROP TABLE recent_ids;
+        CREATE UNIQUE INDEX experiences_of_id ON experiences (scope_id, id);
+        CREATE INDEX items_of_id ON items (scope_id, id, ended);
+        PRAGMA user_version = 3;"""
+    )
+    database.close()
 
 
 def test_only_texts_under_other_ids_are_indexed(tmp_path: Path) -> None:

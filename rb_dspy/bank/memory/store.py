@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Literal
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.interface import BankStore, Stored
 from rb_dspy.bank.memory import writes as memory_writes
 from rb_dspy.bank.memory.rows import FOREVER
 from rb_dspy.bank.memory.stats import stats
@@ -99,7 +99,6 @@ class MemoryStore:
         *,
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
-        meanwhile: Callable[[], None] | None = None,
     ) -> list[Experience]:
         packed = [memory_writes.packed(new) for new in batch]
         with self._lock:
@@ -112,8 +111,20 @@ class MemoryStore:
                         raise removed_since(self.location, new)
             return memory_writes.append(timeline, packed)
 
-    def ready(self, batch: Sequence[NewExperience]) -> Sequence[NewExperience]:
-        return batch
+    def place(
+        self,
+        scope: str,
+        batch: Sequence[NewExperience],
+        *,
+        embedder: tuple[str, int] | None = None,
+        refuse_removed: bool = False,
+        meanwhile: Callable[[Callable[[], bool]], None] | None = None,
+    ) -> Stored:
+        stored = self.append(scope, batch, embedder=embedder, refuse_removed=refuse_removed)
+        return lambda: stored
+
+    def ready(self, *batches: Sequence[NewExperience]) -> Sequence[NewExperience]:
+        return [new for batch in batches for new in batch]
 
     def settle(self) -> None:
         """There is no disk."""

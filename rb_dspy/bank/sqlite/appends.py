@@ -11,7 +11,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import usual_id
-from rb_dspy.bank.sqlite import failpoints, queries
+from rb_dspy.bank.sqlite import failpoints, ids, queries
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Placed, Prepared
 from rb_dspy.bank.sqlite.scoped import Scope
@@ -45,6 +45,8 @@ class _Writing:
     head: bytes
     waiting: bool
     """Whether rollouts wait to be learned from."""
+    before: int
+    """``seq`` before anything was written."""
     known: set[str] = field(default_factory=set)
     """Ids of experiences that were there before."""
     added: set[str] = field(default_factory=set)
@@ -53,22 +55,26 @@ class _Writing:
     """Id and digest of items that live."""
     texts: dict[str, str] = field(default_factory=dict)
     """Digest and id of items that live; of several with one text, the earliest."""
+    met: set[str] = field(default_factory=set)
+    """Ids of items that have, or had, a row."""
     shared: set[str] = field(default_factory=set)
     """Ids of items that get another provenance now."""
 
 
-_EXPERIENCE, _ITEM, _TEXT = range(3)
-
 _KNOWN = (
-    f"SELECT {_EXPERIENCE}, e.key, e.id, '' FROM json_each(:ids) AS given CROSS JOIN experiences AS e"
-    " ON e.scope_id = :scope AND e.id = given.value"
-    f" UNION ALL SELECT {_ITEM}, i.key, i.id, i.digest FROM json_each(:items) AS given CROSS JOIN items AS i"
-    " ON i.scope_id = :scope AND i.id = given.value AND i.ended IS NULL"
-    f" UNION ALL SELECT {_TEXT}, i.key, i.id, i.digest FROM json_each(:digests) AS given CROSS JOIN items AS i"
+    "SELECT f.key FROM json_each(:id_keys) AS given CROSS JOIN ids AS f ON f.id_key = given.value"
+    " UNION ALL SELECT f.key FROM json_each(:id_keys) AS given CROSS JOIN recent_ids AS f ON f.id_key = given.value"
+    " UNION ALL SELECT i.key FROM json_each(:digests) AS given CROSS JOIN items AS i"
     " ON i.scope_id = :scope AND i.digest = given.value AND i.apart = 1 AND i.ended IS NULL"
     " WHERE EXISTS (SELECT 1 FROM items WHERE scope_id = :scope AND apart = 1)"  # most banks have none such
 )
-"""Experiences that there ever were, and items that live: by the ids that go with the texts, and with other ids."""
+"""Keys of rows that may be those of the same experiences and items: by the ids that go with the texts, and by texts."""
+
+_OF_THESE = (
+    "SELECT e.key, e.id, NULL, NULL FROM json_each(:keys) AS given CROSS JOIN experiences AS e ON e.key = given.value"
+    " WHERE e.scope_id = :scope UNION ALL SELECT i.key, i.id, i.digest, i.ended FROM json_each(:keys) AS given"
+    " CROSS JOIN items AS i ON i.key = given.value WHERE i.scope_id = :scope"
+)
 
 
 def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[object]:
@@ -100,25 +106,27 @@ def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[
 def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence[Append]) -> _Writing:
     """A scope, and what it has of all that is to be written to it."""
     found = scope_state(connection, append.scope, append.location)
-    batch = [each.new for other in appends if other.scope == append.scope for each in other.batch]
-    items = [item for new in batch for item in new.items]
-    usual = [usual_id(append.scope, item.digest) for item in items if item.apart]
-    given = {
-        "ids": _listed([new.id for new in batch]),
-        "items": _listed([*[item.id for item in items], *usual]),
-        "digests": _listed([item.digest for item in items]),
-    }
+    batch = [each for other in appends if other.scope == append.scope for each in other.batch]
+    items = [item for each in batch for item in each.new.items]
+    named = {ids.of_hash(found.id, hash) for each in batch for hash in (each.hash, *each.item_hashes)}
+    named.update([ids.of_id(found.id, usual_id(append.scope, item.digest)) for item in items if item.apart])
+    # In order, so that one is found near the other.
+    given = {"id_keys": str(sorted(named)), "digests": _listed([item.digest for item in items])}
     scope = Scope(found.id, append.scope, append.location)
-    writing = _Writing(scope, found.embedder, found.seq, found.head, found.waiting)
+    writing = _Writing(scope, found.embedder, found.seq, found.head, found.waiting, found.seq)
     known = connection.execute(_KNOWN, {"scope": found.id, **given}).fetchall()
-    # Of several items with one text the earliest comes last, and stays.
-    for what, _, id, digest in sorted(known, key=lambda row: row[1], reverse=True):
-        if what == _EXPERIENCE:
-            writing.known.add(id)
-            continue
-        writing.texts[digest] = id
-        if what == _ITEM:
-            writing.live[id] = digest
+    if known:  # or what has the same hash
+        own = {each.new.id for each in batch}
+        these = connection.execute(_OF_THESE, {"scope": found.id, "keys": str([key for (key,) in known])}).fetchall()
+        # Of several items with one text the earliest comes last, and stays.
+        for _, id, digest, ended in sorted(these, key=lambda row: row[0], reverse=True):
+            if digest is None:
+                writing.known |= own & {id}
+                continue
+            writing.met.add(id)
+            if ended is None:
+                writing.live[id] = digest
+                writing.texts[digest] = id
     return writing
 
 
@@ -147,12 +155,14 @@ def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
     success = int(new.polarity == "success")
     into.experiences += (key, scope_id, new.id, new.task.id, each.template, new.task.instruction, new.label)
     into.experiences += (new.polarity, new.run_id, new.origin, new.distiller, new.note, new.created_at, each.payload)
+    into.recent_ids += (ids.of_hash(scope_id, each.hash), key)
     if each.vector is not None:
         into.experience_vectors += (key, each.task, success, *each.vector)
-    ids: list[str] = []
+    item_ids: list[str] = []
     usual = True
-    items, vectors, live, texts = into.items, into.item_vectors, writing.live, writing.texts
-    for row, (item, vector) in enumerate(zip(new.items, each.item_vectors, strict=True), key + 1):
+    items, vectors, live, texts, met = into.items, into.item_vectors, writing.live, writing.texts, writing.met
+    given = zip(new.items, each.item_vectors, each.item_hashes, strict=True)
+    for row, (item, vector, hash) in enumerate(given, key + 1):
         digest = item.digest
         id = texts.get(digest)
         if id is not None:
@@ -161,18 +171,23 @@ def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
             id = own_id(new.id, digest) if item.id in live else item.id
             live[id] = digest
             texts[digest] = id
-        ids.append(id)
-        usual = usual and id == item.id
+        item_ids.append(id)
+        if id != item.id:
+            usual, hash = False, ids.hashed(id)
+        id_key = ids.of_hash(scope_id, hash)
+        again = id_key if id in met else 0
+        met.add(id)
         apart = 0 if id == item.id and not item.apart else 1
-        items += (row, scope_id, id, key, digest, item.title, item.description, item.content, apart)
+        items += (row, scope_id, id, key, digest, item.title, item.description, item.content, apart, again)
         vectors += (row, each.task, success, *vector)
-    writing.seq = seq + len(ids)
+        into.recent_ids += (id_key, row)
+    writing.seq = seq + len(item_ids)
     for position, item_id in enumerate(new.shown):
         into.exposures += (key, position, item_id)
-    content = each.content if usual else journal.content_of_append(new, ids, each.told)
+    content = each.content if usual else journal.content_of_append(new, item_ids, each.told)
     writing.head = journal.entry_hash(writing.head, seq, "append", new.id, new.note, new.created_at, content)
     into.journal += (key, "append", writing.head)
-    return Placed(seq, ids)
+    return Placed(seq, item_ids)
 
 
 def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
@@ -180,6 +195,7 @@ def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
     id = writing.scope.id
     if writing.added:
         connection.execute("UPDATE scopes SET seq = ?, head = ? WHERE id = ?", (writing.seq, writing.head, id))
+        ids.go_on(connection, id, writing.before, writing.seq)
     if writing.waiting:
         done = [(id, experience_id) for experience_id in writing.added | writing.known]
         connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", done)

@@ -28,6 +28,22 @@ _QUERIES: tuple[_Query, ...] = (
         " AND scope_id <> :scope",
     ),
     (
+        *("error", "row", "stands there twice: under one id there is one experience", _COPY),
+        "SELECT DISTINCT 'experience ' || id FROM experiences WHERE key > :base AND key <= :last"
+        " GROUP BY id HAVING count(*) > 1",
+    ),
+    (
+        *("error", "row", "has two rows that both are its first: it may be counted twice", _COPY),
+        "SELECT 'item ' || id FROM items WHERE key > :base AND key <= :last AND again IS NULL"
+        " GROUP BY id HAVING count(*) > 1",
+    ),
+    (
+        *("error", "orphan", "is found by an id, and is not there", _COPY),
+        f"SELECT 'number ' || (f.key & {keys.LAST}) FROM (SELECT key FROM ids UNION ALL SELECT key FROM recent_ids)"
+        " AS f WHERE f.key > :base AND f.key <= :last AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.key = f.key)"
+        " AND NOT EXISTS (SELECT 1 FROM experiences AS e WHERE e.key = f.key)",
+    ),
+    (
         *("error", "orphan", "is a vector of nothing", _COPY),
         f"SELECT 'item number ' || (v.key & {keys.LAST}) FROM item_vectors AS v LEFT JOIN items AS o ON o.key = v.key"
         " WHERE v.key > :base AND v.key <= :last AND o.key IS NULL"
@@ -60,12 +76,12 @@ _QUERIES: tuple[_Query, ...] = (
     (
         *("warning", "orphan", "was shown to an agent, and this scope never had it", "nothing needs to be done"),
         "SELECT DISTINCT 'item ' || x.item_id FROM exposures AS x WHERE x.experience > :base AND x.experience <= :last"
-        " AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.scope_id = :scope AND i.id = x.item_id)",
+        " AND x.item_id NOT IN (SELECT id FROM items WHERE key > :base AND key <= :last AND id IS NOT NULL)",
     ),
     (
         *("warning", "pending", "was learned from, and waits to be learned from", "it goes when it is admitted again"),
-        "SELECT 'ingestion ' || w.id FROM ingestions AS w JOIN experiences AS e ON e.scope_id = w.scope_id"
-        " AND e.id = w.id WHERE w.scope_id = :scope",
+        "SELECT 'ingestion ' || id FROM ingestions WHERE scope_id = :scope"
+        " AND id IN (SELECT id FROM experiences WHERE key > :base AND key <= :last)",
     ),
     (
         *("error", "row", "stands below numbers that were given out: the next append would fail", _COPY),

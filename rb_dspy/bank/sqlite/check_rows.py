@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.parts import UNITS, Finding, Unit, task_key
-from rb_dspy.bank.sqlite import keys, rows
+from rb_dspy.bank.sqlite import ids, keys, rows
 from rb_dspy.bank.sqlite.compression import decompressed
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.vectors import unpacked
@@ -16,6 +16,8 @@ from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import visible
 
 _FROM_A_COPY = "it is left out of what is read; restore the file from a copy, or delete it"
+
+_LOST = "is not found by its id"
 
 
 def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
@@ -28,8 +30,9 @@ def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findi
 
 
 def _experiences(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for id, task_id, template, instruction, payload in connection.execute(
-        "SELECT id, task_id, template, instruction, payload FROM experiences WHERE key > ? AND key <= ? ORDER BY key",
+    for key, id, task_id, template, instruction, payload in connection.execute(
+        "SELECT key, id, task_id, template, instruction, payload FROM experiences WHERE key > ? AND key <= ?"
+        " ORDER BY key",
         (scope.base, scope.base + keys.LAST),
     ):
         try:
@@ -39,11 +42,13 @@ def _experiences(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findi
                 raise ValueError("the columns and the payload name another task")
         except (zlib.error, ValueError, TypeError) as exc:
             yield _row(f"scope {scope.name!r}: experience {id}", f"its task and rollouts cannot be read: {_said(exc)}")
+        if not _is_found(connection, scope, id, key):
+            yield _row(f"scope {scope.name!r}: experience {id}", _LOST)
 
 
 def _items(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for key, id, digest, *texts in connection.execute(
-        "SELECT key, id, digest, title, description, content FROM items WHERE key > ? AND key <= ? ORDER BY key",
+    for key, id, again, digest, *texts in connection.execute(
+        "SELECT key, id, again, digest, title, description, content FROM items WHERE key > ? AND key <= ? ORDER BY key",
         (scope.base, scope.base + keys.LAST),
     ):
         try:
@@ -53,6 +58,15 @@ def _items(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
         if not sound:
             where = f"scope {scope.name!r}: item {id}"
             yield _row(where, f"the text of number {keys.number(key)} is not the one that was stored")
+        if not _is_found(connection, scope, id, key) or again not in (None, ids.of_id(scope.id, id)):
+            yield _row(f"scope {scope.name!r}: item {id}", f"number {keys.number(key)} {_LOST}")
+
+
+def _is_found(connection: sqlite3.Connection, scope: Scope, id: object, key: int) -> bool:
+    """Whether a row is found by its id."""
+    if not isinstance(id, str):
+        return False
+    return (key,) in connection.execute(ids.places("?1"), (ids.of_id(scope.id, id),)).fetchall()
 
 
 def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ from rb_dspy.bank import journal
 from rb_dspy.bank.admission import now, usual_id
 from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
 from rb_dspy.bank.parts import NewItem, Source, task_key
-from rb_dspy.bank.sqlite import item_queries, keys, rows
+from rb_dspy.bank.sqlite import ids, item_queries, keys, rows
+from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import checked_embedder, scope_row
 from rb_dspy.bank.stages import STAGES, further
@@ -37,30 +38,33 @@ class Edit:
         checked_embedder(connection, self.embedder, self.location)
         scope_id, seq, head = scope_row(connection, self.scope, self.location)
         base = keys.base(scope_id)
+        state = State(Scope(scope_id, self.scope, self.location), keys.LAST)
         live = connection.execute(
             "SELECT i.key, i.experience, e.task_id, e.polarity FROM items AS i JOIN experiences AS e"
-            " ON e.key = i.experience WHERE i.scope_id = ? AND i.id = ? AND i.ended IS NULL ORDER BY i.key",
-            (scope_id, id),
+            f" ON e.key = i.experience WHERE {named('i')} AND i.ended IS NULL ORDER BY i.key",
+            state.named(id),
         ).fetchall()
         if not live:
             raise InputError(
                 f"{self.location}: scope {self.scope!r} has no item {id[:40]!r} to edit; give the id of one that"
                 " items() lists"
             )
-        state = State(Scope(scope_id, self.scope, self.location), keys.LAST)
         same = item_queries.items_with(connection, state, [new.digest]).get(new.digest, id)
         if same != id:
             raise InputError(f"{self.location}: item {same} has this very text; delete one of the two instead")
+        texts = new.title, new.description, new.content
         apart = None if id == usual_id(self.scope, new.digest) else 1
+        id_key = ids.of_id(scope_id, id)
         number = seq + 1
         ended = [keys.number(key) for key, _, _, _ in live]
         _end(connection, "items", base, ended, number)
         _end(connection, "item_vectors", base, ended, number)
         for born, (_, experience, task_id, polarity) in enumerate(live, base + number + 1):
             connection.execute(
-                "INSERT INTO items VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?, ?)",
-                (born, scope_id, id, experience, new.digest, new.title, new.description, new.content, apart),
+                "INSERT INTO items VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?)",
+                (born, scope_id, id, experience, new.digest, *texts, apart, id_key),
             )
+            connection.execute("INSERT INTO recent_ids VALUES (?, ?)", (id_key, born))
             connection.execute(
                 "INSERT INTO item_vectors (key, task, success, crc, data) VALUES (?, ?, ?, ?, ?)",
                 rows.vector_row(born, task_key(task_id), polarity == "success", self.vector),
@@ -87,7 +91,7 @@ class Remove:
 
     def __call__(self, connection: sqlite3.Connection) -> Removal:
         scope_id, seq, head = scope_row(connection, self.scope, self.location)
-        found = _Lineage(connection, scope_id)
+        found = _Lineage(connection, State(Scope(scope_id, self.scope, self.location), keys.LAST))
         going = closure(
             found.experiences(self.source),
             [self.source.name] if self.source.kind == "item" else [],
@@ -126,33 +130,34 @@ class Remove:
 class _Lineage:
     """What ``closure`` asks of one scope."""
 
-    def __init__(self, connection: sqlite3.Connection, scope_id: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, state: State) -> None:
         self._connection = connection
-        self._scope_id = scope_id
-        self._base = keys.base(scope_id)
+        self._state = state
+        self._base = state.scope.base
 
     def experiences(self, source: Source) -> list[int]:
         """Numbers of the live experiences that are meant."""
-        column = {"experience": "id", "run": "run_id", "origin": "origin", "item": ""}[source.kind]
-        if not column:
+        if source.kind == "item":
             return []
+        column = {"run": "run_id", "origin": "origin"}.get(source.kind, "")
+        which = f"e.scope_id = :scope AND e.{column} = :id" if column else named("e")
         return self._numbers(
-            f"SELECT key FROM experiences WHERE scope_id = ? AND {column} = ? AND ended IS NULL ORDER BY key",
-            (self._scope_id, source.name),
+            f"SELECT e.key FROM experiences AS e WHERE {which} AND e.ended IS NULL ORDER BY e.key",
+            self._state.named(source.name),
         )
 
     def rows_of_experience(self, number: int) -> list[LiveRow]:
-        return self._rows("experience = ?", (self._base + number,))
+        return self._rows("i.experience = :experience", {"experience": self._base + number})
 
     def rows_of_item(self, id: str) -> list[LiveRow]:
-        return self._rows("scope_id = ? AND id = ?", (self._scope_id, id))
+        return self._rows(named("i"), self._state.named(id))
 
     def viewers(self, item: str) -> list[int]:
         """Numbers of the live experiences whose agent had been shown an item."""
         return self._numbers(
             "SELECT x.experience FROM exposures AS x JOIN experiences AS e ON e.key = x.experience"
-            " WHERE x.item_id = ? AND x.experience > ? AND x.experience <= ? AND e.ended IS NULL",
-            (item, self._base, self._base + keys.LAST),
+            " WHERE x.item_id = :item AND x.experience > :base AND x.experience <= :upto AND e.ended IS NULL",
+            self._state.having(item=item),
         )
 
     def experience_ids(self, numbers: Iterable[int]) -> list[str]:
@@ -162,14 +167,14 @@ class _Lineage:
         )
         return [id for (id,) in found]
 
-    def _rows(self, where: str, values: tuple[object, ...]) -> list[LiveRow]:
+    def _rows(self, where: str, given: dict[str, object]) -> list[LiveRow]:
         found = self._connection.execute(
-            f"SELECT key, id, experience FROM items WHERE {where} AND ended IS NULL ORDER BY key", values
+            f"SELECT i.key, i.id, i.experience FROM items AS i WHERE {where} AND i.ended IS NULL ORDER BY i.key", given
         )
         return [LiveRow(keys.number(key), id, keys.number(experience)) for key, id, experience in found]
 
-    def _numbers(self, query: str, values: tuple[object, ...]) -> list[int]:
-        return [keys.number(key) for (key,) in self._connection.execute(query, values)]
+    def _numbers(self, query: str, given: dict[str, object]) -> list[int]:
+        return [keys.number(key) for (key,) in self._connection.execute(query, given)]
 
 
 def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) -> None:
@@ -182,13 +187,15 @@ def kept(connection: sqlite3.Connection, scope: str, ingestion: Ingestion, paylo
     """Keep an ingestion, which ``payload`` holds; what is kept is what ``further`` says."""
     scope_id, _, _ = scope_row(connection, scope, location)
     at = scope_id, ingestion.id
+    state = State(Scope(scope_id, scope, location), keys.LAST)
     found = connection.execute("SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", at).fetchone()
     if found is not None and found[0] == payload:
         return ingestion  # as it is, which need not be read
     before = None if found is None else rows.ingestion(found[0], ingestion.id, location)
     given, ingestion = ingestion, further(before, ingestion)
     if before is None:
-        if connection.execute("SELECT 1 FROM experiences WHERE scope_id = ? AND id = ?", at).fetchone():
+        stored = f"SELECT 1 FROM experiences AS e WHERE {named('e')}"
+        if connection.execute(stored, state.named(ingestion.id)).fetchone():
             raise InputError(f"{location}: experience {ingestion.id} was stored already, and is kept for good")
     elif ingestion == before:
         return before
@@ -228,3 +235,4 @@ def _enter(
         (keys.base(scope_id) + number, kind, subject, note, time, hash),
     )
     connection.execute("UPDATE scopes SET seq = ?, head = ? WHERE id = ?", (last, hash, scope_id))
+    ids.go_on(connection, scope_id, number - 1, last)

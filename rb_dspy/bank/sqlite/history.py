@@ -8,7 +8,8 @@ import sqlite3
 from collections.abc import Sequence
 
 from rb_dspy.bank.sqlite import keys, rows
-from rb_dspy.bank.sqlite.scoped import Row, Scope
+from rb_dspy.bank.sqlite.ids import named
+from rb_dspy.bank.sqlite.scoped import Row, Scope, State
 from rb_dspy.schema import Change, MemoryDraft
 
 _log = logging.getLogger("rb_dspy.bank")
@@ -23,9 +24,9 @@ _ENTRIES = (
 def history(connection: sqlite3.Connection, scope: Scope, id: str) -> list[Change]:
     """The entries that brought, changed or ended it, in order; damaged ones are left out, with a warning."""
     found = connection.execute(
-        "SELECT key, ended FROM experiences WHERE scope_id = ? AND id = ?"
-        " UNION ALL SELECT experience, ended FROM items WHERE scope_id = ? AND id = ?",
-        (scope.id, id, scope.id, id),
+        f"SELECT e.key, e.ended FROM experiences AS e WHERE {named('e')}"
+        f" UNION ALL SELECT i.experience, i.ended FROM items AS i WHERE {named('i')}",
+        State(scope, keys.LAST).named(id),
     ).fetchall()
     begun = {key for key, _ in found if isinstance(key, int)}
     ends = {ended for _, ended in found if ended is not None}
@@ -46,9 +47,10 @@ def _change(connection: sqlite3.Connection, scope: Scope, id: str, row: Row) -> 
     key, kind, note, created_at = row
     before = after = None
     if kind == "edit":
-        texts = "SELECT title, description, content FROM items WHERE scope_id = ? AND id = ?"
-        before = connection.execute(f"{texts} AND ended = ? LIMIT 1", (scope.id, id, keys.number(key))).fetchone()
-        after = connection.execute(f"{texts} AND key > ? ORDER BY key LIMIT 1", (scope.id, id, key)).fetchone()
+        texts = f"SELECT i.title, i.description, i.content FROM items AS i WHERE {named('i')}"
+        given = {**State(scope, keys.LAST).named(id), "entry": key, "number": keys.number(key)}
+        before = connection.execute(f"{texts} AND i.ended = :number LIMIT 1", given).fetchone()
+        after = connection.execute(f"{texts} AND i.key > :entry ORDER BY i.key LIMIT 1", given).fetchone()
     return Change(
         seq=keys.number(key),
         kind=kind,

@@ -23,15 +23,16 @@ _COLUMNS = {
         *("key", "scope_id", "id", "task_id", "template", "instruction", "label", "polarity", "run_id", "origin"),
         *("distiller", "note", "created_at", "payload"),
     ),
-    "items": ("key", "scope_id", "id", "experience", "digest", "title", "description", "content", "apart"),
+    "items": ("key", "scope_id", "id", "experience", "digest", "title", "description", "content", "apart", "again"),
     "experience_vectors": ("key", "task", "success", "crc", "data"),
     "item_vectors": ("key", "task", "success", "crc", "data"),
     "exposures": ("experience", "position", "item_id"),
     "journal": ("key", "kind", "hash"),
+    "recent_ids": ("id_key", "key"),
 }
 """Tables, those that others refer to first."""
 
-_GIVEN = {"apart": "nullif(?, 0)"}
+_GIVEN = {"apart": "nullif(?, 0)", "again": "nullif(?, 0)"}
 """What is stored of a value, where that is not the value: most items have NULL there, which no int is."""
 
 
@@ -45,6 +46,7 @@ class Rows:
         self.item_vectors: list[object] = []
         self.exposures: list[object] = []
         self.journal: list[object] = []
+        self.recent_ids: list[object] = []
 
     def insert(self, connection: sqlite3.Connection) -> None:
         """Insert them all, inside the caller's transaction, which cannot go on where this raises."""

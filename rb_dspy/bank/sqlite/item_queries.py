@@ -11,6 +11,7 @@ from typing import get_args
 from rb_dspy.bank.admission import usual_id
 from rb_dspy.bank.parts import Giving, Match, NewItem, Unit
 from rb_dspy.bank.sqlite import keys, rows
+from rb_dspy.bank.sqlite.ids import another, listed, named
 from rb_dspy.bank.sqlite.scoped import Row, Scope, State, live
 from rb_dspy.schema import MemoryItem, Polarity, Provenance
 
@@ -22,11 +23,8 @@ _ITEM = (
 )
 """A row of an item and the experience that gave it, which has what there is to know about its provenance."""
 
-_SHARED = (
-    "o.scope_id IS NOT :scope OR EXISTS (SELECT 1 FROM items AS s WHERE s.scope_id = :scope AND s.id = o.id"
-    f" AND s.key <> o.key AND {live('s')})"
-)
-"""Whether an item has another row, or is damaged: then it is not found by its id. Answered by an index alone."""
+_SHARED = f"o.scope_id IS NOT :scope OR {another('o', live('s'))}"
+"""Whether an item may have another row, or is damaged: then it is not found by its id."""
 
 _MATCHES = {
     "item": (
@@ -42,18 +40,15 @@ _MATCHES = {
 }
 
 _GIVINGS = {
-    "item": "items AS o CROSS JOIN experiences AS p ON p.key = o.experience WHERE o.scope_id = :scope AND o.id = :id",
-    "experience": (
-        "experiences AS p CROSS JOIN items AS o ON o.experience = p.key WHERE p.scope_id = :scope AND p.id = :id"
-    ),
+    "item": f"items AS o CROSS JOIN experiences AS p ON p.key = o.experience WHERE {named('o')}",
+    "experience": f"experiences AS p CROSS JOIN items AS o ON o.experience = p.key WHERE {named('p')}",
 }
 """Where the rows of an item are, and those of an experience."""
 
 
 _WITH_TEXT = (
-    "SELECT i.key, i.digest, i.id FROM json_each(:usual) AS given CROSS JOIN items AS i ON i.scope_id = :scope"
-    f" AND i.id = given.value AND {live('i')}"
-    " UNION ALL SELECT i.key, i.digest, i.id FROM json_each(:given) AS given CROSS JOIN items AS i"
+    f"SELECT i.key, i.digest, i.id FROM {listed('items', 'i')} AND {live('i')}"
+    " UNION ALL SELECT i.key, i.digest, i.id FROM json_each(:digests) AS given CROSS JOIN items AS i"
     f" ON i.scope_id = :scope AND i.digest = given.value AND i.apart = 1 AND {live('i')}"
 )
 """By the id that goes with a text, and of those with another id by the text's digest."""
@@ -96,7 +91,7 @@ def item(connection: sqlite3.Connection, state: State, id: str) -> MemoryItem | 
 def item_rows(connection: sqlite3.Connection, state: State, unit: Unit, id: str) -> list[Giving]:
     """See ``BankStore``. Raises ``CorruptBank`` where it is an item and all of its rows are damaged."""
     found = connection.execute(
-        f"SELECT o.experience, p.instruction, {_ITEM} FROM {_GIVINGS[unit]} AND {live('o')}", state.having(id=id)
+        f"SELECT o.experience, p.instruction, {_ITEM} FROM {_GIVINGS[unit]} AND {live('o')}", state.named(id)
     ).fetchall()
     made = [giving for row in sorted(found, key=lambda row: row[3]) if (giving := _giving(row, state.scope))]
     if found and not made and unit == "item":
@@ -107,7 +102,8 @@ def item_rows(connection: sqlite3.Connection, state: State, unit: Unit, id: str)
 def items_with(connection: sqlite3.Connection, state: State, digests: Iterable[str]) -> dict[str, str]:
     """Ids of items by the digests of their texts; of several with one, the earliest."""
     wanted = {digest: usual_id(state.scope.name, digest) for digest in digests}
-    found = connection.execute(_WITH_TEXT, state.having(wanted, usual=json.dumps(list(wanted.values())))).fetchall()
+    given = state.listed(wanted.values(), digests=json.dumps(list(wanted)))
+    found = connection.execute(_WITH_TEXT, given).fetchall()
     found.sort(reverse=True)
     return {digest: id for _, digest, id in found if digest in wanted}
 
@@ -159,9 +155,9 @@ def _giving(row: Row, scope: Scope) -> Giving | None:
 def _rows(connection: sqlite3.Connection, state: State, ids: Collection[str]) -> dict[int, Row]:
     """All live rows of some items, by key."""
     found = connection.execute(
-        f"SELECT {_ITEM} FROM json_each(:given) AS given CROSS JOIN items AS o ON o.scope_id = :scope"
-        f" AND o.id = given.value AND {live('o')} CROSS JOIN experiences AS p ON p.key = o.experience",
-        state.having(ids),
+        f"SELECT {_ITEM} FROM {listed('items', 'o')} AND {live('o')} CROSS JOIN experiences AS p"
+        " ON p.key = o.experience",
+        state.listed(ids),
     )
     return {row[1]: row for row in found}
 

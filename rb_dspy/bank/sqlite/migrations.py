@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from rb_dspy.bank.sqlite.fourth import fourth
 from rb_dspy.bank.sqlite.second import second
 from rb_dspy.bank.sqlite.third import third
 from rb_dspy.errors import CorruptBank, SchemaTooNew
@@ -47,7 +48,7 @@ def _first(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, second, third)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, second, third, fourth)
 
 
 def pending(connection: Connection, location: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from rb_dspy.bank import journal
 from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.compression import decompressed
+from rb_dspy.bank.sqlite.ids import listed, named, places
 from rb_dspy.bank.sqlite.item_queries import items_of
 from rb_dspy.bank.sqlite.scoped import Row, Scope, State, live
 from rb_dspy.errors import CorruptBank
@@ -46,27 +47,24 @@ def experiences(connection: sqlite3.Connection, state: State, *, after: int, lim
 
 def have(connection: sqlite3.Connection, scope: Scope, ids: Sequence[str]) -> set[str]:
     """Those of ``ids`` that experiences were stored under."""
-    found = connection.execute(
-        "SELECT e.id FROM json_each(:given) AS given CROSS JOIN experiences AS e"
-        " ON e.scope_id = :scope AND e.id = given.value",
-        State(scope, keys.LAST).having(ids),
-    )
+    found = connection.execute(f"SELECT e.id FROM {listed('experiences', 'e')}", State(scope, keys.LAST).listed(ids))
     return {id for (id,) in found}
 
 
 def experience(connection: sqlite3.Connection, state: State, id: str) -> Experience | None:
     """Raises ``CorruptBank`` where it is damaged."""
-    return _one(connection, state, "e.id = :value", id)
+    return _one(connection, state, named("e"), state.named(id))
 
 
 def latest(connection: sqlite3.Connection, state: State, task_id: str) -> Experience | None:
     """Raises ``CorruptBank`` where it is damaged."""
-    return _one(connection, state, "e.task_id = :value", task_id)
+    return _one(connection, state, "e.scope_id = :scope AND e.task_id = :task", state.having(task=task_id))
 
 
 def ever(connection: sqlite3.Connection, scope: Scope, id: str) -> Experience:
     """An experience as it is, or as it was before it ended."""
-    row = connection.execute("SELECT ended FROM experiences WHERE scope_id = ? AND id = ?", (scope.id, id)).fetchone()
+    query = f"SELECT e.ended FROM experiences AS e WHERE {named('e')}"
+    row = connection.execute(query, State(scope, keys.LAST).named(id)).fetchone()
     at = keys.LAST if row is None or row[0] is None else row[0] - 1
     found = experience(connection, State(scope, at), id)
     if found is None:
@@ -76,14 +74,32 @@ def ever(connection: sqlite3.Connection, scope: Scope, id: str) -> Experience:
 
 def ended(connection: sqlite3.Connection, scope: Scope, id: str) -> bool:
     """Whether an experience was stored under this id and is no more."""
-    query = "SELECT 1 FROM experiences WHERE scope_id = ? AND id = ? AND ended IS NOT NULL"
-    return connection.execute(query, (scope.id, id)).fetchone() is not None
+    query = f"SELECT 1 FROM experiences AS e WHERE {named('e')} AND e.ended IS NOT NULL"
+    return connection.execute(query, State(scope, keys.LAST).named(id)).fetchone() is not None
 
 
 def count(connection: sqlite3.Connection, state: State) -> int:
     """Number of items."""
-    query = f"SELECT count(DISTINCT i.id) FROM items AS i WHERE i.scope_id = :scope AND {live('i')}"
-    return int(connection.execute(query, state.having()).fetchone()[0])
+    return int(connection.execute(counted(live("i")), state.having()).fetchone()[0])
+
+
+SEVERAL = (
+    "(SELECT DISTINCT again AS id_key FROM items WHERE scope_id = :scope AND again IS NOT NULL) AS several"
+    f" CROSS JOIN items AS i ON i.key IN ({places('several.id_key')})"
+)
+"""The rows of all items of a scope that have, or had, several."""
+
+
+def counted(where: str) -> str:
+    """A query for the number of items of a scope with a row ``i`` that is meant, with parameters of ``State.having``.
+
+    Reads an index alone, but for items with several rows.
+    """
+    base = f"(:scope << {keys.BITS})"
+    return (
+        f"SELECT (SELECT count(*) FROM items AS i WHERE i.experience BETWEEN {base} AND {base} + {keys.LAST}"
+        f" AND {where}) - (SELECT count(*) - count(DISTINCT i.id) FROM {SEVERAL} WHERE {where})"
+    )
 
 
 def task_ids(connection: sqlite3.Connection, state: State) -> set[str]:
@@ -99,11 +115,10 @@ def digest(connection: sqlite3.Connection, state: State) -> str:
     return found[0].hex() if found else ""
 
 
-def _one(connection: sqlite3.Connection, state: State, where: str, value: str) -> Experience | None:
+def _one(connection: sqlite3.Connection, state: State, where: str, given: dict[str, object]) -> Experience | None:
     """The newest that is meant."""
     row = connection.execute(
-        f"{_EXPERIENCE} WHERE e.scope_id = :scope AND {where} AND {live('e')} ORDER BY e.key DESC LIMIT 1",
-        state.having(value=value),
+        f"{_EXPERIENCE} WHERE {where} AND {live('e')} ORDER BY e.key DESC LIMIT 1", given
     ).fetchone()
     if row is None:
         return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, overload
 
 from pydantic_core import PydanticSerializationError
@@ -14,6 +15,7 @@ from rb_dspy.bank import journal, vectors
 from rb_dspy.bank.admission import text_digest
 from rb_dspy.bank.parts import Match, NewExperience, Unit, task_key
 from rb_dspy.bank.records import whole
+from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import Experience, Ingestion, MemoryItem, Polarity, Provenance, visible
@@ -40,6 +42,9 @@ class Prepared(NamedTuple):
     template: str | None
     vector: Vector | None
     item_vectors: tuple[Vector, ...]
+    hash: int
+    """Of its id; see ``ids.hashed``."""
+    item_hashes: tuple[int, ...]
 
 
 class Placed(NamedTuple):
@@ -49,10 +54,20 @@ class Placed(NamedTuple):
     item_ids: Sequence[str]
 
 
-def prepared(new: NewExperience) -> Prepared:
+def all_prepared(batch: Sequence[NewExperience]) -> list[Prepared]:
     """Raises ``InputError`` where vectors and items are not aligned."""
-    if len(new.items) != len(new.item_vectors):
-        raise InputError(f"experience {new.id}: {len(new.items)} items and {len(new.item_vectors)} vectors for them")
+    for new in batch:
+        if len(new.items) != len(new.item_vectors):
+            raise InputError(
+                f"experience {new.id}: {len(new.items)} items and {len(new.item_vectors)} vectors for them"
+            )
+    given = [vector for new in batch for vector in (new.vector, *new.item_vectors) if vector is not None]
+    packed = iter([checked(data) for data in vectors.all_packed(given)])
+    return [_prepared(new, packed) for new in batch]
+
+
+def _prepared(new: NewExperience, packed: Iterator[Vector]) -> Prepared:
+    """``packed``: its vectors come next."""
     told = journal.payload_json(new)
     return Prepared(
         new,
@@ -61,17 +76,22 @@ def prepared(new: NewExperience) -> Prepared:
         journal.content_of_append(new, [item.id for item in new.items], told),
         task_key(new.task.id),
         None if new.task.template is None else visible(new.task.template),
-        None if new.vector is None else checked(vectors.packed(new.vector)),
-        tuple(checked(vectors.packed(vector)) for vector in new.item_vectors),
+        None if new.vector is None else next(packed),
+        tuple(islice(packed, len(new.items))),
+        ids.hashed(new.id),
+        tuple([ids.hashed(item.id) for item in new.items]),
     )
 
 
 class Ready(Sequence[NewExperience]):
     """Experiences, prepared: a long trajectory takes a while, and so do many."""
 
-    def __init__(self, batch: Sequence[NewExperience]) -> None:
-        self._batch = batch
-        self.prepared = [prepared(new) for new in batch]
+    def __init__(self, batches: Iterable[Sequence[NewExperience]]) -> None:
+        self._batch: list[NewExperience] = []
+        self.prepared: list[Prepared] = []
+        for batch in batches:
+            self._batch += batch
+            self.prepared += batch.prepared if isinstance(batch, Ready) else all_prepared(batch)
 
     @overload
     def __getitem__(self, place: int) -> NewExperience: ...

@@ -6,11 +6,12 @@ import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from rb_dspy.bank.sqlite import keys
+from rb_dspy.bank.sqlite import ids, keys
 
 Row = tuple[Any, ...]
+Value = TypeVar("Value")
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -44,9 +45,23 @@ class State:
     def having(self, given: Iterable[object] = (), **more: object) -> dict[str, object]:
         """Parameters of a query: ``scope``, ``base``, ``upto``, ``at``, and ``given``, for ``json_each(:given)``."""
         scope, base = self.scope.id, self.scope.base
-        listed = list(given)
-        asked = [value for value in listed if isinstance(value, (str, int))]
-        if len(asked) < len(listed):  # by another type nothing is found, and bytes are no JSON
+        asked = self._sound(given, (str, int))
+        return {"scope": scope, "base": base, "upto": base + self.at, "at": self.at, "given": json.dumps(asked), **more}
+
+    def named(self, id: str) -> dict[str, object]:
+        """Those of ``having``, and of a query by one id; what a damaged row has for one finds nothing."""
+        return self.having(id=id, id_key=ids.of_id(self.scope.id, id) if isinstance(id, str) else None)
+
+    def listed(self, given: Iterable[object], **more: object) -> dict[str, object]:
+        """Those of ``having``, and of a query by ids."""
+        asked = self._sound(given, (str,))
+        id_keys = sorted({ids.of_id(self.scope.id, id) for id in asked})
+        return {**self.having(), "ids": json.dumps(asked), "id_keys": json.dumps(id_keys), **more}
+
+    def _sound(self, given: Iterable[object], kinds: tuple[type[Value], ...]) -> list[Value]:
+        every = list(given)
+        asked = [value for value in every if isinstance(value, kinds)]
+        if len(asked) < len(every):  # by another type nothing is found, and bytes are no JSON
             where = f"{self.scope.location}: scope {self.scope.name!r}"
             _log.warning("%s: an id that was read of a row is damaged; what has it is left out", where)
-        return {"scope": scope, "base": base, "upto": base + self.at, "at": self.at, "given": json.dumps(asked), **more}
+        return asked

@@ -11,7 +11,9 @@ import sqlalchemy as sa
 
 from rb_dspy.bank.parts import BankStats
 from rb_dspy.bank.sqlite import rows, state, tables
+from rb_dspy.bank.sqlite.ids import places
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS
+from rb_dspy.bank.sqlite.queries import SEVERAL, counted
 from rb_dspy.errors import CorruptBank, InputError, UnknownScope
 from rb_dspy.schema import Ingestion, Snapshot
 
@@ -21,9 +23,10 @@ _e, _i, _x = tables.experiences.c, tables.items.c, tables.exposures.c
 
 # Rows of items that have an earlier one: an item counts once, as what the earliest of its rows is.
 _LATER = sa.text(
-    "SELECT e.polarity, count(*) FROM (SELECT id, min(key) AS key FROM items WHERE scope_id = :scope AND ended IS NULL"
-    " GROUP BY id HAVING count(*) > 1) AS first CROSS JOIN items AS i ON i.scope_id = :scope AND i.id = first.id"
-    " AND i.ended IS NULL AND i.key > first.key CROSS JOIN experiences AS e ON e.key = i.experience GROUP BY e.polarity"
+    f"SELECT e.polarity, count(*) FROM {SEVERAL} CROSS JOIN experiences AS e ON e.key = i.experience"
+    " WHERE i.ended IS NULL AND EXISTS (SELECT 1 FROM items AS s"
+    f" WHERE s.key IN ({places('several.id_key')}) AND s.ended IS NULL AND s.key < i.key AND s.id = i.id)"
+    " GROUP BY e.polarity"
 )
 
 
@@ -123,7 +126,6 @@ def stats(connection: sa.Connection, scope: str, size: int, location: str) -> Ba
     """Counts of what lives in one scope."""
     scope_id = _scope_id(connection, scope, location)
     experience = [_e.scope_id == scope_id, _e.ended.is_(None)]
-    item = [_i.scope_id == scope_id, _i.ended.is_(None)]
     given = (_i.experience == _e.key) & _i.ended.is_(None)
     polarities = _tally(
         connection, sa.select(_e.polarity, sa.func.count()).join(tables.items, given), _e.polarity, experience
@@ -132,8 +134,8 @@ def stats(connection: sa.Connection, scope: str, size: int, location: str) -> Ba
         polarities[str(polarity)] = polarities.get(str(polarity), 0) - number
     shown = sa.select(sa.func.count()).select_from(tables.exposures).join(tables.experiences, _x.experience == _e.key)
     waiting = sa.select(sa.func.count()).where(tables.ingestions.c.scope_id == scope_id)
-    ever = sa.select(sa.func.count(_i.id.distinct())).where(_i.scope_id == scope_id)
-    items = connection.scalar(sa.select(sa.func.count(_i.id.distinct())).where(*item)) or 0
+    ever = connection.scalar(sa.text(counted("true")), {"scope": scope_id}) or 0
+    items = connection.scalar(sa.text(counted("i.ended IS NULL")), {"scope": scope_id}) or 0
     ended = sa.select(sa.func.count()).where(_e.scope_id == scope_id, _e.ended.is_not(None))
     name, dimension = embedder(connection, location) or ("", 0)
     return BankStats(
@@ -151,7 +153,7 @@ def stats(connection: sa.Connection, scope: str, size: int, location: str) -> Ba
         ),
         exposures=connection.scalar(shown.where(*experience)) or 0,
         pending=connection.scalar(waiting) or 0,
-        removed=(connection.scalar(ended) or 0) + (connection.scalar(ever) or 0) - items,
+        removed=(connection.scalar(ended) or 0) + ever - items,
         embedder=name,
         dimension=dimension,
         bytes_on_disk=size,

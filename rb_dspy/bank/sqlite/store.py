@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import sqlalchemy as sa
 
 from rb_dspy.bank import vectors
+from rb_dspy.bank.interface import Stored
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
 from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, state, writes
 from rb_dspy.bank.sqlite import files as sqlite
@@ -90,18 +91,28 @@ class SqliteStore:
         *,
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
-        meanwhile: Callable[[], None] | None = None,
     ) -> list[Experience]:
+        return self.place(scope, batch, embedder=embedder, refuse_removed=refuse_removed)()
+
+    def place(
+        self,
+        scope: str,
+        batch: Sequence[NewExperience],
+        *,
+        embedder: tuple[str, int] | None = None,
+        refuse_removed: bool = False,
+        meanwhile: Callable[[Callable[[], bool]], None] | None = None,
+    ) -> Stored:
         made = self.ready(batch)
         if not made:
-            return []
+            return list
         request = Append(self.location, scope, made.prepared, embedder or self._embedder, refuse_removed)
         with sqlite.readable(self.location):
             placed: Any = self._writer.do(request, meanwhile)
-        return rows.all_stored(batch, scope, placed)
+        return partial(rows.all_stored, batch, scope, placed)
 
-    def ready(self, batch: Sequence[NewExperience]) -> Ready:
-        return batch if isinstance(batch, Ready) else Ready(batch)
+    def ready(self, *batches: Sequence[NewExperience]) -> Ready:
+        return batches[0] if len(batches) == 1 and isinstance(batches[0], Ready) else Ready(batches)
 
     def settle(self) -> None:
         self._write(lambda _: None)

@@ -52,7 +52,11 @@ items = _table(
     description=sa.Text,
     content=sa.Text,
     apart=sa.Integer,
+    again=sa.Integer,
 )
+
+ids = _table("ids", id_key=sa.Integer, key=sa.Integer)
+recent_ids = _table("recent_ids", id_key=sa.Integer, key=sa.Integer)
 
 _VECTORS = {
     "key": sa.Integer,

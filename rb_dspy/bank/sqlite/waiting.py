@@ -36,6 +36,10 @@ class Waiting(Generic[Request]):
         """Wait until it is done; False where that takes longer."""
         return self.done or self._done.acquire(timeout=seconds)
 
+    def is_done(self) -> bool:
+        """Whether it is done."""
+        return self.done
+
     def settle(self) -> None:
         """Wait until it is done, whatever is pressed."""
         while not self.done:

@@ -63,10 +63,10 @@ class Writer(Generic[Request]):
         self._connection: sqlite3.Connection | None = None
         self.process = os.getpid()
 
-    def do(self, request: Request, meanwhile: Callable[[], None] | None = None) -> Outcome:
+    def do(self, request: Request, meanwhile: Callable[[Callable[[], bool]], None] | None = None) -> Outcome:
         """What ``request`` gave, durable. Raises what it raised; then nothing of it is stored, unless the disk failed.
 
-        ``meanwhile`` is called once the request stands in line.
+        ``meanwhile`` is called once the request stands in line, with what tells whether it is done.
 
         Raises ``StorageError`` when its turn has not come after ``sqlite.WAIT_SECONDS``, after ``close``, and in a
         forked process. A write that has begun is waited for, also when Ctrl-C is pressed meanwhile; one that has not is
@@ -84,7 +84,7 @@ class Writer(Generic[Request]):
                     self._start()
                 self._changed.notify_all()
             if meanwhile is not None:
-                meanwhile()
+                meanwhile(waiting.is_done)
             if not waiting.wait_done(sqlite.WAIT_SECONDS) and self._withdrawn(waiting):
                 raise StorageError(f"{self._location}: another process keeps it locked; end that process or wait")
             while not waiting.wait_done(sqlite.WAIT_SECONDS):
