@@ -50,6 +50,7 @@ def append_all(store: BankStore, scope: str, current: Current, admitted: Iterabl
     size = _PAGE // _PART
     pages, stored = Ahead(_parts(store, scope, current, iter(admitted)), size, _AHEAD * size), list[Experience]()
     last: Stored = list
+    tidied = False
 
     def gather() -> None:
         nonlocal last
@@ -58,15 +59,22 @@ def append_all(store: BankStore, scope: str, current: Current, admitted: Iterabl
 
     with uncollected() as look_through:
 
-        def meanwhile(enough: Callable[[], bool]) -> None:
+        def tidy() -> None:
+            nonlocal tidied
             gather()
             look_through()
+            tidied = True
+
+        def meanwhile(enough: Callable[[], bool]) -> None:
+            tidy()
             pages.look(enough)
 
         while page := pages.next():
             # What the page before gave is put together while this one is being stored.
+            tidied = False
             now = _stored(store, scope, current, page, meanwhile=meanwhile)
-            gather()  # unless it was, as where nothing is done meanwhile
+            if not tidied:  # as where nothing is done meanwhile
+                tidy()
             last = now
             del page, now  # before it is looked for garbage
         gather()

@@ -1,9 +1,11 @@
 """A long list goes in by pages; the next one is made ready while one is being stored, and nobody notices."""
 
+import gc
 import pickle
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -220,3 +222,29 @@ def test_an_error_comes_with_the_page_that_it_belongs_to(looks: bool) -> None:
     with pytest.raises(OSError, match="gone"):
         ahead.next()
     assert ahead.next() == []
+
+
+class Loop:
+    """Garbage that only Python's collector sees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("where", ["memory", "file", "fork"])
+def test_what_a_long_list_throws_away_does_not_pile_up(tmp_path: Path, where: str) -> None:
+    alive: weakref.WeakSet[Loop] = weakref.WeakSet()
+    most = 0
+
+    def drafts() -> Iterator[ExperienceDraft]:
+        nonlocal most
+        for number in range(6_500):
+            alive.add(Loop())
+            most = max(most, len(alive))
+            yield draft(number)
+
+    with open_bank(None if where == "memory" else tmp_path / "bank.sqlite") as bank:
+        made = bank.fork() if where == "fork" else bank
+        made.append_many(drafts())
+    assert most <= 2 * 2_048 + 256
+    assert gc.isenabled()

@@ -5,6 +5,7 @@ Work is counted, not timed: steps of SQLite's virtual machine, rows that were lo
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.rows import ItemRow
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.parts import Match, Source, Unit
+from rb_dspy.bank.sqlite import seldom
+from rb_dspy.bank.sqlite.appends import own_id
+from rb_dspy.bank.sqlite.check_rows import damaged_rows
+from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.schema import ExperienceDraft, MemoryItem, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
-from tests.bank.store_cases import DIMENSION, SCOPE, give, lesson, new, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, a_store, give, lesson, new, vector
 
 FEW, MANY = 50, 200
 GROWTH = 1.5 * MANY / FEW
@@ -302,3 +307,41 @@ def test_a_row_whose_scope_was_changed_is_not_shown(tmp_path: Path) -> None:
         assert shown
         assert lost.items[0].id not in shown
         assert bank.doctor()
+
+
+@pytest.mark.parametrize("what", ["stats", "check"])
+def test_counting_and_checking_grow_with_the_rows(tmp_path: Path, what: str) -> None:
+    took = []
+    for rows in (FEW, MANY):
+        store = a_store(tmp_path / f"{rows}.sqlite")
+        store.append(SCOPE, [new(f"e{number}", "shared") for number in range(rows)])
+        work = Work()
+        counted = sqlite3.connect(tmp_path / f"{rows}.sqlite")
+        counted.set_progress_handler(work.step, 100)
+        if what == "check":
+            scope = Scope(1, SCOPE, "")
+            took.append(work.of(lambda counted=counted, scope=scope: list(damaged_rows(counted, scope))))
+        else:
+            query = str(seldom._LATER)
+            took.append(work.of(lambda counted=counted, query=query: counted.execute(query, {"scope": 1}).fetchall()))
+        counted.close()
+        store.close()
+    assert took[1] <= GROWTH * max(took[0], 1), took
+
+
+@pytest.mark.parametrize("how", ["delete", "edit"])
+def test_an_id_that_an_import_brought_before_its_experience_counts_once(tmp_path: Path, how: str) -> None:
+    store = a_store(tmp_path / "bank.sqlite")
+    give(store, "e0", "one")
+    store.edit(SCOPE, lesson("one").id, lesson("two"), vector("two"), note="")
+    id = own_id("e", lesson("one").digest)
+    store.append(SCOPE, [replace(new("f", "one"), items=(lesson("one", id=id),))])
+    if how == "delete":
+        store.remove(SCOPE, kind="delete", source=Source("item", id), descendants=False, note="")
+    else:
+        store.edit(SCOPE, id, lesson("three"), vector("three"), note="")
+    assert give(store, "e", "one").items[0].id == id
+    stats = store.stats(SCOPE)
+    assert (stats.items, stats.removed, store.count(SCOPE)) == (2, 0, 2)
+    assert list(store.check()) == []
+    store.close()

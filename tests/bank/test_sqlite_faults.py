@@ -482,7 +482,7 @@ SILENT = {  # consistent changes, which no row shows by itself
     "an entry gone": ("DELETE FROM journal WHERE key & 1023 = 7", "experience e2"),
     "the last entry gone": ("DELETE FROM journal WHERE kind = 'delete'", "its journal"),
     "an edit's note": ("UPDATE journal SET note = 'no reason' WHERE kind = 'edit'", "item "),
-    "the head": ("UPDATE scopes SET head = x'00'", "its journal"),
+    "the head": ("UPDATE scopes SET chain = x'00'", "its journal"),
     "an experience gone": ("DELETE FROM experiences WHERE id = 'e2'", "number 7"),
 }
 

@@ -315,7 +315,8 @@ def second(path: Path) -> dict[str, str]:
     store.close()
     database = sqlite3.connect(path)
     database.executescript(
-        """CREATE TABLE old (
+        """ALTER TABLE scopes RENAME COLUMN chain TO head;
+        CREATE TABLE old (
             key INTEGER PRIMARY KEY, scope_id INTEGER NOT NULL, id TEXT NOT NULL, ended INTEGER,
             experience INTEGER NOT NULL REFERENCES experiences (key), digest TEXT NOT NULL, title TEXT NOT NULL,
             description TEXT NOT NULL, content TEXT NOT NULL);
@@ -384,7 +385,8 @@ def third(path: Path) -> None:
     store.close()
     database = sqlite3.connect(path)
     database.executescript(
-        """DROP INDEX items_again;
+        """ALTER TABLE scopes RENAME COLUMN chain TO head;
+        DROP INDEX items_again;
         ALTER TABLE items DROP COLUMN again;
         DROP TABLE ids;
         DROP TABLE recent_ids;
@@ -403,3 +405,47 @@ def test_only_texts_under_other_ids_are_indexed(tmp_path: Path) -> None:
     found = database.execute("SELECT scope_id, id, title FROM items WHERE apart = 1 AND ended IS NULL").fetchall()
     database.close()
     assert sorted(found) == sorted([(1, ids["On a"], "On a"), (1, ids["On z"], "On z")])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE experiences SET scope_id = 99 WHERE key = (SELECT min(key) FROM experiences)",
+        "UPDATE experiences SET scope_id = 1 << 45 WHERE key = (SELECT min(key) FROM experiences)",
+        "UPDATE experiences SET key = key + 500 WHERE key = (SELECT min(key) FROM experiences)",
+        "DELETE FROM experiences WHERE key = (SELECT min(key) FROM experiences)",
+        "UPDATE items SET scope_id = 1 << 45 WHERE key = (SELECT min(key) FROM items)",
+        "UPDATE items SET experience = experience + 500 WHERE key = (SELECT min(key) FROM items)",
+        "INSERT INTO exposures VALUES (5, 0, 'm')",
+        "DELETE FROM scopes WHERE name = 'other'",
+    ],
+)
+def test_a_file_with_damaged_rows_is_brought_up_to_date(tmp_path: Path, damage: str) -> None:
+    """What refers to nothing stays, is told of, and keeps nobody from the rest; what is written later is checked."""
+    path = tmp_path / "bank.sqlite"
+    third(path)
+    database = sqlite3.connect(path)
+    database.execute(damage)
+    database.commit()
+    database.close()
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    assert "e2" in store.have("s", ["e1", "e2"])
+    assert lesson("b").id in {item.id for item in store.items("s")}
+    assert list(store.check())
+    assert store.append("s", [new("e3", "c")])[0].id == "e3"
+    with store._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
+    store.close()
+
+
+def test_a_version_that_knows_no_ids_cannot_write_any_more(tmp_path: Path) -> None:
+    """One that opened the file before it was brought up to date: it would leave rows that nobody finds."""
+    path = tmp_path / "bank.sqlite"
+    third(path)
+    before = sqlite3.connect(path)
+    before.execute("SELECT id, seq, head FROM scopes").fetchall()
+    SqliteStore(path).close()
+    with pytest.raises(sqlite3.OperationalError, match="no such column: head"):  # which all of its writes begin with
+        before.execute("SELECT id, seq, head FROM scopes")
+    before.close()

@@ -191,7 +191,7 @@ class ApproximateRows:
         ``further``: how many times as many lists as usual are looked through.
         """
         assert self.sketch is not None
-        count = min(self._all_lists, math.ceil(further * looked_through(self._all_lists)))
+        count = min(self._all_lists, math.ceil(further * looked_through(self._all_lists, self.stop - self.start)))
         centres, lists = np.empty(count, np.float32), np.empty(count, np.int64)
         pointer = faiss().swig_ptr
         self._centres.search_c(1, pointer(query), count, pointer(centres), pointer(lists), None)

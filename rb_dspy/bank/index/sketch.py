@@ -19,9 +19,10 @@ from rb_dspy.protocols import Vectors
 SKETCHED_FROM = 1 << 12
 """Rows of a part that are worth it: in fewer, the lists that are read anyway hold most of them."""
 
-_PROBED = 1 / 10
-"""Share of the lists that are looked through, and ``_AT_LEAST`` so many."""
-_AT_LEAST = 100
+_PROBED = 1 / 16
+"""Share of the lists that are looked through."""
+_AT_LEAST = 1 << 16
+"""Rows that are looked through where there are so many: in half a millisecond."""
 
 MOST = 100
 """Nearest rows that a sketch is asked for at most: it puts the later ones ever further from their places."""
@@ -39,9 +40,9 @@ def candidates(wanted: int) -> int:
     return _ALWAYS + _EACH * wanted
 
 
-def looked_through(lists: int) -> float:
+def looked_through(lists: int, rows: int) -> float:
     """How many of the lists of a part are looked through; can be more than there are."""
-    return max(_AT_LEAST, lists * _PROBED)
+    return lists * max(_PROBED, _AT_LEAST / rows)
 
 
 class Sketch:

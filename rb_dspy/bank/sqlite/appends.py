@@ -11,10 +11,10 @@ from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import usual_id
-from rb_dspy.bank.sqlite import failpoints, ids, queries
+from rb_dspy.bank.sqlite import failpoints, ids, keys, queries
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Placed, Prepared
-from rb_dspy.bank.sqlite.scoped import Scope
+from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import Embedder, refuse_another, scope_state
 from rb_dspy.bank.stages import removed_since
 from rb_dspy.errors import RBError
@@ -92,7 +92,9 @@ def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[
         except RBError as exc:
             outcomes.append(exc)
         else:
-            outcomes.append([before.get(each.new.id) or _placed(writing, each, into) for each in append.batch])
+            outcomes.append(
+                [before.get(each.new.id) or _placed(connection, writing, each, into) for each in append.batch]
+            )
     into.insert(connection)
     failpoints.reached("after-insert")
     for writing in scopes.values():
@@ -144,7 +146,7 @@ def _before(connection: sqlite3.Connection, writing: _Writing, append: Append) -
     return {new.id: queries.ever(connection, writing.scope, new.id) for new in known}
 
 
-def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
+def _placed(connection: sqlite3.Connection, writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
     """Where a new experience is placed; None for one that the same transaction has placed already."""
     new, base = each.new, writing.scope.base
     if new.id in writing.added:
@@ -168,7 +170,11 @@ def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
         if id is not None:
             writing.shared.add(id)
         else:  # the id of its text may be that of an item that was edited
-            id = own_id(new.id, digest) if item.id in live else item.id
+            id = item.id
+            if id in live:
+                id = own_id(new.id, digest)
+                if _had(connection, writing.scope, id):  # an import can have brought it before its experience
+                    met.add(id)
             live[id] = digest
             texts[digest] = id
         item_ids.append(id)
@@ -190,11 +196,17 @@ def _placed(writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
     return Placed(seq, item_ids)
 
 
+def _had(connection: sqlite3.Connection, scope: Scope, id: str) -> bool:
+    """Whether an item has, or had, a row."""
+    query = f"SELECT 1 FROM items AS i WHERE {ids.named('i')}"
+    return connection.execute(query, State(scope, keys.LAST).named(id)).fetchone() is not None
+
+
 def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
     """The scope's counter and head; what was learned from is pending no more."""
     id = writing.scope.id
     if writing.added:
-        connection.execute("UPDATE scopes SET seq = ?, head = ? WHERE id = ?", (writing.seq, writing.head, id))
+        connection.execute("UPDATE scopes SET seq = ?, chain = ? WHERE id = ?", (writing.seq, writing.head, id))
         ids.go_on(connection, id, writing.before, writing.seq)
     if writing.waiting:
         done = [(id, experience_id) for experience_id in writing.added | writing.known]

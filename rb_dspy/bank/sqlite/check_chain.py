@@ -64,7 +64,7 @@ class _Chain:
                 what = f"entry {keys.number(key)} of the journal does not bear out what is stored of it, or before it"
                 yield self._finding(where, what)
             head = hash if isinstance(hash, bytes) else b""
-        kept = self._ask("SELECT head FROM scopes WHERE id = ?", self._scope.id)[0][0]
+        kept = self._ask("SELECT chain FROM scopes WHERE id = ?", self._scope.id)[0][0]
         if kept != head:
             yield self._finding(self._where("its journal"), "the last entry is not the one that was written last")
         yield from self._strangers({keys.number(row[0]): row[1] for row in listed})

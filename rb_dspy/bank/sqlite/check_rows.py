@@ -66,7 +66,13 @@ def _is_found(connection: sqlite3.Connection, scope: Scope, id: object, key: int
     """Whether a row is found by its id."""
     if not isinstance(id, str):
         return False
-    return (key,) in connection.execute(ids.places("?1"), (ids.of_id(scope.id, id),)).fetchall()
+    # By both, since an item can have very many rows.
+    found = connection.execute(
+        "SELECT 1 FROM ids WHERE id_key = ?1 AND key = ?2 UNION ALL"
+        " SELECT 1 FROM recent_ids WHERE id_key = ?1 AND key = ?2",
+        (ids.of_id(scope.id, id), key),
+    )
+    return found.fetchone() is not None
 
 
 def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit) -> Iterator[Finding]:

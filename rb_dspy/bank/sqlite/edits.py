@@ -234,5 +234,5 @@ def _enter(
         "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?)",
         (keys.base(scope_id) + number, kind, subject, note, time, hash),
     )
-    connection.execute("UPDATE scopes SET seq = ?, head = ? WHERE id = ?", (last, hash, scope_id))
+    connection.execute("UPDATE scopes SET seq = ?, chain = ? WHERE id = ?", (last, hash, scope_id))
     ids.go_on(connection, scope_id, number - 1, last)

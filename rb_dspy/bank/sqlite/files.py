@@ -199,8 +199,15 @@ def _prepare(engine: sa.Engine, path: Path) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version and version < len(MIGRATIONS):
             backup.made(connection, path, version)
-    with engine.execution_options(immediate=True).begin() as transaction:
-        migrate(transaction, str(path))
+    with engine.connect().execution_options(immediate=True) as migrating:
+        # Rows whose parents are damaged or gone are moved as they are: ``check`` tells of them, and the others can be
+        # read. Nothing happens to this setting inside a transaction.
+        driver(migrating).execute("PRAGMA foreign_keys = OFF")
+        try:
+            with migrating.begin():
+                migrate(migrating, str(path))
+        finally:
+            driver(migrating).execute("PRAGMA foreign_keys = ON")
     if version:  # the log holds the whole file once more
         with contextlib.closing(raw(engine)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

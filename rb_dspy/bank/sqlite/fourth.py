@@ -14,6 +14,9 @@ from sqlalchemy import Connection
 from rb_dspy.bank.sqlite import failpoints
 
 _APART = (
+    # What an older version that has the file open would write could not be found by its id: it reads this column before
+    # it writes, and now fails, having changed nothing.
+    "ALTER TABLE scopes RENAME COLUMN head TO chain",
     # First those that refer to others.
     "ALTER TABLE exposures RENAME TO old_exposures",
     "ALTER TABLE items RENAME TO old_items",
@@ -80,6 +83,6 @@ def fourth(connection: Connection) -> None:
 
 def _id_key(scope_id: object, id: object) -> int:
     """``ids.of_id``, as it was; 0 where a cell is damaged."""
-    if not (isinstance(scope_id, int) and isinstance(id, bytes)):
+    if not (isinstance(scope_id, int) and 0 <= scope_id < 1 << 31 and isinstance(id, bytes)):
         return 0
     return (scope_id << 32) + zlib.crc32(id)

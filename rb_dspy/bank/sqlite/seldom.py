@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from rb_dspy.bank.parts import BankStats
 from rb_dspy.bank.sqlite import rows, state, tables
-from rb_dspy.bank.sqlite.ids import places
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS
 from rb_dspy.bank.sqlite.queries import SEVERAL, counted
 from rb_dspy.errors import CorruptBank, InputError, UnknownScope
@@ -23,10 +22,9 @@ _e, _i, _x = tables.experiences.c, tables.items.c, tables.exposures.c
 
 # Rows of items that have an earlier one: an item counts once, as what the earliest of its rows is.
 _LATER = sa.text(
-    f"SELECT e.polarity, count(*) FROM {SEVERAL} CROSS JOIN experiences AS e ON e.key = i.experience"
-    " WHERE i.ended IS NULL AND EXISTS (SELECT 1 FROM items AS s"
-    f" WHERE s.key IN ({places('several.id_key')}) AND s.ended IS NULL AND s.key < i.key AND s.id = i.id)"
-    " GROUP BY e.polarity"
+    "SELECT e.polarity, count(*) FROM (SELECT i.key, i.experience, min(i.key) OVER (PARTITION BY i.id) AS first"
+    f" FROM {SEVERAL} WHERE i.ended IS NULL) AS later CROSS JOIN experiences AS e ON e.key = later.experience"
+    " WHERE later.key > later.first GROUP BY e.polarity"
 )
 
 

@@ -14,7 +14,7 @@ Embedder = tuple[str, int] | None
 
 
 _STATE = (
-    "SELECT id, seq, head, (SELECT value FROM meta WHERE key = 'embedder'),"
+    "SELECT id, seq, chain, (SELECT value FROM meta WHERE key = 'embedder'),"
     " (SELECT value FROM meta WHERE key = 'dimension'), EXISTS (SELECT 1 FROM ingestions WHERE scope_id = scopes.id)"
     " FROM scopes WHERE name = ?"
 )
@@ -23,7 +23,7 @@ _STATE = (
 def scope_row(connection: sqlite3.Connection, scope: str, location: str) -> tuple[int, int, bytes]:
     """Id, highest number and head of a scope. Raises ``UnknownScope``."""
     found: tuple[int, int, bytes] | None = connection.execute(
-        "SELECT id, seq, head FROM scopes WHERE name = ?", (scope,)
+        "SELECT id, seq, chain FROM scopes WHERE name = ?", (scope,)
     ).fetchone()
     if found is None:
         raise UnknownScope(f"{location}: no scope {scope!r}")

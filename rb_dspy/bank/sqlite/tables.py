@@ -19,7 +19,7 @@ def _table(name: str, /, **columns: type[sa.types.TypeEngine[Any]]) -> sa.Table:
 
 meta = _table("meta", key=sa.Text, value=sa.Text)
 
-scopes = _table("scopes", id=sa.Integer, name=sa.Text, seq=sa.Integer, head=sa.LargeBinary)
+scopes = _table("scopes", id=sa.Integer, name=sa.Text, seq=sa.Integer, chain=sa.LargeBinary)
 
 experiences = _table(
     "experiences",
