@@ -133,11 +133,11 @@ def test_all_that_tie_with_the_last_are_found(rows: Vectors, equal: int) -> None
             assert hits[before:] == newest[2 : 2 + k]
 
 
-@pytest.mark.parametrize("dimension", [1, 3, 8, 130])
+@pytest.mark.parametrize("dimension", [1, 3, 15, 16, 130])
 def test_any_dimension(dimension: int) -> None:
     rows = cloud(3, SKETCHED_FROM, dimension)
     index = an_index(rows)
-    assert all(part.sketch is not None for part in index.view.parts)
+    assert [part.sketch is not None for part in index.view.parts] == [dimension >= 16]  # of few, codes are too coarse
     for query in cloud(4, 5, dimension):
         hits = index.view.search(query, 3)
         assert hits[0].score >= (rows @ query).max() - 2 * TIE

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rb_dspy.bank.index.engine import faiss, one_thread, selector
 from rb_dspy.bank.index.exact import ExactRows
-from rb_dspy.bank.index.sketch import MOST, SKETCHED_FROM, Drawing, Sketch, candidates, looked_through
+from rb_dspy.bank.index.sketch import MOST, Drawing, Sketch, candidates, is_worth_it, looked_through
 from rb_dspy.bank.index.view import SPARE, TIE
 from rb_dspy.protocols import Vectors
 
@@ -267,7 +267,7 @@ def build(
             quantizer, dimension, lists, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT, False
         )
         index.train(sample[:1])  # nothing is left to learn, but to say so
-        drawing = Drawing(quantizer, sample) if count >= SKETCHED_FROM and lists > 1 else None
+        drawing = Drawing(quantizer, sample) if is_worth_it(count, lists, dimension) else None
         pointer = engine.swig_ptr
         for rows in _pieces(parts, tail):
             if stopped():

@@ -19,6 +19,9 @@ from rb_dspy.protocols import Vectors
 SKETCHED_FROM = 1 << 12
 """Rows of a part that are worth it: in fewer, the lists that are read anyway hold most of them."""
 
+_DIMENSIONS = 16
+"""Fewer make no more than a few codes, which are too coarse, and little is read anyway."""
+
 _PROBED = 1 / 16
 """Share of the lists that are looked through."""
 _AT_LEAST = 1 << 16
@@ -33,6 +36,11 @@ _SMALLEST = 128
 
 _SAMPLE = 1 << 14
 """Rows that directions and codes are learned from."""
+
+
+def is_worth_it(rows: int, lists: int, dimension: int) -> bool:
+    """Whether a part is to have a sketch."""
+    return rows >= SKETCHED_FROM and lists > 1 and dimension >= _DIMENSIONS
 
 
 def candidates(wanted: int) -> int:
