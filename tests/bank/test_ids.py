@@ -3,7 +3,6 @@
 import itertools
 import sqlite3
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +11,7 @@ import pytest
 from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.store import SqliteStore
-from tests.bank.store_cases import SCOPE, a_store, lesson, names, new, vector
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "bank.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    made = a_store(path)
-    yield made
-    made.close()
+from tests.bank.store_cases import SCOPE, lesson, names, new, vector
 
 
 def entries(path: Path) -> tuple[int, int]:

@@ -5,7 +5,6 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,18 +45,6 @@ class Disk:
             shutil.copy(self._path.parent / name, place / name)
         self._sync(file)
         self.syncs += 1
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "bank.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    made = a_store(path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,18 +22,6 @@ from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience
 from tests.bank.helpers import finish, start
 from tests.bank.store_cases import DIMENSION, SCOPE, a_store, give, lesson, names, new, rollout, vector
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "bank.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    made = a_store(path)
-    yield made
-    made.close()
 
 
 def writers() -> list[threading.Thread]:
