@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -374,7 +375,23 @@ def test_rows_of_the_third_schema_are_found_by_their_ids(tmp_path: Path) -> None
     store.close()
 
 
-def third(path: Path) -> None:
+def test_items_with_one_hash_stay_two_items(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    one, two = "id d473f09", "id 23b3ee2b"
+    assert zlib.crc32(one.encode()) == zlib.crc32(two.encode())
+    third(path, one, two)
+    store = SqliteStore(path)
+    store.bind("test", DIMENSION)
+    assert [item.id for id in (one, two) if (item := store.item("s", id))] == [one, two]
+    assert store.count("s") == store.stats("s").items == 4
+    store.close()
+    database = sqlite3.connect(path)
+    again = {id for (id,) in database.execute("SELECT id FROM items WHERE again IS NOT NULL")}
+    database.close()
+    assert again == {lesson("a").id}  # which two experiences gave; of the others each has one row
+
+
+def third(path: Path, *given: str) -> None:
     """A file as the third version of the library wrote it: two experiences gave one lesson, one of them another."""
     store = SqliteStore(path)
     store.bind("test", DIMENSION)
@@ -382,6 +399,8 @@ def third(path: Path) -> None:
         store.add_scope(scope)
         store.append(scope, [new("e1", "a", scope=scope)])
     store.append("s", [new("e2", "a", "b")])
+    for number, id in enumerate(given):  # as another bank can have named its items
+        store.append("s", [replace(new(f"given {number}", "x"), items=(lesson(f"given {number}", id=id),))])
     store.close()
     database = sqlite3.connect(path)
     database.executescript(
