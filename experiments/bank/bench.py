@@ -24,7 +24,7 @@ import forks
 import opens
 import peers
 import queries
-from ours import Bound, table
+from ours import Bound, held
 
 PARTS = ("query", "append", "open", "fork")
 BUILD = Path(__file__).resolve().parents[2] / "build"
@@ -51,7 +51,7 @@ WRITERS = 8
 
 
 def main() -> None:
-    """Measure what was named, print the tables, then what was promised."""
+    """Measure what was named, print the tables, then what was promised, and the same under harder conditions."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("parts", nargs="*", metavar="query|append|open|fork", help="all of them when none is named")
     options.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")
@@ -90,11 +90,7 @@ def main() -> None:
     finally:
         if chosen.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
-    rows = []
-    for bound in bounds:
-        limit = f"at {'most' if bound.most else 'least'} {bound.limit:,.3g}"
-        rows.append([bound.what, f"{bound.measured:,.3f}", limit, "yes" if bound.holds else "NO"])
-    table("what was promised (medians)", ["", "measured", "bound", "holds"], rows)
+    held(bounds)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ ten; the bank in memory and on disk, with ``--items`` items in it. Medians with 
 sides take turns. Ours retrieves, judges every rollout, contrasts and selects: 2k + 2 calls of the model for one-step
 rollouts. ``matts_run`` rolls out and contrasts: k + 1; rollouts, and what they retrieve, it leaves to its caller. So
 there are two of it: one whose rollouts are our agent's calls with retrieved lessons (the same work on both sides but
-for our judge and selector), and one whose rollouts are bare waits for the model, which is its machinery alone.
+for our judge and selector), and one whose rollouts are bare waits for the model, which is its machinery alone. What was
+promised, to be as fast as ``matts_run``, is held against the first, by ``MaTTS`` as it is called, and with threads; the
+other comparisons follow in a table of their own.
 The peer is installed into ``build/peers`` on the first run.
 """
 
@@ -29,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bank"))
 
 from contestants import Ours, Peer, Took
 from given import LATENCY
-from ours import Bound, spread, table
+from ours import Bound, held, spread, table
 
 KS = (1, 2, 4, 8, 16)
 GROWTH = {1: 1.15, 10: 1.2}
@@ -42,7 +44,7 @@ Times = dict[tuple[str, int], list[Took]]
 
 
 def main() -> None:
-    """Measure, print the tables, then what was promised."""
+    """Measure, print the tables, then what was promised, and the same under harder conditions."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="two rounds, empty banks: does it run at all?")
     options.add_argument("--no-peers", action="store_true", help="leave the peer out")
@@ -69,10 +71,7 @@ def main() -> None:
         for side in sides:
             side.close()
         shutil.rmtree(folder, ignore_errors=True)
-    rows = [
-        [b.what, f"{b.measured:,.3f}", f"at most {b.limit:,.3g}", "yes" if b.holds else "NO"] for b in bounds
-    ]  # fmt: skip
-    table("what was promised (medians)", ["", "measured", "bound", "holds"], rows)
+    held(bounds)
 
 
 _IN = {"memory": "in memory", "disk": "on disk"}
@@ -124,18 +123,20 @@ def report(sides: Sequence[Side], times: Times, what: str, steps: int, rounds: i
             bounds.append(Bound(f"{name}: k = 16, x k = 2", grown, GROWTH[steps]))
             for peer in sides:
                 if isinstance(peer, Peer):
-                    bounds += [
-                        Bound(f"{name}, k = {k}: x {peer.name}", _ratio(times[side.name, k], times[peer.name, k]), 1.0)
-                        for k in KS[1:]
-                    ]
-                if isinstance(peer, Peer) and peer.agent:
-                    theirs = {k: [_without(took) for took in times[peer.name, k]] for k in KS}
                     for k in KS[1:]:
-                        mine = times[side.name, k]
-                        both = _ratio([_without(took) for took in mine], theirs[k])
-                        bounds.append(Bound(f"{name}, k = {k}: x that, both without retrieving", both, 1.0))
-                        handicap = _ratio(mine, theirs[k])
-                        bounds.append(Bound(f"{name}, k = {k}: x that without its retrieve", handicap, 1.0))
+                        bounds += _beside(side, peer, f"{name}, k = {k}", times[side.name, k], times[peer.name, k])
+    return bounds
+
+
+def _beside(side: Ours, peer: Peer, name: str, mine: Sequence[Took], theirs: Sequence[Took]) -> list[Bound]:
+    """Ours in times of the peer. Promised for ``MaTTS`` as it is called, with the same rollouts on both sides."""
+    promised = side.threads and peer.agent
+    bounds = [Bound(f"{name}: x {peer.name}", _ratio(mine, theirs), 1.0, beyond=not promised)]
+    if peer.agent:
+        bare = [_without(took) for took in theirs]
+        both = _ratio([_without(took) for took in mine], bare)
+        bounds.append(Bound(f"{name}: x that, both without retrieving", both, 1.0, beyond=True))
+        bounds.append(Bound(f"{name}: x that without its retrieve", _ratio(mine, bare), 1.0, beyond=True))
     return bounds
 
 

@@ -7,8 +7,7 @@ the context. Flags add up: work is given up when any block around it is, or when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from threading import Event
 
@@ -16,14 +15,17 @@ _ending = Event()
 _stops: ContextVar[tuple[Event, ...]] = ContextVar("rb_dspy_stops", default=(_ending,))
 
 
-@contextmanager
-def stopping(stop: Event) -> Iterator[None]:
-    """Work that is begun inside the block is given up once ``stop`` is set."""
-    token = _stops.set((*_stops.get(), stop))
-    try:
-        yield
-    finally:
-        _stops.reset(token)
+class stopping:
+    """Work that is begun inside the block is given up once ``stop`` is set. No generator: every job passes here."""
+
+    def __init__(self, stop: Event) -> None:
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        self._token = _stops.set((*_stops.get(), self._stop))
+
+    def __exit__(self, *raised: object) -> None:
+        _stops.reset(self._token)
 
 
 def watch() -> Callable[[], bool]:

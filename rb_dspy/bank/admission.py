@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -11,7 +12,7 @@ from functools import lru_cache
 from hashlib import sha256
 from json.encoder import encode_basestring_ascii as _quoted
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.errors import InputError
@@ -113,9 +114,14 @@ def _said(title: str, description: str, content: str) -> bytes:
     """``["text", title, description, content]`` as JSON in ASCII: what ``json`` gives, in half the time."""
     if str.isascii(title) and str.isascii(description) and str.isascii(content):  # TypeError for a damaged cell
         said = to_json(("text", title, description, content))
-        if 0x7F not in said:  # the one character of ASCII that the two write differently
+        if _is_plain(said):
             return said
     return f'["text",{_quoted(title)},{_quoted(description)},{_quoted(content)}]'.encode("ascii")
+
+
+def _is_plain(told: bytes) -> bool:
+    """Whether JSON of pydantic's is what ``json`` gives in ASCII: of that, they write one character differently."""
+    return told.isascii() and 0x7F not in told
 
 
 def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
@@ -135,9 +141,18 @@ def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_
         attempt = _quoted(run_id)
     else:
         ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
-        attempt = _json([trajectory.model_dump(exclude={"usage"}) for trajectory in ordered])
+        attempt = f"[{','.join([_happened(trajectory) for trajectory in ordered])}]"
     named = ",".join([_quoted(rollout) for rollout in rollouts])
     return "e" + _hash(f'["experience",{_quoted(scope)},{attempt},{_quoted(task.id)},[{named}]]'.encode("ascii"))
+
+
+def _happened(rollout: Trajectory) -> str:
+    """A rollout without its usage as JSON in ASCII: what ``json`` gives, for most in a quarter of the time."""
+    with contextlib.suppress(PydanticSerializationError):  # a lone surrogate
+        told = Trajectory.__pydantic_serializer__.to_json(rollout, exclude={"usage"})
+        if _is_plain(told):
+            return told.decode("ascii")
+    return _json(rollout.model_dump(exclude={"usage"}))
 
 
 def overall(verdicts: Sequence[Verdict]) -> Label:

@@ -122,9 +122,12 @@ def _in_turn(turn: Semaphore, job: Callable[[], Outcome]) -> Outcome:
 
 
 def _job(job: Wanted, trace: list[Any] | None, stop: Event) -> Outcome:
-    # The stop is set here, since the next job in line may begin before the caller hears of what was raised.
-    with stopping(stop), _tracing(trace), _ending(stop):
-        return Stopped("stopped before it began") if stopped() else _outcome(job)
+    with stopping(stop), _tracing(trace):
+        try:
+            return Stopped("stopped before it began") if stopped() else _outcome(job)
+        except BaseException:
+            stop.set()  # here, since the next job in line may begin before the caller hears of what was raised
+            raise
 
 
 @contextlib.contextmanager
