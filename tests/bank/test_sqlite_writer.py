@@ -132,6 +132,28 @@ def test_the_file_lock_counts_as_well(path: Path, store: SqliteStore, monkeypatc
     assert names(store) == ["after"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_the_file_lock_is_the_same_through_a_link(
+    path: Path, store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own locks do not keep a checkpoint from meeting a writer."""
+    link = tmp_path / "elsewhere" / "link.sqlite"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    other = SqliteStore(link)
+    lock = FileLock(Path(f"{path}.lock"))
+    with lock:
+        monkeypatch.setattr(sqlite, "WAIT_SECONDS", 0.2)
+        with pytest.raises(StorageError, match="another process keeps it locked"):
+            give(other, "late", "a")
+        monkeypatch.undo()
+    lock.forget()
+    give(other, "after", "b")
+    assert names(store) == ["after"]
+    other.close()
+    assert [file.name for file in link.parent.iterdir()] == ["link.sqlite"]
+
+
 def test_a_write_that_has_begun_is_waited_for(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes: giving up would leave its caller in doubt."""
     begun = threading.Event()

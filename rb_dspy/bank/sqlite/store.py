@@ -48,7 +48,7 @@ class SqliteStore:
         self._path = path.absolute()
         self._embedder: tuple[str, int] | None = None
         self._scopes: dict[str, Scope] = {}
-        lock = FileLock(Path(f"{self._path}.lock"))
+        lock = FileLock(Path(f"{os.path.realpath(path)}.lock"))  # one, by whichever links the file is opened
         original = Original(self._path, self._location)
         self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
