@@ -411,18 +411,41 @@ class _Faulty(Corridor):
             return None, False  # type: ignore[return-value]
         return super().step(action)
 
+    def valid_actions(self) -> Sequence[str] | None:
+        odd: dict[str, Any] = {"actions of numbers": (1, 2), "actions of letters": "forward"}
+        return odd.get(self.fault, super().valid_actions())
+
+    def answer(self) -> str | None:
+        return 42 if self.fault == "answer number" else None  # type: ignore[return-value]
+
     def close(self) -> None:
         self.closed = True
         if self.fault == "close":
             raise OSError("cannot close")
 
 
-@pytest.mark.parametrize("fault", ["reset none", "step none", "observation none"])
+@pytest.mark.parametrize(
+    "fault",
+    ["reset none", "step none", "observation none", "actions of numbers", "actions of letters", "answer number"],
+)
 def test_an_environment_that_breaks_its_protocol_is_an_infrastructure_error(bank: MemoryBank, fault: str) -> None:
     made = _Faulty(fault)
     with pytest.raises(InfrastructureError, match="the environment's"):
         ReasoningBank(backbones=backbones(), environments=lambda task, rollout: made)(task=corridor(), bank=bank)
     assert made.closed
+
+
+def test_an_environment_that_says_no_action_rules_is_one_too(bank: MemoryBank) -> None:
+    class Mute:
+        def __getattr__(self, name: str) -> Any:
+            if name == "action_rules":
+                raise AttributeError(name)
+            return getattr(inner, name)
+
+    inner = _Faulty("")
+    with pytest.raises(InfrastructureError, match="the environment's action rules broke: AttributeError"):
+        ReasoningBank(backbones=backbones(), environments=lambda task, rollout: Mute())(task=corridor(), bank=bank)
+    assert inner.closed
 
 
 def test_an_environment_that_fails_to_close_costs_a_warning(bank: MemoryBank, caplog: pytest.LogCaptureFixture) -> None:

@@ -140,6 +140,10 @@ class Lessons:
         """The outcome of each job by its name."""
         if not jobs:
             return {}
+        if self.at_once is not None and "select" in jobs and len(jobs) > 1 and self.select.config.orders > 1:
+            # A selector that asks in several orders takes all places by itself.
+            others = yield from self._together({name: job for name, job in jobs.items() if name != "select"})
+            return others | (yield from self._together({"select": jobs["select"]}))
         outcomes = yield Together(list(jobs.values()), self.at_once)
         return dict(zip(jobs, outcomes, strict=True))
 

@@ -29,7 +29,7 @@ class ContrastDraft(MemoryDraft):
     @classmethod
     def _numbers(cls, given: Any) -> list[int]:
         """The numbers in whatever a model wrote, such as ``"attempts 1 and 3"``: one slip must not lose the others."""
-        return [int(number) for number in re.findall(r"(?<!\w)-\d{1,4}|\d{1,4}", str(given))][:_MOST]
+        return [int(number) for number in re.findall(r"(?<!\d)(?:(?<!\w)-)?\d{1,4}(?!\d)", str(given))][:_MOST]
 
 
 class Contrast(dspy.Signature):

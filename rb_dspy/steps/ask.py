@@ -124,8 +124,11 @@ class Do:
 
     def run(self) -> Any:
         """The function's result; anything it raises that is not ours becomes an ``InfrastructureError``."""
-        with translated(self.what):
-            return self.function()
+        try:
+            with translated(self.what):
+                return self.function()
+        except asyncio.CancelledError as exc:  # from an event loop of the function's own; none of ours waits inside it
+            raise InfrastructureError(f"{self.what} broke: {type(exc).__name__}: {exc}") from exc
 
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""

@@ -12,7 +12,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage, visible
-from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine
+from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine, translated
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
@@ -59,12 +59,14 @@ class Episode:
         if isinstance(self._opened, Exception):
             raise self._opened
         seen = self._opened
+        with translated("reading the environment's action rules"):
+            rules = self._environment.action_rules
         self._first = visible("\n\n".join(filter(None, [seen.observation, notes])))
         emit(EpisodeStarted(self._task, self._first, str(self._rollout)))
         first = {
             "task": self._task.instruction,
             "memory": self._memory.block,
-            "action_rules": self._environment.action_rules,
+            "action_rules": rules,
             "observation": self._first,
         }
         self._turn = {**first, **_choices(seen)}

@@ -78,7 +78,7 @@ class Judging:
         return _checked(self._do().run())
 
     async def arun(self) -> Verdict:
-        if not isinstance(self.judge, dspy.Module):
+        if not (isinstance(self.judge, dspy.Module) and hasattr(self.judge, "aforward")):
             return _checked(await self._do().arun())
         with translated(_WHAT):
             return _checked(await self.judge.acall(self.task.without_ground_truth(), self.trajectory))

@@ -39,7 +39,13 @@ class _Opening:
     rollout: int
 
     def run(self) -> Opened:
-        fresh: Opened = self._made([]).run()
+        made: list[Opened] = []
+        try:
+            fresh: Opened = self._made(made).run()
+        except BaseException:  # a Ctrl-C that came when it was made already
+            for orphan in made:
+                orphan.closing()
+            raise
         return fresh
 
     async def arun(self) -> Opened:
@@ -106,5 +112,5 @@ class Closing:
         self.done = True
         try:
             self._environment.close()
-        except Exception as exc:  # noqa: BLE001 (whatever an environment may raise)
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 (whatever an environment may raise)
             log.warning("the environment of task %s did not close: %s: %s", self._task.id, type(exc).__name__, exc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import dspy
 
@@ -14,13 +15,13 @@ from rb_dspy.errors import RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive
-from rb_dspy.steps.episode import Episode
+from rb_dspy.steps.ask import Ask, Routine, Stopped, adrive, drive
 from rb_dspy.steps.events import Checked, RolloutLost, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened, opened, then_closed
 from rb_dspy.steps.view import final_state, view
+from rb_dspy.steps.wanted import Sub, Together
 
 
 @dataclass(frozen=True)
@@ -91,26 +92,28 @@ class Refine(dspy.Module):
         work = _Work(checks_left=passes - 1, ended={} if ended is None else ended)
         again = True
         while again:
-            try:
-                again = yield from self._attempt(act, task, memory, environments, work)
-            except RBError as exc:
-                if not work.attempts:
-                    raise
-                emit(RolloutLost(task, str(work.number), str(exc)))
-                return Refined(tuple(work.attempts), work.passes, str(exc), work.number)
+            # As an outcome, whatever it raises: a bug that is not ours must not cost what was reached before either.
+            (outcome,) = yield Together([Sub(partial(self._attempt, act, task, memory, environments, work))])
+            if isinstance(outcome, Exception):
+                if not work.attempts or isinstance(outcome, Stopped):
+                    raise outcome
+                why = str(outcome) if isinstance(outcome, RBError) else f"{type(outcome).__name__}: {outcome}"
+                emit(RolloutLost(task, str(work.number), why))
+                return Refined(tuple(work.attempts), work.passes, why, work.number)
+            again = outcome
         return Refined(tuple(work.attempts), work.passes)
 
     def _attempt(
         self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, work: _Work
     ) -> Routine[bool]:
         """One environment, and as many passes over what is done in it as it allows; whether a fresh one is wanted."""
-        number = work.number = len(work.attempts)
-        fresh: Opened = yield opened(task, environments, number)
-        episode = act.episode(task, memory, fresh, number)
-        return (yield from then_closed(fresh, self._passes(task, episode, work)))
+        work.number = len(work.attempts)
+        fresh: Opened = yield opened(task, environments, work.number)
+        return (yield from then_closed(fresh, self._passes(act, task, memory, fresh, work)))
 
-    def _passes(self, task: Task, episode: Episode, work: _Work) -> Routine[bool]:
+    def _passes(self, act: Act, task: Task, memory: Memory, fresh: Opened, work: _Work) -> Routine[bool]:
         number = work.number
+        episode = act.episode(task, memory, fresh, number)
         with metered() as ledger:
             episode.begin(_told(work.findings))
             yield from episode.play()

@@ -69,13 +69,19 @@ def going_on(environment: Environment) -> Seen | None:
 def handed_in(environment: Environment) -> str | None:
     """What the agent has handed in so far."""
     with translated("reading the answer"):
-        return environment.answer()
+        answer = environment.answer()
+    if not isinstance(answer, str | None):
+        raise InfrastructureError(f"the environment's answer is {answer!r}; expected text, or None")
+    return answer
 
 
 def _valid(environment: Environment) -> tuple[str, ...] | None:
     with translated("listing the valid actions"):
         valid = environment.valid_actions()
-        return None if valid is None else tuple(valid)
+        actions = None if valid is None else tuple(valid)
+    if isinstance(valid, str) or not all(isinstance(action, str) for action in actions or ()):
+        raise InfrastructureError(f"the environment's valid actions are {valid!r}; expected a list of texts, or None")
+    return actions
 
 
 def _text(observation: object, method: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -23,12 +24,13 @@ from tests.matts.helpers import House, Script, booth_of, booth_task, called, cou
 K = 4
 STEPS = 2
 
-IN_ENVIRONMENT: dict[str, tuple[str, Callable[[], Exception]]] = {
+IN_ENVIRONMENT: dict[str, tuple[str, Callable[[], BaseException]]] = {
     "factory": ("factory", lambda: ValueError("no booth")),
     "reset": ("reset", lambda: ValueError("out of order")),
     "first step": ("step 0", lambda: ValueError("a fuse")),
     "last step": ("step 1", lambda: ValueError("a fuse")),
     "answer": ("answer", lambda: ValueError("no voice")),
+    "cancelled": ("step 1", lambda: asyncio.CancelledError("by a loop of its own")),
     "infrastructure": ("step 1", lambda: InfrastructureError("the building is closed")),
     "backbone": ("step 1", lambda: BackboneError("no such model")),
     "dependency": ("factory", lambda: MissingDependency("install booths")),

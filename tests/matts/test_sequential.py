@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
+import dspy
 import pytest
 from dspy import lm15
 
@@ -247,6 +249,59 @@ async def test_what_breaks_later_costs_nothing_that_was_reached(
     assert bank.experiences() == [done.experience]
     assert bank.pending() == []
     assert house.closed == [1] * len(house.made)
+
+
+class _Odd(House):
+    """From the second on, its booths have ``odd`` at ``where``, which is nothing that an environment may give."""
+
+    def __init__(self, where: str, odd: object) -> None:
+        super().__init__()
+        self.where, self.odd = where, odd
+
+    def __call__(self, task: Task, rollout_id: str) -> Booth:
+        booth = super().__call__(task, rollout_id)
+        if rollout_id != "0":
+            setattr(booth, self.where, lambda: self.odd)
+        return booth
+
+
+@pytest.mark.parametrize(
+    ("where", "odd", "says"),
+    [
+        ("answer", 42, "answer is 42"),
+        ("valid_actions", [1, 2], r"\[1, 2\]"),
+        ("valid_actions", "on", "actions are 'on'"),
+    ],
+)
+@BOTH
+async def test_nor_does_what_no_environment_may_give(
+    bank: MemoryBank, asynchronous: bool, where: str, odd: object, says: str
+) -> None:
+    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    house = _Odd(where, odd)
+    done = await called(scaled(script, house, k=2, mode="sequential"), asynchronous, task=booth_task(), bank=bank)
+    assert [trajectory.rollout_id for trajectory in done.trajectories] == ["0"]
+    assert re.search(f"environment's .*{says}; expected", done.lost[0].error)
+    assert house.closed == [1, 1]
+
+
+@BOTH
+async def test_nor_does_a_bug_that_is_not_ours(bank: MemoryBank, asynchronous: bool) -> None:
+    class Client(dspy.Predict):  # type: ignore[misc]
+        def forward(self, **kwargs: Any) -> Any:
+            raise ValueError("a bug")
+
+        async def aforward(self, **kwargs: Any) -> Any:
+            raise ValueError("a bug")
+
+    house = House(reopens=True)
+    run = scaled(SCRIPT, house, k=3, mode="sequential")
+    run.refine.first = Client(CheckFirst)
+    done = await called(run, asynchronous, task=booth_task(), bank=bank)
+    assert [step.action for step in done.trajectory.steps] == ["wrong"]
+    assert done.lost == (Lost("0", "ValueError: a bug"),)
+    assert house.closed == [1]
+    assert bank.experiences() == [done.experience]
 
 
 def test_steps_that_a_broken_correction_had_taken_are_kept(bank: MemoryBank) -> None:

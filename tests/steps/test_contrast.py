@@ -113,7 +113,7 @@ def test_evidence_is_read_however_it_is_written(evidence: Any, named: str) -> No
     assert len(prompts) == 1
 
 
-@pytest.mark.parametrize("evidence", [[], "all of them", [0], [4], [99], [-1], "-2", None])
+@pytest.mark.parametrize("evidence", [[], "all of them", [0], [4], [99], [-1], "-2", "10002", None])
 def test_a_lesson_that_no_rollout_shows_is_left_out_and_the_note_says_so(evidence: Any) -> None:
     found, _ = contrasted([lesson(0, evidence), lesson(1, [2])])
     assert [draft.title for draft in found.drafts] == ["Lesson 1"]
