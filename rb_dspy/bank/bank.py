@@ -379,7 +379,12 @@ class MemoryBank:
         ``origin`` marks all of it, so that ``rollback("origin:...")`` can take it away again. The whole file is checked
         before any of it is stored. Raises ``InputError`` naming the line that cannot be used.
         """
-        checked = portability.read(Path(path), self.scope, origin=checked_name("origin", origin) if origin else "")
+        checked = portability.read(
+            Path(path),
+            self.scope,
+            origin=checked_name("origin", origin) if origin else "",
+            here=lambda digests: self._store.items_with(self.scope, digests),
+        )
         return append_all(self._store, self.scope, self._current, checked)
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:

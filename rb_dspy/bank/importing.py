@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,15 @@ from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, T
 FORMAT = "rb_dspy-bank"
 VERSION = 1
 
+_ASKED = 500
+"""Digests that a bank is asked for at once."""
+
+Here = Callable[[Sequence[str]], dict[str, str]]
+"""Ids of the items that a bank has already, by the digests of their texts."""
+
+_ITEM = "m[0-9a-f]{20}"
+_ITEM_ID = re.compile(_ITEM).fullmatch
+
 
 class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -34,7 +44,7 @@ class _Header(_Part):
 
 
 class _Item(_Part):
-    id: str = pydantic.Field(pattern=r"^m[0-9a-f]{20}$")
+    id: str = pydantic.Field(pattern=rf"^{_ITEM}$")
     title: str
     description: str
     content: str
@@ -55,32 +65,34 @@ class _Line(_Part):
     created_at: str
 
 
-def read(path: Path, scope: str, *, origin: str = "") -> Iterator[NewExperience]:
+def read(path: Path, scope: str, *, origin: str = "", here: Here | None = None) -> Iterator[NewExperience]:
     """What ``portability.write`` wrote, to be appended to ``scope``, without vectors.
 
     The whole file is checked before this returns. Then it is read again, as far as experiences are taken.
 
     Ids, texts, polarities and times are taken as they stand; ``origin``, where given, takes the place of the file's.
+    An item whose text is ``here`` under another id becomes that one when it is stored, so what an agent was shown is
+    told by that id: a rollback of the item would else miss what was learned under its influence.
     Raises ``InputError`` naming the line: of what is no export, what was cut off or written by a newer rb_dspy, what
     does not fit together.
     """
-    for _ in _read(path, scope, origin):
-        pass
-    return _read(path, scope, origin)
+    seen, shown = _Seen(), set[str]()
+    for new in _read(path, scope, origin, seen, {}):
+        shown.update(new.shown)
+    return _read(path, scope, origin, _Seen(), seen.other_ids(shown, here) if here else {})
 
 
-def _read(path: Path, scope: str, origin: str) -> Iterator[NewExperience]:
+def _read(path: Path, scope: str, origin: str, seen: _Seen, ids: Mapping[str, str]) -> Iterator[NewExperience]:
     lines = objects(path)
     number, first = next(lines, (1, None))
     if first is None:
         raise InputError(f"{path}:1: the file is empty; expected an export of a bank")
     header = _header(first, f"{path}:{number}")
-    seen = _Seen()
     for number, given in lines:
         place = f"{path}:{number}"
         try:
             line = _Line.model_validate(given)
-            yield _admitted(line, scope, origin, seen, number)
+            yield _admitted(line, scope, origin, seen, number, ids)
         except pydantic.ValidationError as exc:
             raise InputError(f"{place}: {_first(exc)}") from None
         except InputError as exc:
@@ -129,8 +141,20 @@ class _Seen:
             raise InputError(f"item {new.id} has another {what} than in line {before[0]}; expected the same")
         return False
 
+    def other_ids(self, shown: set[str], here: Here) -> dict[str, str]:
+        """Ids of items that were ``shown``, and those that their texts have ``here``, where these are others."""
+        digests = {
+            id: f"{found[1]:020x}"
+            for id in shown
+            if _ITEM_ID(id) and (found := self.items.get(int(id[1:], 16))) is not None
+        }
+        asked, known = list(set(digests.values())), dict[str, str]()
+        for start in range(0, len(asked), _ASKED):
+            known |= here(asked[start : start + _ASKED])
+        return {id: known[digest] for id, digest in digests.items() if known.get(digest, id) != id}
 
-def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int) -> NewExperience:
+
+def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int, ids: Mapping[str, str]) -> NewExperience:
     before = seen.experiences.setdefault(int(line.id[1:], 16), number)
     if before != number:
         raise InputError(f"experience {line.id} stands in line {before} already; expected each once")
@@ -154,7 +178,7 @@ def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int) ->
         distiller=min(distillers, default=""),
         note=line.note,
         origin=origin or line.origin,
-        shown=tuple(map(visible, line.shown)),
+        shown=tuple([ids.get(id, id) for id in map(visible, line.shown)]),
     )
     return replace(admit(scope, draft, id=line.id), items=items, created_at=line.created_at)
 

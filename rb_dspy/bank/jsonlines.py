@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +29,26 @@ _STRINGS = re.compile(rb'"[^"]*(?:"|\Z)')
 _BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
+_BESIDE = ("-wal", "-shm", "-journal", ".lock", ".lost")
+"""What the names of files end in that SQLite, or a bank, keeps beside a database."""
+
+
+def of_database(path: Path) -> bool:
+    """Whether a file is an SQLite database, or would lie beside one as a part of it. ``path``: where links lead to."""
+    name = path.name
+    beside = [path.with_name(name.removesuffix(end)) for end in _BESIDE if name.endswith(end) and name != end]
+    return any(map(_is_database, [*beside, path]))  # the file itself last: see below
+
+
+def _is_database(path: Path) -> bool:
+    if Path(f"{path}-shm").exists():
+        return True  # and open: closing it here would drop the locks that SQLite holds on it for this process
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
+
+
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file with the numbers of their lines, from 1.
 
@@ -36,6 +57,8 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         if not path.is_file():
             raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected one of JSON Lines")
+        if of_database(Path(os.path.realpath(path))):
+            raise InputError(f"{path}: a database, perhaps a bank, or a file of one; expected one of JSON Lines")
         with path.open("rb") as file:
             number = 0
             while data := file.readline(MAX_LINE + 1):

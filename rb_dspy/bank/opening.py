@@ -74,7 +74,10 @@ def _path(url: str | Path | None) -> Path | None:
         raise RBError("banks on PostgreSQL are not there yet; give a path, or :memory:")
     if scheme or not text.strip() or not text.isprintable():
         raise InputError(f"bank {text[:80]!r}: expected a path, or :memory:")
-    return Path(url).expanduser()
+    try:
+        return Path(url).expanduser()
+    except RuntimeError:  # no such user, or one without a home
+        raise InputError(f"bank {text[:80]!r}: nobody knows where ~ is there; give the whole path") from None
 
 
 def _unknown(store: BankStore, scope: str) -> str:

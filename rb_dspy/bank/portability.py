@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rb_dspy.bank.importing import FORMAT, VERSION, check_said, read
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.jsonlines import MAX_LINES, encoded
+from rb_dspy.bank.jsonlines import MAX_LINES, encoded, of_database
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience
 
@@ -120,11 +120,12 @@ def _target(path: Path) -> Path:
         raise InputError(f"{path}: {'a folder' if path.is_dir() else 'no file'}; expected the name of a file")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it, or give another path")
-    if path.exists():
-        with path.open("rb") as file:
-            if file.read(16) == b"SQLite format 3\0":
-                raise InputError(f"{path}: a database, perhaps a bank; expected the name of another file")
-    return path.resolve()
+    target = Path(os.path.realpath(path))  # ``resolve`` raises what is no error of ours for links in a circle
+    if target.is_symlink():
+        raise InputError(f"{path}: a link that leads back to itself; expected the name of a file")
+    if of_database(target):
+        raise InputError(f"{path}: a database, perhaps a bank, or a file of one; expected the name of another file")
+    return target
 
 
 def _sync_folder(folder: Path) -> None:

@@ -76,6 +76,29 @@ def test_newer_schema_still_in_the_log(full: Path) -> None:
     connection.close()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_the_log_counts_through_a_link(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's log lies beside the file, not beside the link, also where nothing can be written beside the link."""
+    link = full.parent / "elsewhere" / "link.sqlite"
+    link.parent.mkdir()
+    link.symlink_to(full)
+    young = full.parent / "young.sqlite"
+    (link.parent / young.name).symlink_to(young)
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != link.parent and real(path, mode))
+    with open_bank(full) as bank, open_bank(young) as other:
+        for writing in (bank, other):
+            add(writing, "in the log")
+        with open_bank(link, create=False) as through, open_bank(link.parent / young.name, create=False) as second:
+            assert (len(through), len(second)) == (41, 1)
+            assert through.stats().bytes_on_disk == bank.stats().bytes_on_disk
+    connection = sqlite3.connect(full)
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA user_version = 99")
+    refused(link, SchemaTooNew, "99")
+    connection.close()
+
+
 def test_tables_that_are_not_a_banks(tmp_path: Path) -> None:
     path = tmp_path / "bank.sqlite"
     with sqlite3.connect(path) as connection:
@@ -120,6 +143,7 @@ def test_looking_makes_nothing(tmp_path: Path) -> None:
         ("", InputError, "expected a path"),
         ("a\0b", InputError, "expected a path"),
         ("a\ud800b", InputError, "expected a path"),
+        ("~nobody has this name/b", InputError, "give the whole path"),
     ],
 )
 def test_addresses(url: str, kind: type[RBError], words: str) -> None:

@@ -140,6 +140,46 @@ def test_an_origin_marks_all_that_was_imported_so_that_it_can_go_again(tmp_path:
     assert bank.experiences() == [mine]
 
 
+@pytest.mark.parametrize("target", [None, "b.sqlite"])
+def test_what_was_learned_under_a_lesson_that_is_here_already_goes_with_it(tmp_path: Path, target: str | None) -> None:
+    theirs = open_bank(scope="theirs")
+    first = add(theirs, "t1")
+    add(theirs, "t2", shown=first.items)
+    theirs.export_jsonl(tmp_path / "a.jsonl")
+    bank = open_bank(tmp_path / target if target else None, scope="ours")
+    (known,) = add(bank, "t1", run_id="ours").items
+    given, influenced = bank.import_jsonl(tmp_path / "a.jsonl")
+    assert (given.items[0].id, influenced.shown) == (known.id, (known.id,))
+    assert known.id != first.items[0].id
+    assert bank.doctor() == []
+    assert bank.rollback(known.id).experiences == (influenced.id,)
+    bank.close()
+
+
+@pytest.mark.parametrize("target", [None, "c.sqlite"])
+def test_a_lesson_is_kept_where_all_ids_that_it_would_have_are_those_of_edited_ones(
+    tmp_path: Path, target: str | None
+) -> None:
+    def learn(bank: MemoryBank, task: str) -> Experience:
+        return bank.append(a_task(task), a_rollout(task), Verdict(label="success"), [a_draft("said")], run_id="r")
+
+    before = open_bank()
+    before.edit(learn(before, "t1").items[0].id, title="edited")
+    second = learn(before, "t2")
+    assert learn(before, "t3").items[0].id == second.items[0].id
+    before.edit(second.items[0].id, title="edited too")
+    before.delete(second.id)  # only the third experience has the id that was made for it
+    before.export_jsonl(tmp_path / "a.jsonl")
+    bank = open_bank(tmp_path / target if target else None)
+    bank.import_jsonl(tmp_path / "a.jsonl")
+    learned = [learn(place, "t2") for place in (bank.fork(), bank)]
+    assert [experience.items[0].title for experience in learned] == ["said", "said"]
+    assert learned[0].items[0].id == learned[1].items[0].id
+    assert [item.title for item in bank.items()] == ["edited", "edited too", "said"]
+    assert bank.doctor() == []
+    bank.close()
+
+
 def test_a_fork_is_exported_with_what_lies_under_it(tmp_path: Path) -> None:
     bank = filled()
     fork = bank.fork()
@@ -500,15 +540,38 @@ def test_an_export_replaces_a_file_keeps_its_mode_and_follows_a_link(tmp_path: P
     assert [file.name for file in target.parent.iterdir()] == ["a.jsonl"]
 
 
+def test_an_open_bank_is_neither_written_over_nor_read_as_an_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor opened: closing it would drop the locks that SQLite holds on it for this process."""
+    (tmp_path / "link").symlink_to(tmp_path / "bank.sqlite")
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        add(bank, "t1")
+        before = {file.name: file.stat().st_ino for file in tmp_path.iterdir()}
+        opened: list[str] = []
+        real = Path.open
+        monkeypatch.setattr(Path, "open", lambda path, *given: opened.append(path.name) or real(path, *given))
+        for name in ("bank.sqlite", "bank.sqlite-wal", "bank.sqlite-shm", "bank.sqlite.lock", "link"):
+            with pytest.raises(InputError, match="a database, perhaps a bank, or a file of one"):
+                bank.export_jsonl(tmp_path / name)
+            with pytest.raises(InputError, match="a database, perhaps a bank, or a file of one"):
+                bank.import_jsonl(tmp_path / name)
+        assert opened == []
+        assert {file.name: file.stat().st_ino for file in tmp_path.iterdir()} == before
+
+
 def test_places_that_cannot_hold_an_export_are_refused(tmp_path: Path) -> None:
     bank = filled()
     (tmp_path / "bank.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 100)
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
     places: list[tuple[Path | str, str]] = [
         (tmp_path, "a folder"),
         (tmp_path / "none" / "a.jsonl", "no such folder"),
         (tmp_path / "bank.sqlite", "a database, perhaps a bank"),
+        (tmp_path / "bank.sqlite-wal", "a file of one"),
         (tmp_path / "pipe", "no file"),
+        (tmp_path / "circle", "back to itself"),
         ("a\0b", "NUL"),
     ]
     for place, message in places:
@@ -516,7 +579,7 @@ def test_places_that_cannot_hold_an_export_are_refused(tmp_path: Path) -> None:
             bank.export_jsonl(place)
     with pytest.raises(RBError):
         bank.export_jsonl(tmp_path / ("x" * 300))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["bank.sqlite", "pipe"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bank.sqlite", "circle", "pipe"]
 
 
 class _Damaged:

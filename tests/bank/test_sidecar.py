@@ -284,6 +284,21 @@ def test_a_full_disk_leaves_what_was_saved(folder: Path) -> None:
     assert everything(loaded) == everything(an_index())
 
 
+@pytest.mark.parametrize("error", [OSError("the disk is full"), StorageError("the bank is closed")])
+def test_a_save_that_fails_leaves_no_files(folder: Path, error: Exception) -> None:
+    """Parts are large, and nothing sweeps a folder that nobody can save in."""
+    before = sorted(folder.iterdir())
+
+    def fails(mark: int) -> str:
+        raise error
+
+    for _ in range(2):
+        with pytest.raises(StorageError, match=str(error)):
+            a_sidecar(folder).save(an_index(350).view, fails)
+    assert sorted(folder.iterdir()) == before
+    assert a_sidecar(folder).load(digest) is not None
+
+
 def test_two_that_save_at_once(tmp_path: Path) -> None:
     indexes = [an_index(300), an_index(400)]
     failures: list[str] = []

@@ -481,6 +481,8 @@ SILENT = {  # consistent changes, which no row shows by itself
     "a hash": ("UPDATE journal SET hash = zeroblob(32) WHERE key & 1023 = 7", "experience e2"),
     "an entry gone": ("DELETE FROM journal WHERE key & 1023 = 7", "experience e2"),
     "the last entry gone": ("DELETE FROM journal WHERE kind = 'delete'", "its journal"),
+    "an append's note in its history": ("UPDATE journal SET note = 'x' WHERE key & 1023 = 7", "entry 7 of the journal"),
+    "an append's time in its history": ("UPDATE journal SET created_at = '1' WHERE key & 1023 = 7", "entry 7 of"),
     "an edit's note": ("UPDATE journal SET note = 'no reason' WHERE kind = 'edit'", "item "),
     "the head": ("UPDATE scopes SET chain = x'00'", "its journal"),
     "an experience gone": ("DELETE FROM experiences WHERE id = 'e2'", "number 7"),
@@ -507,6 +509,9 @@ LINKS = {
     "a vector that lives on": ("UPDATE item_vectors SET ended = NULL WHERE key & 1023 = 17", "vector", "item m"),
     "nothing to show": ("UPDATE experience_vectors SET ended = NULL WHERE key & 1023 = 16", "vector", "experience e5"),
     "a counter that fell back": ("UPDATE scopes SET seq = 5", "row", "its counter"),
+    "a counter that is no number": ("UPDATE scopes SET seq = ''", "row", "its counter"),
+    "a counter among the next scope's numbers": ("UPDATE scopes SET seq = seq + (1 << 40)", "row", "its counter"),
+    "a snapshot that cannot be read": ("UPDATE snapshots SET created_at = x'ff'", "snapshot", "snapshot now"),
     "a snapshot of another history": ("UPDATE snapshots SET digest = 'x'", "snapshot", "snapshot now"),
     "rollouts": ("UPDATE ingestions SET payload = x'00'", "row", "ingestion waits"),
 }
@@ -520,6 +525,12 @@ def test_what_does_not_belong_together(full: SqliteStore, path: Path, what: str)
     for finding in full.check():
         assert finding.remedy
         assert "\n" not in finding.what
+
+
+def test_a_counter_among_the_next_scopes_numbers(full: SqliteStore, path: Path) -> None:
+    run(path, LINKS["a counter among the next scope's numbers"][0])
+    with pytest.raises(CorruptBank, match="its counter"):
+        full.mark(SCOPE)
 
 
 def test_a_damaged_page(full: SqliteStore, path: Path) -> None:

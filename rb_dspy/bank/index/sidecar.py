@@ -94,6 +94,8 @@ class Sidecar:
         self._key = hashlib.blake2b(f"{unit}\0{scope}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         self._manifest = folder / f"{self._key}.json"
         self._saved: tuple[tuple[ApproximateRows, _Part], ...] = ()
+        self._begun: list[str] = []
+        """Names, without their ends, of the files that ``save`` has begun."""
 
     def load(self, digest: Callable[[int], str]) -> VectorIndex | None:
         """The index as it was saved, ready for ``changes(after=index.view.mark)``; None where there is no use for it.
@@ -124,6 +126,7 @@ class Sidecar:
             for part, saved in self._saved
             if all((self._folder / file.name).exists() for file in saved.files)
         }
+        self._begun = []
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             parts = tuple((part, known.get(id(part)) or self._write_part(part)) for part in view.parts)
@@ -146,8 +149,12 @@ class Sidecar:
             temporary.write_text(manifest.model_dump_json(), encoding="utf-8")
             self._settle(temporary, self._manifest)
             self._sweep(replaced)
-        except OSError as exc:
-            raise StorageError(f"{self._folder}: the index cannot be saved ({exc}); make room, or delete it") from exc
+        except BaseException as exc:
+            self._undo()
+            if isinstance(exc, OSError):
+                why = f"the index cannot be saved ({exc}); make room, or delete it"
+                raise StorageError(f"{self._folder}: {why}") from exc
+            raise
         self._saved = parts
         return True
 
@@ -251,7 +258,18 @@ class Sidecar:
         return self._named(temporary, "columns")
 
     def _temporary(self) -> Path:
-        return self._folder / f"{self._key}-{secrets.token_hex(8)}.tmp"
+        name = f"{self._key}-{secrets.token_hex(8)}"
+        self._begun.append(name)
+        return self._folder / f"{name}.tmp"
+
+    def _undo(self) -> None:
+        """Remove what a ``save`` that failed has written: on a full disk no later one comes to sweep it."""
+        named = self._names()
+        for begun in self._begun:
+            for path in self._folder.glob(f"{begun}.*"):
+                if path.name not in named:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
 
     def _named(self, temporary: Path, kind: str) -> _File:
         """The written file under its name for good."""

@@ -19,8 +19,9 @@ from rb_dspy.protocols import Vectors
 SKETCHED_FROM = 1 << 12
 """Rows of a part that are worth it: in fewer, the lists that are read anyway hold most of them."""
 
-_DIMENSIONS = 16
-"""Fewer make no more than a few codes, which are too coarse, and little is read anyway."""
+_DIMENSIONS = range(16, 2049)
+"""Fewer make no more than a few codes, which are too coarse, and little is read anyway; of more, the directions take
+minutes to learn."""
 
 _PROBED = 1 / 16
 """Share of the lists that are looked through."""
@@ -40,7 +41,7 @@ _SAMPLE = 1 << 14
 
 def is_worth_it(rows: int, lists: int, dimension: int) -> bool:
     """Whether a part is to have a sketch."""
-    return rows >= SKETCHED_FROM and lists > 1 and dimension >= _DIMENSIONS
+    return rows >= SKETCHED_FROM and lists > 1 and dimension in _DIMENSIONS
 
 
 def candidates(wanted: int) -> int:

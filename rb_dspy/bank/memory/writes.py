@@ -52,7 +52,7 @@ def append(to: Timeline, batch: Sequence[Packed]) -> list[Experience]:
     known = to.have([given.new.id for given in batch])
     for given in batch:
         for item in given.new.items if given.new.id not in known else ():
-            to.adopted(item.id)
+            _adopt(to, given.new.id, item)
     to.items_with(list(dict.fromkeys(item.digest for given in batch for item in given.new.items)))
     to.head()  # the last look at the store below: from here on nothing can fail
     for given in batch:
@@ -74,7 +74,7 @@ def _append(to: Timeline, given: Packed) -> None:
         if same is not None:
             item = replace(item, id=same.new.id)
         elif any(row.lives(to.mark) for row in to.known.get(item.id, ())):  # that one was edited
-            item = replace(item, id=_own_id(new.id, item.digest))
+            item = replace(item, id=_free_id(to, new.id, item.digest))
         to.gain += same is None
         _add(
             to,
@@ -93,6 +93,23 @@ def _append(to: Timeline, given: Packed) -> None:
     _record(to, row.seq, "append", new.id, new.note, new.created_at, content)
     for id in dict.fromkeys([new.id, *ids]):
         _tell(to, id, Change(seq=row.seq, kind="append", id=id, note=new.note, created_at=new.created_at))
+
+
+def _adopt(to: Timeline, experience_id: str, item: NewItem) -> None:
+    """Adopt all items whose ids may be asked for where this one is stored."""
+    rows = to.adopted(item.id)
+    if any(row.new.digest != item.digest and row.lives(to.mark) for row in rows):
+        id = _own_id(experience_id, item.digest)
+        while to.adopted(id):
+            id = _own_id(id, item.digest)
+
+
+def _free_id(to: Timeline, experience_id: str, digest: str) -> str:
+    """``_own_id``, or what follows on it: an import can have brought an item of that id, and that was edited since."""
+    id = _own_id(experience_id, digest)
+    while any(row.lives(to.mark) for row in to.known.get(id, ())):
+        id = _own_id(id, digest)
+    return id
 
 
 def _own_id(experience_id: str, digest: str) -> str:

@@ -172,9 +172,7 @@ def _placed(connection: sqlite3.Connection, writing: _Writing, each: Prepared, i
         else:  # the id of its text may be that of an item that was edited
             id = item.id
             if id in live:
-                id = own_id(new.id, digest)
-                if _had(connection, writing.scope, id):  # an import can have brought it before its experience
-                    met.add(id)
+                id = _free_id(connection, writing, new.id, digest)
             live[id] = digest
             texts[digest] = id
         item_ids.append(id)
@@ -196,10 +194,17 @@ def _placed(connection: sqlite3.Connection, writing: _Writing, each: Prepared, i
     return Placed(seq, item_ids)
 
 
-def _had(connection: sqlite3.Connection, scope: Scope, id: str) -> bool:
-    """Whether an item has, or had, a row."""
-    query = f"SELECT 1 FROM items AS i WHERE {ids.named('i')}"
-    return connection.execute(query, State(scope, keys.LAST).named(id)).fetchone() is not None
+def _free_id(connection: sqlite3.Connection, writing: _Writing, experience_id: str, digest: str) -> str:
+    """``own_id``, or what follows on it: an import can have brought an item of that id, and that was edited since."""
+    query = f"SELECT i.ended FROM items AS i WHERE {ids.named('i')}"
+    id = own_id(experience_id, digest)
+    while True:
+        had = connection.execute(query, State(writing.scope, keys.LAST).named(id)).fetchall()
+        if had:
+            writing.met.add(id)
+        if id not in writing.live and (None,) not in had:
+            return id
+        id = own_id(id, digest)
 
 
 def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:

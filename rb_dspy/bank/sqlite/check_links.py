@@ -93,6 +93,21 @@ _QUERIES: tuple[_Query, ...] = (
         + ")",
     ),
     (
+        *("error", "row", "is no number that the next append can go on from", _COPY),
+        f"SELECT 'its counter' FROM scopes AS s WHERE s.id = :scope AND (typeof(s.seq) <> 'integer' OR s.seq < 0"
+        f" OR s.seq > {keys.LAST})",
+    ),
+    (  # an append's entry has none of its own: its history would tell them instead of those that are in the chain
+        *("error", "chain", "has a subject, a note or a time that the store did not write", "see its experience's"),
+        f"SELECT 'entry ' || (key & {keys.LAST}) || ' of the journal' FROM journal WHERE key > :base AND key <= :last"
+        " AND kind = 'append' AND coalesce(subject, note, created_at) IS NOT NULL",
+    ),
+    (
+        *("error", "snapshot", "is damaged and cannot be opened", "restore the file from a copy, or name it anew"),
+        "SELECT 'snapshot ' || name FROM snapshots WHERE scope_id = :scope AND (typeof(name) <> 'text'"
+        " OR typeof(seq) <> 'integer' OR typeof(digest) <> 'text' OR typeof(created_at) <> 'text')",
+    ),
+    (
         *("error", "snapshot", "names a state whose history is another one now", "see what the journal's entries say"),
         "SELECT 'snapshot ' || p.name FROM snapshots AS p WHERE p.scope_id = :scope AND p.digest <> coalesce("
         "(SELECT lower(hex(j.hash)) FROM journal AS j WHERE j.key > :base AND j.key <= :base + p.seq"

@@ -20,7 +20,7 @@ _log = logging.getLogger("rb_dspy.bank")
 def mark(connection: sqlite3.Connection, scope: Scope) -> int:
     """The highest number used."""
     (found,) = connection.execute("SELECT seq FROM scopes WHERE id = ?", (scope.id,)).fetchone()
-    if not isinstance(found, int):
+    if not isinstance(found, int) or found > keys.LAST:  # who pages up to there would never end
         raise rows.damaged(scope.location, f"scope {scope.name!r}: its counter")
     return found
 

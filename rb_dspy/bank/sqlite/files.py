@@ -18,6 +18,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from rb_dspy.bank.sqlite import backup, look
 from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.errors import BankError, CorruptBank, StorageError
@@ -172,15 +173,15 @@ def emptied_log(connection: sqlite3.Connection) -> None:
 def size_on_disk(path: Path) -> int:
     """Bytes of the file and of its write-ahead log."""
     # By name: opening and closing the file here would drop the locks that SQLite holds on it for this process.
-    return sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
+    return sum(file.stat().st_size for file in (path, log_of(path)) if file.exists())
 
 
 def _writable(path: Path) -> bool:
     """Whether SQLite can write the file and make its side files, or a log that counts is there already."""
-    log = Path(f"{path}-wal")
+    log = log_of(path)
     if log.exists() and log.stat().st_size:
         return True
-    return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
+    return os.access(path, os.W_OK) and os.access(log.parent, os.W_OK)
 
 
 def _prepare(engine: sa.Engine, path: Path) -> None:

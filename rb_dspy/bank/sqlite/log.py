@@ -21,13 +21,17 @@ _LONG_BYTES = 16_000_000
 """A log of more is copied into the database."""
 
 
+def log_of(path: Path) -> Path:
+    """Where SQLite keeps the log of the file at ``path``: it follows links, so beside what they lead to."""
+    return Path(f"{os.path.realpath(path)}-wal")
+
+
 class Log:
     """The log of the connection that writes."""
 
     def __init__(self, path: Path, location: str) -> None:
-        real = os.path.realpath(path)  # SQLite follows links, too: its log lies beside what they lead to
-        self._path = f"{real}-wal"
-        self._mark = f"{real}.lost"
+        self._path = os.fspath(log_of(path))
+        self._mark = f"{os.path.realpath(path)}.lost"
         """A file that tells other processes, and those to come, that a sync of this log failed."""
         self._location = location
         self._long_bytes = _LONG_BYTES

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import pending
 from rb_dspy.errors import CorruptBank
 
@@ -48,13 +49,13 @@ def _signs(path: Path) -> tuple[object, ...]:
         found = path.stat()
     except OSError:
         return ()
-    return Path(f"{path}-wal").exists(), found.st_ino, found.st_size, found.st_mtime_ns
+    return log_of(path).exists(), found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _looked(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) -> bool:
     # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
     # process has the bank open or died with it, and the log counts.
-    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    how = "mode=ro" if log_of(path).exists() else "mode=ro&immutable=1"
     looking = engine(f"{path.absolute().as_uri()}?{how}")
     try:
         with looking.connect() as connection:
