@@ -349,11 +349,20 @@ def test_nothing_follows_a_page_that_could_not_be_stored(tmp_path: Path) -> None
         assert len(bank) == 2_049
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "last"),
+    [
+        ('t "1" é', "\ud800 \u200b é", "b"),
+        ('t "1"', 'a "b" \\ /\n\t', "b"),
+        ('t "1"', "a", "b\x01\x1f"),
+        ("t", "a", "b\x7f"),
+    ],
+)
 @pytest.mark.parametrize("run_id", ["r", 'a "run"\\ ünï ☃ 𝄞', ""])
-def test_ids_are_hashes_of_json(run_id: str) -> None:
+def test_ids_are_hashes_of_json(run_id: str, name: str, text: str, last: str) -> None:
     """What was stored under an id is found under it by every version to come."""
-    task, rollouts = a_task('t "1" é'), [a_rollout('t "1" é', id, "\ud800 \u200b é") for id in ("b", 'a"')]
+    task, rollouts = a_task(name), [a_rollout(name, id, text) for id in (last, 'a"')]
     attempt = run_id or [rollouts[1].model_dump(exclude={"usage"}), rollouts[0].model_dump(exclude={"usage"})]
-    said = json.dumps(["experience", "sc ö", attempt, task.id, ['a"', "b"]], separators=(",", ":"))
+    said = json.dumps(["experience", "sc ö", attempt, task.id, ['a"', last]], separators=(",", ":"))
     expected = f"e{hashlib.sha256(said.encode('ascii')).hexdigest()[:20]}"
     assert identity("sc ö", task, rollouts, run_id=run_id) == expected
