@@ -1,7 +1,7 @@
 """Durable appends a second beside bare SQLite with one writer, in turns on one disk; bytes an item; the peers.
 
 What is compared is items: bare SQLite's rows have an item's text and vector and nothing else. What was promised of them
-is held against experiences of three items, as many as the paper's distiller draws from a rollout (section 3.2). With
+is held against experiences of three items, the most that the paper's distiller draws from a rollout. With
 one item an experience the task, its vector, the rollout and the entries that find them again come with every item.
 """
 
