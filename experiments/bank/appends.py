@@ -1,8 +1,7 @@
 """Durable appends a second beside bare SQLite with one writer, in turns on one disk; bytes an item; the peers.
 
-What is compared is items: bare SQLite's rows have an item's text and vector and nothing else. What was promised of them
-is held against experiences of three items, the most that the paper's distiller draws from a rollout. With
-one item an experience the task, its vector, the rollout and the entries that find them again come with every item.
+What is compared is items: bare SQLite's rows have an item's text and vector and nothing else. With one item an
+experience the task, its vector, the rollout and the entries that find them again come with every item.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _APART = 1_000_000
 """Writers number their experiences so far apart."""
 
 _DISTILLED = 3
-"""Items of an experience that the promises are about."""
+"""The most items that the paper's distiller draws from a rollout."""
 
 _PROMISED = {"batches": 5.0, "threads": 1.0, "processes": 0.7}
 
@@ -95,16 +94,15 @@ def _rates(folder: Path, rounds: int, seconds: float, writers: int, items_each: 
     totals = {name: [sum(rates) for rates in taken[name]] for name in names}
     rows: list[list[str]] = []
     bounds: list[Bound] = []
-    beyond = items_each < _DISTILLED
     for name, label in names.items():
         ratios = [mine / other for mine, other in zip(totals[name], totals["bare"], strict=True)]
         even = [min(rates) / max(rates) for rates in taken[name]]
         many = name in ("threads", "processes")
         where = f"{label}, {items_each} item(s) an experience"
         if name in _PROMISED:
-            bounds.append(Bound(f"{where}: x bare", statistics.median(ratios), _PROMISED[name], False, beyond))
+            bounds.append(Bound(f"{where}: x bare", statistics.median(ratios), _PROMISED[name], most=False))
         if many:
-            bounds.append(Bound(f"{where}: slowest / fastest", statistics.median(even), 1 / 3, False, beyond))
+            bounds.append(Bound(f"{where}: slowest / fastest", statistics.median(even), 1 / 3, most=False))
         rows.append([label, spread(totals[name], 0), spread(ratios), spread(even) if many else ""])
     head = ["", "items/s", "x bare", "slowest / fastest writer"]
     table(f"durable appends, {items_each} item(s) an experience, {rounds} rounds: median [quartiles]", head, rows)
@@ -216,8 +214,7 @@ def disk(folder: Path, items: int) -> list[Bound]:
                 bank.reindex()
                 count = len(bank)
             kept, derived = size_on_disk(path)
-            beyond = items_each < _DISTILLED
-            bounds.append(Bound(f"bytes an item, {items_each} an experience", kept / count, 2_500, True, beyond))
+            bounds.append(Bound(f"bytes an item, {items_each} an experience", kept / count, 2_500))
             rows.append([str(items_each), f"{kept / count:,.0f}", f"{(kept + derived) / count:,.0f}"])
     head = ["items an experience", "bytes an item", "with the index beside it"]
     table(f"disk after close, {items:,} items of 700 bytes of text, 384 dimensions, one short rollout each", head, rows)

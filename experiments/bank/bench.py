@@ -51,7 +51,7 @@ WRITERS = 8
 
 
 def main() -> None:
-    """Measure what was named, print the tables, then what was promised, and the same under harder conditions."""
+    """Measure what was named, print the tables, then what was promised."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("parts", nargs="*", metavar="query|append|open|fork", help="all of them when none is named")
     options.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")

@@ -25,16 +25,12 @@ Answer = TypeVar("Answer")
 
 
 class Bound(NamedTuple):
-    """A number that was promised: at most ``limit`` where ``most``, else at least.
-
-    ``beyond``: the same under harder conditions than those it was promised for.
-    """
+    """A number that was promised: at most ``limit`` where ``most``, else at least."""
 
     what: str
     measured: float
     limit: float
     most: bool = True
-    beyond: bool = False
 
     @property
     def holds(self) -> bool:
@@ -154,12 +150,9 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Non
 
 
 def held(bounds: Sequence[Bound]) -> None:
-    """Print what was promised, and then the same under harder conditions."""
-    for title, beyond in (("what was promised (medians)", False), ("beyond that, under harder conditions", True)):
-        rows = []
-        for bound in bounds:
-            if bound.beyond == beyond:
-                limit = f"at {'most' if bound.most else 'least'} {bound.limit:,.3g}"
-                rows.append([bound.what, f"{bound.measured:,.3f}", limit, "yes" if bound.holds else "NO"])
-        if rows:
-            table(title, ["", "measured", "bound", "holds"], rows)
+    """Print what was promised."""
+    rows = []
+    for bound in bounds:
+        limit = f"at {'most' if bound.most else 'least'} {bound.limit:,.3g}"
+        rows.append([bound.what, f"{bound.measured:,.3f}", limit, "yes" if bound.holds else "NO"])
+    table("what was promised (medians)", ["", "measured", "bound", "holds"], rows)

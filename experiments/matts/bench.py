@@ -7,9 +7,7 @@ ten; the bank in memory and on disk, with ``--items`` items in it. Medians with 
 sides take turns. Ours retrieves, judges every rollout, contrasts and selects: 2k + 2 calls of the model for one-step
 rollouts. ``matts_run`` rolls out and contrasts: k + 1; rollouts, and what they retrieve, it leaves to its caller. So
 there are two of it: one whose rollouts are our agent's calls with retrieved lessons (the same work on both sides but
-for our judge and selector), and one whose rollouts are bare waits for the model, which is its machinery alone. What was
-promised, to be as fast as ``matts_run``, is held against the first, by ``MaTTS`` as it is called, and with threads; the
-other comparisons follow in a table of their own.
+for our judge and selector), and one whose rollouts are bare waits for the model, which is its machinery alone.
 The peer is installed into ``build/peers`` on the first run.
 """
 
@@ -44,7 +42,7 @@ Times = dict[tuple[str, int], list[Took]]
 
 
 def main() -> None:
-    """Measure, print the tables, then what was promised, and the same under harder conditions."""
+    """Measure, print the tables, then what was promised."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="two rounds, empty banks: does it run at all?")
     options.add_argument("--no-peers", action="store_true", help="leave the peer out")
@@ -124,19 +122,18 @@ def report(sides: Sequence[Side], times: Times, what: str, steps: int, rounds: i
             for peer in sides:
                 if isinstance(peer, Peer):
                     for k in KS[1:]:
-                        bounds += _beside(side, peer, f"{name}, k = {k}", times[side.name, k], times[peer.name, k])
+                        bounds += _beside(peer, f"{name}, k = {k}", times[side.name, k], times[peer.name, k])
     return bounds
 
 
-def _beside(side: Ours, peer: Peer, name: str, mine: Sequence[Took], theirs: Sequence[Took]) -> list[Bound]:
-    """Ours in times of the peer. Promised for ``MaTTS`` as it is called, with the same rollouts on both sides."""
-    promised = side.threads and peer.agent
-    bounds = [Bound(f"{name}: x {peer.name}", _ratio(mine, theirs), 1.0, beyond=not promised)]
+def _beside(peer: Peer, name: str, mine: Sequence[Took], theirs: Sequence[Took]) -> list[Bound]:
+    """Ours in times of the peer."""
+    bounds = [Bound(f"{name}: x {peer.name}", _ratio(mine, theirs), 1.0)]
     if peer.agent:
         bare = [_without(took) for took in theirs]
         both = _ratio([_without(took) for took in mine], bare)
-        bounds.append(Bound(f"{name}: x that, both without retrieving", both, 1.0, beyond=True))
-        bounds.append(Bound(f"{name}: x that without its retrieve", _ratio(mine, bare), 1.0, beyond=True))
+        bounds.append(Bound(f"{name}: x that, both without retrieving", both, 1.0))
+        bounds.append(Bound(f"{name}: x that without its retrieve", _ratio(mine, bare), 1.0))
     return bounds
 
 

@@ -40,7 +40,7 @@ class Ours:
 
     def __init__(self, *, threads: bool = True) -> None:
         self.name = "ours, threads" if threads else "ours, asyncio"
-        self.threads = threads
+        self._threads = threads
         self._space = Space()
         self._lm = fake_lm()
         self._program = ReasoningBank(backbones=Backbones(agent=self._lm), environments=environment)
@@ -67,7 +67,7 @@ class Ours:
 
         with dspy.context(disable_history=True), listening(heard):  # as in a stream: a history grows with every call
             began, cpu = time.perf_counter(), time.process_time()
-            if self.threads:
+            if self._threads:
                 done = program(task=task, bank=bank)
             else:
                 done = self._loop.run_until_complete(program.acall(task=task, bank=bank))
