@@ -13,16 +13,16 @@ without any structure, drawn at random, it is 0.09.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.engine import faiss, one_thread, selector
-from rb_dspy.bank.index.exact import ExactRows
-from rb_dspy.bank.index.sketch import MOST, Drawing, Sketch, candidates, is_worth_it, looked_through
-from rb_dspy.bank.index.view import SPARE, TIE
+from rb_dspy.bank.index.halves import CHUNK, Allowed, Found, least, lengths
+from rb_dspy.bank.index.sketch import MOST, Sketch, candidates, looked_through
+from rb_dspy.bank.index.view import SPARE
 from rb_dspy.protocols import Vectors
 
 PROBED = 1 / 25
@@ -36,26 +36,15 @@ _DEPTHS = ((40, 1), (MOST, 3))
 """With a filter: down to which place among all rows the sketch may have to go for those wanted, and how many times as
 many lists and candidates it takes. Further down scores are closer to each other, and rows lie in more lists."""
 
-_SAMPLE = 64
-"""Rows a list that its centre is found with, and rounds of looking for it."""
-_ROUNDS = 8
-
-_CHUNK = 20_000
-"""Rows that are held in single precision at once while an index is built."""
-
-_ROUNDING = 5e-4
-"""How far a score from half-precision codes, whose length is not quite 1, may be from the cosine: so far for rows with
-few values that are not zero, a twentieth of it for embedded text."""
-
-Allowed = Callable[[slice | NDArray[np.int64]], NDArray[np.bool_]]
-"""Which rows of an index may be found."""
-
-_Found = tuple[NDArray[np.float32], NDArray[np.int64]]
-"""Products with, and places of, rows of a part."""
-
 
 class ApproximateRows:
-    """Rows ``start`` to ``stop`` of an index. Immutable; searched by any thread."""
+    """A ``Part`` of which near rows can be missed: see ``recall.py``.
+
+    But neither few allowed rows nor a large ``k`` leaves a place empty: lists are read until ``k`` rows are found, all
+    if need be.
+    """
+
+    exact = False
 
     def __init__(self, start: int, index: Any, sketch: Sketch | None = None) -> None:
         """``index``, ``sketch``: what ``build`` made, or what was read from files of it."""
@@ -64,25 +53,14 @@ class ApproximateRows:
         self.index = index
         self.sketch = sketch
         self._all_lists = int(index.nlist)
-        self.exact = self._all_lists == 1
-        """Whether all rows are read in every search: then nothing is missed."""
         if index.direct_map.array.size() != index.ntotal:
             index.make_direct_map()
         self._centres = faiss().downcast_index(index.quantizer)
         self._places: NDArray[np.int64] = faiss().rev_swig_ptr(index.direct_map.array.data(), int(index.ntotal))
         """Where each row is: its list, and in the lower half of the bits its place there."""
-        self._lengths = np.concatenate([_lengths(rows) for rows in self.vectors()]) if self.exact else None
-        """Lengths of the rows as they are kept, where there are few enough of them."""
 
-    def nearest(
-        self, query: Vectors, k: int, allowed: Allowed | None, size: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Scores and rows of the ``k`` nearest and of all that tie with the last of these, in no order.
-
-        Only rows before ``size`` that are ``allowed``; None, all. Approximate in that near rows can be missed (see
-        ``recall.py``), but neither few allowed rows nor a large ``k`` leaves a place empty: lists are read until ``k``
-        rows are found, all if need be.
-        """
+    def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> Found:
+        """See ``Part``."""
         wanted, stop = min(k, min(self.stop, size) - self.start), min(self.stop, size)
         if wanted <= 0:
             return np.empty(0, np.float32), np.empty(0, np.int64)
@@ -101,23 +79,21 @@ class ApproximateRows:
             return self._scored(query, *self._found(query, mask, min(k, possible), possible, further))
 
     def vectors(self) -> Iterator[Vectors]:
-        """All rows in order, in pieces; half precision, so not quite of length 1."""
-        for first in range(0, self.stop - self.start, _CHUNK):
-            yield self.rows(np.arange(first, min(first + _CHUNK, self.stop - self.start)))
+        """See ``Part``."""
+        for first in range(0, self.stop - self.start, CHUNK):
+            yield self.rows(np.arange(first, min(first + CHUNK, self.stop - self.start)))
 
     def rows(self, places: NDArray[np.int64]) -> Vectors:
-        """The rows at ``places``, counted from ``start``; as ``vectors``."""
+        """See ``Part``."""
         return np.asarray(self.index.reconstruct_batch(places), np.float32)
 
     def _lists(self, fetch: int, possible: int) -> int:
         """How many lists to read for ``fetch`` rows, where ``possible`` of the rows may be found."""
-        if self.exact:
-            return 1
         lists = self._all_lists
         usual = max(AT_LEAST, lists * PROBED, lists * 8 * fetch / (self.stop - self.start))
         return min(lists, math.ceil(usual * (self.stop - self.start) / possible))
 
-    def _looked(self, query: Vectors, wanted: int, allowed: Allowed | None, stop: int) -> tuple[_Found | None, float]:
+    def _looked(self, query: Vectors, wanted: int, allowed: Allowed | None, stop: int) -> tuple[Found | None, float]:
         """What is found among candidates that are looked for without the filter, None where these do not suffice; and
         how much further to look then: where what is left out lies about the query, what is left lies further away."""
         every, depth = self.stop - self.start, wanted
@@ -133,8 +109,8 @@ class ApproximateRows:
             scores, rows = self._probe(query, fetch, self._lists(fetch, every), None)
             kept = kept_of(rows)
             count = int(np.count_nonzero(kept))
-            if count >= wanted and scores.item(-1) < (least := _least(scores[kept], wanted)):
-                kept &= scores >= least
+            if count >= wanted and scores.item(-1) < (floor := least(scores[kept], wanted)):
+                kept &= scores >= floor
                 return (scores[kept], rows[kept]), 1
             return None, min(_FURTHER, fetch / (1 + count))
         for most, further in _DEPTHS:
@@ -153,7 +129,7 @@ class ApproximateRows:
 
     def _found(
         self, query: Vectors, mask: NDArray[np.bool_] | None, wanted: int, possible: int, further: float = 1
-    ) -> _Found:
+    ) -> Found:
         """Products with, and places of, the ``wanted`` nearest and what ties with the last of these."""
         if self.sketch is not None and mask is None and wanted <= MOST:
             found = self._best(query, self._estimated(query, min(candidates(wanted), possible), 1), wanted)
@@ -165,27 +141,23 @@ class ApproximateRows:
             scores, rows = self._probe(query, fetch, lists, mask)
             if rows.item(wanted - 1) >= 0:
                 # A missing row's product is less than any.
-                near = int(np.count_nonzero(scores >= _least(scores, wanted)))
+                near = int(np.count_nonzero(scores >= least(scores, wanted)))
                 if near < fetch or fetch == possible:
                     return scores[:near], rows[:near]
                 fetch = min(possible, 8 * fetch)
             else:
                 lists = min(self._all_lists, 4 * lists)
 
-    def _probe(
-        self, query: Vectors, fetch: int, lists: int, mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        parameters = None
-        if mask is not None or lists > 1:
-            chosen = None if mask is None else selector(mask)
-            parameters = faiss().SearchParametersIVF(nprobe=lists, sel=chosen)
+    def _probe(self, query: Vectors, fetch: int, lists: int, mask: NDArray[np.bool_] | None) -> Found:
+        chosen = None if mask is None else selector(mask)
+        parameters = faiss().SearchParametersIVF(nprobe=lists, sel=chosen)
         # ``search`` does the same and checks what it is given once more.
         scores, rows = np.empty(fetch, np.float32), np.empty(fetch, np.int64)
         pointer = faiss().swig_ptr
         self.index.search_c(1, pointer(query), fetch, pointer(scores), pointer(rows), parameters)
         return scores, rows
 
-    def _estimated(self, query: Vectors, fetch: int, further: int) -> _Found:
+    def _estimated(self, query: Vectors, fetch: int, further: int) -> Found:
         """What the sketch takes for the ``fetch`` nearest, best first; -1 where its lists hold no more.
 
         ``further``: how many times as many lists as usual are looked through.
@@ -198,8 +170,8 @@ class ApproximateRows:
         return self.sketch.nearest(query, fetch, lists, centres)
 
     def _best(
-        self, query: Vectors, given: _Found, wanted: int, kept: NDArray[np.bool_] | slice = slice(None)
-    ) -> _Found | None:
+        self, query: Vectors, given: Found, wanted: int, kept: NDArray[np.bool_] | slice = slice(None)
+    ) -> Found | None:
         """``_found`` of the candidates ``given``, best first as they were estimated, that are ``kept``.
 
         None where the estimates do not tell all that ties with the last one.
@@ -218,83 +190,10 @@ class ApproximateRows:
             1, pointer(query), len(rows), pointer(lists), pointer(unused), pointer(products), pointer(found), False,
             parameters,
         )  # fmt: skip
-        near = int(np.count_nonzero(products >= _least(products, wanted)))
+        near = int(np.count_nonzero(products >= least(products, wanted)))
         return (products[:near], found[:near]) if set(found[:near].tolist()).isdisjoint(chance) else None
 
-    def _scored(
-        self, query: Vectors, products: NDArray[np.float32], places: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _scored(self, query: Vectors, products: NDArray[np.float32], places: NDArray[np.int64]) -> Found:
         """Cosines, as exact search would give them."""
-        if self._lengths is not None:
-            return products / self._lengths[places], places + self.start
         rows = self.rows(places)
-        return (rows @ query) / _lengths(rows), places + self.start
-
-
-def _lengths(rows: Vectors) -> NDArray[np.float32]:
-    lengths: NDArray[np.float32] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return lengths
-
-
-def build(
-    parts: Sequence[ApproximateRows],
-    tail: ExactRows,
-    stopped: Callable[[], bool] = lambda: False,
-    *,
-    exact: bool = False,
-) -> ApproximateRows | None:
-    """One part of the rows of ``parts``, which follow on each other, and of ``tail``, which follows on these.
-
-    ``exact``: in one list, for so few rows that all of them can be read. Deterministic. One thread, the interpreter
-    free for others; needs memory for the new part and 64 rows a list. None when ``stopped``, which is asked about once
-    a second, says so.
-    """
-    engine = faiss()
-    start = parts[0].start if parts else tail.start
-    count, dimension = tail.stop - start, tail.dimension
-    lists = 1 if exact else max(1, math.isqrt(count))
-    with one_thread():
-        chosen = np.random.default_rng(0).choice(count, min(count, _SAMPLE * lists), replace=False)
-        sample = _sample(parts, tail, np.sort(chosen) + start)
-        quantizer = engine.IndexFlatIP(dimension)
-        clustering = engine.Clustering(dimension, lists)
-        clustering.niter, clustering.spherical, clustering.min_points_per_centroid = 1, True, 1
-        for _ in range(_ROUNDS):  # each goes on from the centres that the one before found
-            if stopped():
-                return None
-            clustering.train(sample, quantizer)
-        index = engine.IndexIVFScalarQuantizer(
-            quantizer, dimension, lists, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT, False
-        )
-        index.train(sample[:1])  # nothing is left to learn, but to say so
-        drawing = Drawing(quantizer, sample) if is_worth_it(count, lists, dimension) else None
-        pointer = engine.swig_ptr
-        for rows in _pieces(parts, tail):
-            if stopped():
-                return None
-            nearest = quantizer.assign(rows, 1)
-            index.add_core(len(rows), pointer(rows), None, pointer(nearest))
-            if drawing is not None:
-                drawing.add(rows, nearest)
-        sketch = None if drawing is None else drawing.done(index)
-    return ApproximateRows(start, index, sketch)
-
-
-def _pieces(parts: Sequence[ApproximateRows], tail: ExactRows) -> Iterator[Vectors]:
-    for part in parts:
-        yield from part.vectors()
-    for _, rows in tail.parts():
-        for first in range(0, len(rows), _CHUNK):
-            yield rows[first : first + _CHUNK]
-
-
-def _sample(parts: Sequence[ApproximateRows], tail: ExactRows, rows: NDArray[np.int64]) -> Vectors:
-    pieces = [part.rows(rows[(rows >= part.start) & (rows < part.stop)] - part.start) for part in parts]
-    for first, block in tail.parts():
-        pieces.append(block[rows[(rows >= first) & (rows < first + len(block))] - first])
-    return np.concatenate(pieces)
-
-
-def _least(products: NDArray[np.float32], wanted: int) -> float:
-    """Below this is nothing that can tie with the ``wanted``-th of ``products``, best first, or be before it."""
-    return products.item(wanted - 1) - TIE - 2 * _ROUNDING
+        return (rows @ query) / lengths(rows), places + self.start

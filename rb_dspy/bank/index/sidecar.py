@@ -119,7 +119,8 @@ class Sidecar:
         of their own: the last one to end wins. Raises ``StorageError`` where the disk refuses; what was saved before
         stays in use.
         """
-        if not view.parts or [part for part, _ in self._saved] == list(view.parts):
+        given = [part for part in view.parts if isinstance(part, ApproximateRows)]
+        if not given or [part for part, _ in self._saved] == given:
             return False
         known = {
             id(part): saved
@@ -129,8 +130,8 @@ class Sidecar:
         self._begun = []
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            parts = tuple((part, known.get(id(part)) or self._write_part(part)) for part in view.parts)
-            rows = view.parts[-1].stop
+            parts = tuple((part, known.get(id(part)) or self._write_part(part)) for part in given)
+            rows = given[-1].stop
             mark = int(view.columns.seqs[rows - 1])
             manifest = _Manifest(
                 format=2,
@@ -211,9 +212,10 @@ class Sidecar:
         if saved.sketch is None:
             return ApproximateRows(start, index)
         try:
-            return ApproximateRows(start, index, Sketch(self._read_index(saved.sketch), index))
+            sketch = Sketch(self._read_index(saved.sketch), index.ntotal, index.nlist, index.d)
         except ValueError as exc:
             raise _UnusableError(f"{saved.sketch.name} is {exc}") from None
+        return ApproximateRows(start, index, sketch)
 
     def _read_index(self, file: _File) -> Any:
         try:  # its bytes have been found to be those that FAISS wrote here

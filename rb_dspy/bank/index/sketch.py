@@ -35,13 +35,10 @@ _ALWAYS, _EACH = 140, 12
 _SMALLEST = 128
 """Directions that are kept where there are so many; beyond twice as many, half of them."""
 
-_SAMPLE = 1 << 14
-"""Rows that directions and codes are learned from."""
 
-
-def is_worth_it(rows: int, lists: int, dimension: int) -> bool:
+def is_worth_it(rows: int, dimension: int) -> bool:
     """Whether a part is to have a sketch."""
-    return rows >= SKETCHED_FROM and lists > 1 and dimension in _DIMENSIONS
+    return rows >= SKETCHED_FROM and dimension in _DIMENSIONS
 
 
 def candidates(wanted: int) -> int:
@@ -57,17 +54,17 @@ def looked_through(lists: int, rows: int) -> float:
 class Sketch:
     """Codes of the rows of a part, in the same lists as the rows. Immutable; searched by any thread."""
 
-    def __init__(self, index: Any, rows: Any) -> None:
-        """``index``: what ``Drawing`` made of ``rows``, or what was read from a file of it; ``ValueError`` for others.
+    def __init__(self, index: Any, rows: int, lists: int, dimension: int) -> None:
+        """``index``: what ``Drawing`` made of so many ``rows`` in ``lists``, or what was read from a file of it.
 
-        ``rows``: the inverted lists of the part.
+        Raises ``ValueError`` for others.
         """
         engine = faiss()
         self.index = index
         codes = engine.downcast_index(index.index) if isinstance(index, engine.IndexPreTransform) else None
         if not isinstance(codes, engine.IndexIVFPQFastScan) or not codes.by_residual or index.chain.size() != 1:
             raise ValueError("another kind of index")
-        if (codes.ntotal, codes.nlist, index.d) != (rows.ntotal, rows.nlist, rows.d):
+        if (codes.ntotal, codes.nlist, index.d) != (rows, lists, dimension):
             raise ValueError("a sketch of other rows")
         self._codes = codes
         turn = engine.downcast_VectorTransform(index.chain.at(0))
@@ -95,14 +92,20 @@ class Sketch:
 class Drawing:
     """A sketch in the making. Deterministic; for one thread, with FAISS kept to it."""
 
-    def __init__(self, quantizer: Any, sample: Vectors) -> None:
-        """``quantizer``: finds the list of a row. ``sample``: some rows."""
+    SAMPLE = 1 << 14
+    """Rows that directions and codes are learned from."""
+
+    def __init__(self, quantizer: Any, sample: Vectors, share: float = 1 / 2, rounds: int = 25) -> None:
+        """``quantizer``: finds the list of a row. ``sample``: some rows.
+
+        ``share``: of the directions, that are kept. ``rounds``: of looking for what codes stand for.
+        """
         engine = faiss()
         centres = quantizer.reconstruct_n(0, quantizer.ntotal)
-        sample = sample[:: -(-len(sample) // _SAMPLE)]
+        sample = sample[:: -(-len(sample) // self.SAMPLE)]
         left = sample - centres[quantizer.assign(sample, 1)[:, 0]]
         dimension = sample.shape[1]
-        kept = min(dimension, max(_SMALLEST, dimension // 2))
+        kept = min(dimension, max(_SMALLEST, int(dimension * share)))
         codes = max(1, kept // 2)
         kept = min(kept, 2 * codes)
         learned = engine.PCAMatrix(dimension, kept)
@@ -115,6 +118,7 @@ class Drawing:
         turned = engine.IndexFlatIP(kept)
         turned.add(self._turn.apply(centres))
         self._index = engine.IndexIVFPQ(turned, kept, quantizer.ntotal, codes, 4, engine.METRIC_INNER_PRODUCT)
+        self._index.pq.cp.niter = rounds
         self._index.pq.train(self._turn.apply(left))
         self._index.by_residual = self._index.is_trained = True
 
@@ -123,9 +127,19 @@ class Drawing:
         pointer, turned = faiss().swig_ptr, self._turn.apply(rows)
         self._index.add_core(len(rows), pointer(turned), None, pointer(lists))
 
-    def done(self, rows: Any) -> Sketch:
-        """The sketch of all rows that were added; they lie in the inverted lists ``rows``."""
+    def left_out(self, rows: Vectors, centre: Vectors) -> Vectors:
+        """What the codes of ``rows``, the last that were added, leave out of them; ``centre``: of the list of all."""
+        self._index.make_direct_map()
+        turned = self._index.reconstruct_n(self._index.ntotal - len(rows), len(rows))
+        self._index.make_direct_map(False)
+        turn = faiss().vector_to_array(self._turn.A).reshape(self._turn.d_out, self._turn.d_in)
+        coded: Vectors = (turned - self._turn.apply(centre[None])) @ turn
+        return rows - centre - coded
+
+    def done(self) -> Sketch:
+        """The sketch of all rows that were added."""
         engine = faiss()
         # The copy lets go of what the packed codes were made from.
         packed = engine.clone_index(engine.IndexIVFPQFastScan(self._index))
-        return Sketch(engine.IndexPreTransform(self._turn, packed), rows)
+        index = engine.IndexPreTransform(self._turn, packed)
+        return Sketch(index, packed.ntotal, packed.nlist, index.d)

@@ -1,8 +1,8 @@
 """The vector index of one unit in one scope: derived from the store, searched without a lock.
 
-Exact up to ``EXACT_UP_TO`` rows, then approximate in the bulk and exact in what is new. The bulk is in half precision,
-as in the store: half as much to read. What was measured, and what the numbers below rest on:
-``experiments/bank/recall.py``.
+Up to ``EXACT_UP_TO`` rows as good as exact (see ``glimpse``), then approximate in the bulk and exact in what is new.
+The bulk is in half precision, as in the store: half as much to read. What was measured, and what the numbers below rest
+on: ``experiments/bank/recall.py``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rb_dspy.bank.index.approximate import ApproximateRows, build
+from rb_dspy.bank.index.building import build
 from rb_dspy.bank.index.columns import Columns, no_rows
 from rb_dspy.bank.index.exact import BLOCK, ExactRows
+from rb_dspy.bank.index.halves import Part
 from rb_dspy.bank.index.view import TIE, Candidates, Filter, Hit, View, checked_query, merged, ranked
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.errors import InvalidVector
@@ -25,7 +26,7 @@ from rb_dspy.schema import Polarity
 __all__ = ["EXACT_UP_TO", "TAIL", "TIE", "Hit", "IndexView", "Prepared", "VectorIndex", "View"]
 
 EXACT_UP_TO = 1 << 17
-"""Rows up to which every search is exact."""
+"""Rows up to which all are read wherever there is a doubt: in 5 ms."""
 
 HALF_FROM = 1 << 12
 """Rows that are worth a part in half precision: what searching it costs beside reading it is made good."""
@@ -46,7 +47,7 @@ class IndexView:
 
     mark: int
     columns: Columns
-    parts: tuple[ApproximateRows, ...]
+    parts: tuple[Part, ...]
     """The first rows, in ascending order."""
     tail: ExactRows
     """All rows after these."""
@@ -123,8 +124,8 @@ class IndexView:
 class Prepared:
     """An approximate part that was built aside, to be put in place of what it was built from."""
 
-    part: ApproximateRows
-    replaced: tuple[ApproximateRows, ...]
+    part: Part
+    replaced: tuple[Part, ...]
 
 
 class VectorIndex:
@@ -185,7 +186,7 @@ class VectorIndex:
         """
         view = self._view
         exact = view.columns.size <= self._exact_up_to
-        replaced: list[ApproximateRows] = []
+        replaced: list[Part] = []
         start = view.tail.start
         for part in reversed(view.parts):
             if part.stop - part.start > _GROWTH * (view.tail.stop - start) and part.exact == exact:

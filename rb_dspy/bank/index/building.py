@@ -1,0 +1,138 @@
+"""Parts of an index are built aside: what is learned from rows, and rows and codes that are laid down after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rb_dspy.bank.index.approximate import ApproximateRows
+from rb_dspy.bank.index.engine import faiss, one_thread
+from rb_dspy.bank.index.exact import ExactRows
+from rb_dspy.bank.index.glimpse import ERRORS, Glimpse, odd_places
+from rb_dspy.bank.index.half import HalfRows, halves_of
+from rb_dspy.bank.index.halves import CHUNK, Part, lengths
+from rb_dspy.bank.index.sketch import Drawing, is_worth_it
+from rb_dspy.protocols import Vectors
+
+_SAMPLE = 64
+"""Rows a list that its centre is found with, and rounds of looking for it."""
+_ROUNDS = 8
+
+_GLIMPSED = 2 / 3
+"""Share of the directions in the sketch of rows that are all looked through. Half of them leave more doubts than they
+save time; all of them take longer than reading twice as many rows."""
+
+_GLIMPSED_ROUNDS = 10
+"""Rounds of looking for its codes: such a part is made each time that a bank is opened."""
+
+
+class _Stopped(Exception):
+    pass
+
+
+class _Rows:
+    """What a part is to be built of: ``parts``, which follow on each other, and ``tail``, which follows on these."""
+
+    def __init__(self, parts: Sequence[Part], tail: ExactRows, stopped: Callable[[], bool]) -> None:
+        self.start = parts[0].start if parts else tail.start
+        self.count = tail.stop - self.start
+        self.dimension = tail.dimension
+        self._parts = parts
+        self._tail = tail
+        self._stopped = stopped
+
+    def check(self) -> None:
+        if self._stopped():
+            raise _Stopped
+
+    def sample(self, most: int) -> Vectors:
+        """So many rows at most, in order."""
+        chosen = np.random.default_rng(0).choice(self.count, min(self.count, most), replace=False)
+        rows = np.sort(chosen) + self.start
+        pieces = [part.rows(rows[(rows >= part.start) & (rows < part.stop)] - part.start) for part in self._parts]
+        for first, block in self._tail.parts():
+            pieces.append(block[rows[(rows >= first) & (rows < first + len(block))] - first])
+        return np.concatenate(pieces)
+
+    def pieces(self) -> Iterator[Vectors]:
+        """All of them, in order."""
+        for part in self._parts:
+            for rows in part.vectors():
+                self.check()
+                yield rows
+        for _, rows in self._tail.parts():
+            for first in range(0, len(rows), CHUNK):
+                self.check()
+                yield rows[first : first + CHUNK]
+
+
+def build(
+    parts: Sequence[Part], tail: ExactRows, stopped: Callable[[], bool] = lambda: False, *, exact: bool = False
+) -> Part | None:
+    """One part of the rows of ``parts``, which follow on each other, and of ``tail``, which follows on these.
+
+    ``exact``: for so few rows that all of them can be read. Deterministic. One thread, the interpreter free for others;
+    needs memory for the new part and some samples. None when ``stopped``, which is asked about once a second, says so.
+    """
+    rows = _Rows(parts, tail, stopped)
+    try:
+        with one_thread():
+            return _half(rows) if exact else _approximate(rows)
+    except _Stopped:
+        return None
+
+
+def _half(given: _Rows) -> HalfRows:
+    engine = faiss()
+    index = engine.IndexScalarQuantizer(given.dimension, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT)
+    drawing, centre = None, np.empty(0, np.float32)
+    if is_worth_it(given.count, given.dimension):
+        sample = given.sample(Drawing.SAMPLE)
+        centre = sample.mean(axis=0)
+        drawing = Drawing(_quantizer(centre[None]), sample, _GLIMPSED, _GLIMPSED_ROUNDS)
+    far, some = [np.empty(0, np.float32)], [np.empty((0, given.dimension), np.float32)]
+    for rows in given.pieces():
+        index.add(rows)
+        if drawing is not None:
+            drawing.add(rows, np.zeros(len(rows), np.int64))
+            left_out = drawing.left_out(rows, centre)
+            far.append(lengths(left_out))
+            some.append(left_out[:: -(-given.count // ERRORS)])
+    odd = odd_places(np.concatenate(far))
+    if drawing is None or odd is None:
+        return HalfRows(given.start, index)
+    return HalfRows(given.start, index, Glimpse(halves_of(index), drawing.done(), centre, odd, np.concatenate(some)))
+
+
+def _approximate(given: _Rows) -> ApproximateRows:
+    engine = faiss()
+    lists = max(1, math.isqrt(given.count))
+    sample = given.sample(_SAMPLE * lists)
+    quantizer = engine.IndexFlatIP(given.dimension)
+    clustering = engine.Clustering(given.dimension, lists)
+    clustering.niter, clustering.spherical, clustering.min_points_per_centroid = 1, True, 1
+    for _ in range(_ROUNDS):  # each goes on from the centres that the one before found
+        given.check()
+        clustering.train(sample, quantizer)
+    index = engine.IndexIVFScalarQuantizer(
+        quantizer, given.dimension, lists, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT, False
+    )
+    index.train(sample[:1])  # nothing is left to learn, but to say so
+    drawing = Drawing(quantizer, sample) if lists > 1 and is_worth_it(given.count, given.dimension) else None
+    pointer = engine.swig_ptr
+    for rows in given.pieces():
+        nearest: NDArray[np.int64] = quantizer.assign(rows, 1)
+        index.add_core(len(rows), pointer(rows), None, pointer(nearest))
+        if drawing is not None:
+            drawing.add(rows, nearest)
+    return ApproximateRows(given.start, index, None if drawing is None else drawing.done())
+
+
+def _quantizer(centres: Vectors) -> Any:
+    quantizer = faiss().IndexFlatIP(centres.shape[1])
+    quantizer.add(centres)
+    return quantizer

@@ -1,0 +1,109 @@
+"""The nearest of many rows without reading all of them, wherever a sketch leaves no doubt about which these are.
+
+In a sketch ``x'`` stands for the row ``x``, and its product with ``q`` is off by ``q · e``, where ``e = x - x'``. A
+code stands for the mean of the rows that have it, so ``e`` is about perpendicular to ``x'``, and a query that is near
+to the row underestimates it by a share of ``|e|²``: rows that are alone with what they say can look far away. Such odd
+rows are few, and are always read. For all others errors look like noise. How much of it there is, show some of the
+rows, and those that were estimated best and then read: where all rows that are wanted lie further above the last
+estimate than noise goes, nothing was missed. Else there is no answer, and all rows have to be read.
+
+That is no proof. What was measured: ``experiments/bank/recall.py``, with ``--vectors rare`` and ``random`` above all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rb_dspy.bank.index.halves import Found, least
+from rb_dspy.bank.index.sketch import Sketch
+from rb_dspy.protocols import Vectors
+
+_SURE = 5.0
+"""Standard deviations that a row has to be above the estimates of those that were not read."""
+
+_ALWAYS, _EACH, _OF = 60, 8, 1000
+"""Rows that are read: always, for each one wanted, and one of so many, which lie closer to each other where there are
+more. Where that leaves a doubt, ``_MORE`` times as many are."""
+_MORE = 4
+
+_SHARE = 1 / 8
+"""Of the rows, that are read at most; then to read all of them is as fast."""
+
+_ODD = 1.5
+"""Rows are odd whose ``|e|`` is so many times the median."""
+
+_MOST_ODD = 1 / 16
+"""Where more of the rows are odd, codes say too little of them."""
+
+ERRORS = 256
+"""Rows whose ``e`` is kept: those that are near to a query can be alike, and code better than others."""
+
+_LIST = np.zeros(1, np.int64)
+"""All rows are in one list."""
+
+
+class Glimpse:
+    """Rows of one list, their sketch, and which of them are odd. Immutable; used by any thread."""
+
+    def __init__(
+        self, halves: NDArray[np.float16], sketch: Sketch, centre: Vectors, odd: NDArray[np.int64], errors: Vectors
+    ) -> None:
+        """``centre``: of the list. ``odd``: places of the rows that are always read. ``errors``: of some others."""
+        self._halves = halves
+        self._sketch = sketch
+        self._centre = centre
+        self._errors = errors
+        self._odd = odd
+        self._odd_rows: Vectors = halves[odd].astype(np.float32)
+        self._is_odd = np.zeros(len(halves), np.bool_)
+        self._is_odd[odd] = True
+
+    def nearest(
+        self,
+        query: Vectors,
+        wanted: int,
+        allowed: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None,
+    ) -> Found | None:
+        """Products with, and places of, the ``wanted`` nearest and what ties with the last of these, in no order.
+
+        Only of rows whose places are ``allowed``; None, all. None where there is a doubt.
+        """
+        rows = len(self._halves)
+        most, few = int(_SHARE * rows), _ALWAYS + _EACH * wanted + rows // _OF
+        if few > most:
+            return None
+        odd, usually = self._odd_rows @ query, _noise(self._errors @ query)
+        centre = np.array([self._centre @ query], np.float32)
+        for fetch in (few, min(_MORE * few, most)):
+            estimates, places = self._sketch.nearest(query, fetch, _LIST, centre)
+            products = self._halves[places].astype(np.float32) @ query
+            above = estimates.item(-1) + max(usually, _noise(products - estimates))
+            usual = ~self._is_odd[places]
+            products, places = np.concatenate([products[usual], odd]), np.concatenate([places[usual], self._odd])
+            if allowed is not None:
+                kept = allowed(places)
+                products, places = products[kept], places[kept]
+            if len(places) >= wanted:
+                limit = least(-np.sort(-products), wanted)
+                if limit > above:
+                    near = products >= limit
+                    return products[near], places[near]
+        return None
+
+
+def _noise(errors: NDArray[np.float32]) -> float:
+    """How much more than its estimate the product of a row is that was not read, at most."""
+    mean = float(errors.sum()) / len(errors)
+    spread = math.sqrt(max(0.0, float(errors @ errors) / len(errors) - mean * mean))
+    # Those with the highest estimates were rather overestimated. The others were not.
+    return max(0.0, mean) + _SURE * spread
+
+
+def odd_places(far: NDArray[np.float32]) -> NDArray[np.int64] | None:
+    """Which rows are odd, by their ``|e|``; None where so many are that no sketch helps."""
+    places = np.flatnonzero(far > _ODD * np.median(far)) if len(far) else np.empty(0, np.int64)
+    return None if len(places) > _MOST_ODD * len(far) else places
