@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
@@ -26,20 +26,30 @@ class Check:
 
 
 def check(configs: dict[Role, BackboneConfig]) -> Iterator[Check]:
-    """Call each role once, without cache and without retries. Roles that are not configured fall back."""
+    """Ask for each role, without cache and without retries. Roles that are not configured fall back.
+
+    Roles with the same settings have one LM, which is asked once.
+    """
     named: dict[str, BackboneConfig] = dict(configs.items())
+    known: dict[str, Check] = {}
     for role in ROLES:
         config = next((named[name] for name in fallbacks(role) if name in named), None)
         if config is None:
             yield Check(role, "", problem="no model configured; set backbones.agent.model in rb.toml")
             continue
-        started = time.perf_counter()
-        try:
-            answer = _ask(Backbones.from_settings({"agent": config}).lm("agent"))
-        except (RBError, dspy.DSPyError) as exc:
-            yield Check(role, config.model, seconds=time.perf_counter() - started, problem=explain(exc, config.model))
-        else:
-            yield Check(role, config.model, answer, time.perf_counter() - started)
+        settings = config.model_dump_json()
+        if settings not in known:
+            known[settings] = _checked(role, config)
+        yield replace(known[settings], role=role)
+
+
+def _checked(role: str, config: BackboneConfig) -> Check:
+    started = time.perf_counter()
+    try:
+        answer = _ask(Backbones.from_settings({"agent": config}).lm("agent"))
+    except (RBError, dspy.DSPyError) as exc:
+        return Check(role, config.model, seconds=time.perf_counter() - started, problem=explain(exc, config.model))
+    return Check(role, config.model, answer, time.perf_counter() - started)
 
 
 def explain(exc: BaseException, model: str) -> str:

@@ -21,11 +21,11 @@ app.command("matrix")(matrix.matrix_command)
 
 @app.command("check")
 def check_command(config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
-    """Call each role's model once: what it answered and how fast, or what is wrong."""
+    """Ask the model of each role, a shared one once: what it answered and how fast, or what is wrong."""
     configs = settings(config, set_).backbones
     table = Table("role", "model", "seconds", "answer", box=None, pad_edge=False)
     failed = []
-    with err.status("calling each role once …"):
+    with err.status("asking each model once …"):
         for result in check(configs):
             if json_:
                 print_json(asdict(result))

@@ -1,0 +1,68 @@
+"""``check`` asks a model that several roles share once."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rb_dspy.backbones.check import check
+from rb_dspy.config import BackboneConfig
+
+KEY = "RB_DSPY_TEST_KEY"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """The address of a server that answers as OpenAI's does, and the models it was asked for."""
+    models: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            models.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["model"])
+            said = {"role": "assistant", "content": "[[ ## answer ## ]]\nBlue.\n\n[[ ## completed ## ]]"}
+            body = {"id": "1", "object": "chat.completion", "created": 0, "model": models[-1]}
+            body |= {"choices": [{"index": 0, "finish_reason": "stop", "message": said}]}
+            body |= {"usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+            data = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    monkeypatch.setenv(KEY, "none")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1", models
+        server.shutdown()
+        thread.join()
+
+
+def test_a_model_that_roles_share_is_asked_once(asked: tuple[str, list[str]]) -> None:
+    base, models = asked
+
+    def config(name: str) -> BackboneConfig:
+        return BackboneConfig(model=f"openai/{name}", api_base=base, api_key_env=KEY)
+
+    results = list(check({"agent": config("large"), "judge": config("small"), "selector": config("large")}))
+    assert [(each.role, each.model.partition("/")[2], each.answer) for each in results] == [
+        ("agent", "large", "Blue."),
+        ("judge", "small", "Blue."),
+        ("distiller", "large", "Blue."),
+        ("contraster", "large", "Blue."),
+        ("selector", "large", "Blue."),
+    ]
+    assert sorted(models) == ["large", "small"]
+
+
+def test_settings_that_differ_are_another_model(asked: tuple[str, list[str]]) -> None:
+    base, models = asked
+    plain = BackboneConfig(model="openai/large", api_base=base, api_key_env=KEY)
+    assert not any(each.problem for each in check({"agent": plain, "judge": plain.model_copy(update={"timeout": 9})}))
+    assert models == ["large", "large"]
