@@ -23,6 +23,7 @@ import appends
 import forks
 import opens
 import peers
+import plot
 import queries
 from ours import Bound, held
 
@@ -62,6 +63,7 @@ def main() -> None:
     options.add_argument("--peer-cap", type=int, default=100_000, help="largest size for the slow peers")
     options.add_argument("--no-peers", action="store_true", help="leave the peers out")
     options.add_argument("--folder", type=Path, help="where banks are made and kept; else they are made in build/")
+    options.add_argument("--plot", type=Path, help="draw the queries: an SVG for light pages, and one for dark ones")
     chosen = options.parse_args()
     unknown = set(chosen.parts) - set(PARTS)
     if unknown:
@@ -84,7 +86,10 @@ def main() -> None:
             appends.compare(folder, others, effort.adds)
         if "query" in parts:
             sizes = [*effort.sizes, *([1_000_000] if chosen.million else [])]
-            bounds += queries.measure(folder, sizes, effort.rounds, effort.queries, others, chosen.peer_cap)
+            held_here, points = queries.measure(folder, sizes, effort.rounds, effort.queries, others, chosen.peer_cap)
+            bounds += held_here
+            if chosen.plot:
+                plot.draw(points, [queries.OURS], chosen.plot)
         if "open" in parts:
             bounds += opens.measure(folder, 1_000_000 if chosen.million else effort.opened, min(effort.rounds, 5))
     finally:

@@ -3,7 +3,8 @@
     python experiments/bank/mislead.py [--rows 12000] [--vectors clustered|text] [--seed 0]
 
 Single lessons and topics in directions of their own (any direction, those in which the other rows differ least, and
-others), asked for directly and by what lies between them and other rows; many equal rows; rows without structure, with
+others), asked for directly and by what lies between them and other rows; rows that share a little of such a direction,
+asked for by what lies mostly in it; many equal rows; rows without structure, with
 few values, in tight clusters, and of topics of very different size. Wrong is an answer with a score that is not that of
 exact search at its place.
 """
@@ -69,6 +70,18 @@ def topics(rows: Vectors, directions: Any, number: int, size: int, rng: np.rando
     return changed, np.concatenate(queries)
 
 
+def sharing(
+    rows: Vectors, directions: Any, size: int, share: float, rng: np.random.Generator
+) -> tuple[Vectors, Vectors]:
+    """Rows, some of which have a little of one direction, and what lies between it and others."""
+    middle = unit(directions @ rng.standard_normal(directions.shape[1]))
+    changed, own = rows.copy(), rng.choice(len(rows), size, replace=False)
+    changed[own] = unit(share * middle + (1 - share**2) ** 0.5 * rows[own])
+    weight, others = rng.uniform(0.1, 0.9, (200, 1)), rows[rng.choice(len(rows), (2, 200))]
+    given = unit(share * middle + (1 - share**2) ** 0.5 * others[1])
+    return changed, np.concatenate([unit(weight * middle + (1 - weight) * others[0]), given])
+
+
 def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -92,6 +105,11 @@ def main() -> None:
             if number * size <= n // 8:
                 given = topics(rows, directions, number, size, rng)
                 wrong += asked(f"{number} topic(s) of {size} in {where}", *given)
+
+        for size in (3, 10, 40):
+            for little in (0.2, 0.3, 0.4):
+                given = sharing(rows, directions, size, little, rng)
+                wrong += asked(f"{size} share {little} of {where}", *given)
 
     def noise(count: int) -> Any:
         return rng.standard_normal((count, DIMENSION))

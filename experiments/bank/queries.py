@@ -19,19 +19,30 @@ import numpy as np
 import peers
 from made import query_text
 from ours import QUERIES, SCOPE, Bound, Lookup, alone, cpu_and_wall, filled, spread, table
+from plot import Point
 
 from rb_dspy.bank import MemoryBank
 
 K = 5
 MILLION = 1_000_000
 FROM_DISK = "ours, items, lessons read from the disk"
+OURS = "rb_dspy"
+SHOWN = {
+    "ours, items": OURS,
+    "bare faiss.IndexFlatIP": "FAISS flat index",
+    "reasoning-bank 0.1.1": "reasoning-bank",
+    "mem0 2.2.1": "mem0 (FAISS)",
+    "langmem 0.0.30": "langmem",
+}
+"""Who is in the plot, by which name."""
 
 
 def measure(
     folder: Path, sizes: Sequence[int], rounds: int, each: int, others: Sequence[str], peer_cap: int
-) -> list[Bound]:
+) -> tuple[list[Bound], list[Point]]:
     """One table for each size. ``peer_cap``: the largest size at which the slow ones of ``others`` are asked."""
     bounds: list[Bound] = []
+    points: list[Point] = []
     for size in sizes:
         items_each = 3 if size >= MILLION else 1
         filled(folder / f"bank-{size}" / "bank.sqlite", size, items_each=items_each)
@@ -57,7 +68,10 @@ def measure(
                 bounds.append(Bound(f"{peer} of {size:,}: CPU, x ours", _middle(rows[-1][2]), times, most=False))
         head = ["", "CPU ms a query", "x bare flat", "x faiss.knn", "wall ms p50", f"recall@{K}"]
         table(f"query, {size:,} items, k = {K}: median [quartiles]; peers: x ours", head, rows)
-    return bounds
+        points += [
+            Point(SHOWN[row[0]], size, _middle(row[1])) for row in rows if row[0] in SHOWN and row[1][:1].isdigit()
+        ]
+    return bounds, points
 
 
 def _ours(folder: Path, size: int, rounds: int, each: int, items_each: int) -> list[list[str]]:

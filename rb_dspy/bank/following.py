@@ -24,8 +24,8 @@ _log = logging.getLogger("rb_dspy.bank")
 class Follower:
     """The vector index of one unit in one scope. Safe to use from threads; only who finds news first waits for it.
 
-    Once the index is large, an approximate part is built in a thread of its own, and saved for the next process;
-    searches are exact, and slower, until then.
+    Once the index has some thousand rows, a part that is searched faster is built in a thread of its own. That of a
+    large index is approximate, and saved for the next process.
     """
 
     def __init__(

@@ -47,8 +47,10 @@ class HalfRows:
 
         every = allowed is None and stop == self.stop
         with one_thread():
-            found = self.glimpse and self.glimpse.nearest(query, wanted, None if every else kept)
-            products, places = found or self._read(query, wanted, None if every else self._mask(allowed, stop))
+            found = None if self.glimpse is None else self.glimpse.nearest(query, wanted, None if every else kept)
+            if found is None:
+                found = self._read(query, wanted, None if every else self._mask(allowed, stop))
+        products, places = found
         return products / self._lengths[places], places + self.start
 
     def vectors(self) -> Iterator[Vectors]:

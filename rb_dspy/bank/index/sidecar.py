@@ -119,6 +119,7 @@ class Sidecar:
         of their own: the last one to end wins. Raises ``StorageError`` where the disk refuses; what was saved before
         stays in use.
         """
+        # Never behind others: once an index is to have such parts, the first one takes in all that there were.
         given = [part for part in view.parts if isinstance(part, ApproximateRows)]
         if not given or [part for part, _ in self._saved] == given:
             return False

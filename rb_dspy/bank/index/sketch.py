@@ -8,6 +8,7 @@ two bits, and codes without turning the rows first, put the nearest rows further
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,10 @@ class Sketch:
         self._codes = codes
         turn = engine.downcast_VectorTransform(index.chain.at(0))
         self._turn: Vectors = engine.vector_to_array(turn.A).reshape(turn.d_out, turn.d_in)
+        words = engine.vector_to_array(codes.pq.centroids).reshape(codes.pq.M, codes.pq.ksub, codes.pq.dsub)
+        self._words: Vectors = np.ascontiguousarray(2 * words.transpose(2, 1, 0))
+        """Twice what codes stand for: by direction within a code, value of the code, code."""
+        self._squares: Vectors = (self._words**2).sum(axis=0) / 4
 
     def nearest(
         self, query: Vectors, fetch: int, lists: NDArray[np.int64], centres: Vectors
@@ -87,6 +92,14 @@ class Sketch:
             parameters,
         )  # fmt: skip
         return products, places
+
+    def left_out(self, row: Vectors) -> float:
+        """The length of what the codes of ``row``, less the centre of its list, would leave out of it."""
+        turned = (self._turn @ row).reshape(-1, len(self._words)).T
+        squares = self._squares.copy()
+        for words, part in zip(self._words, turned, strict=True):
+            squares -= words * part
+        return math.sqrt(max(0.0, float(row @ row) + float(squares.min(axis=0).sum())))
 
 
 class Drawing:

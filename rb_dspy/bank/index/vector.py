@@ -59,7 +59,7 @@ class IndexView:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is ever missed; such an index is made again faster than it could be checked."""
+        """Whether all rows are read wherever there is a doubt: faster made again than a file of it checked."""
         return all(part.exact for part in self.parts)
 
     def search(
@@ -72,7 +72,7 @@ class IndexView:
         hidden: Collection[int] = (),
         min_score: float | None = None,
     ) -> list[Hit]:
-        """See ``View.search``. Exact in rows that no approximate part holds; in those, see ``ApproximateRows``."""
+        """See ``View.search``. Exact in rows that no part holds; in those, see ``HalfRows`` and ``ApproximateRows``."""
         query = checked_query(query, self.tail.dimension)
         if k <= 0:
             return []
@@ -122,7 +122,7 @@ class IndexView:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An approximate part that was built aside, to be put in place of what it was built from."""
+    """A part that was built aside, to be put in place of what it was built from."""
 
     part: Part
     replaced: tuple[Part, ...]
@@ -178,7 +178,7 @@ class VectorIndex:
         return view.tail.stop - view.tail.start > enough
 
     def prepare(self, stopped: Callable[[], bool] = lambda: False) -> Prepared | None:
-        """Build an approximate part of the rows that are in now, aside. Hold no lock: it takes a while.
+        """Build a part of the rows that are in now, aside. Hold no lock: it takes a while.
 
         Some 20 CPU seconds for a million rows, on one thread, the interpreter free for others; what is searched or
         applied meanwhile is not affected. By one thread at a time, else work is done twice. None when ``stopped``,
