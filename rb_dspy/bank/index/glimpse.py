@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rb_dspy.bank.index.halves import Found, least
+from rb_dspy.bank.index.halves import Found, least, read
 from rb_dspy.bank.index.sketch import Sketch
 from rb_dspy.protocols import Vectors
 
@@ -90,8 +90,10 @@ class Glimpse:
             estimates, places = self._sketch.nearest(query, fetch, _LIST, centre)
             if places.item(-1) < 0:  # no code makes a difference for this query: FAISS gives nothing
                 return None
-            products = self._halves[places].astype(np.float32) @ query
-            above = estimates.item(-1) + max(usually, _noise(products - estimates))
+            above = estimates.item(-1)
+            products, order = read(self._halves[places], query)
+            places = places[order]
+            above += max(usually, _noise(products - estimates[order]))
             usual = ~self._is_odd[places]
             products, places = np.concatenate([products[usual], odd]), np.concatenate([places[usual], self._odd])
             if allowed is not None:

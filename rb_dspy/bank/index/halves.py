@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rb_dspy.bank.index.engine import faiss
 from rb_dspy.bank.index.view import TIE
 from rb_dspy.protocols import Vectors
 
@@ -64,3 +65,18 @@ def lengths(rows: Vectors) -> NDArray[np.float32]:
 def least(products: NDArray[np.float32], wanted: int) -> float:
     """Below this is nothing that can tie with the ``wanted``-th of ``products``, best first, or be before it."""
     return products.item(wanted - 1) - TIE - 2 * _ROUNDING
+
+
+def read(halves: NDArray[np.float16], query: Vectors) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Products of rows with ``query``, greatest first, and whose they are.
+
+    FAISS does that in half of the time that NumPy takes to convert the rows.
+    """
+    engine = faiss()
+    rows, dimension = halves.shape
+    index = engine.IndexScalarQuantizer(dimension, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT)
+    pointer = engine.swig_ptr
+    index.add_sa_codes_c(rows, pointer(halves.view(np.uint8)), None)
+    products, order = np.empty(rows, np.float32), np.empty(rows, np.int64)
+    index.search_c(1, pointer(query), rows, pointer(products), pointer(order), None)
+    return products, order
