@@ -11,18 +11,20 @@ from typing import Any, NoReturn, Self
 
 from rb_dspy import plugins
 from rb_dspy.bank import portability
-from rb_dspy.bank.admission import admit, checked_name, identity, new_item, now
+from rb_dspy.bank.admission import admit, checked_name, identity, now
 from rb_dspy.bank.appending import append, append_all
 from rb_dspy.bank.current import Current
 from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
+from rb_dspy.bank.editing import edited
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.ingest import Ingest, begin
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import marked, open_store
-from rb_dspy.bank.parts import BankStats, Finding, Source, Unit, item_text
+from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.retrieval import Finder, Mode
-from rb_dspy.errors import BankError, EmbedderMismatch, InputError, StorageError
+from rb_dspy.bank.sources import source_of, source_of_id, unknown
+from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
     Change,
@@ -243,7 +245,7 @@ class MemoryBank:
         wanted = visible(id)
         found = self._store.item(self.scope, wanted) or self._store.experience(self.scope, wanted)
         if found is None:
-            raise self._no(wanted, "item or experience")
+            raise unknown(self._store, self.scope, wanted, "item or experience")
         return found
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
@@ -295,27 +297,17 @@ class MemoryBank:
         """
         item = self._store.item(self.scope, visible(id))
         if item is None:
-            raise self._no(visible(id), "item")
-        given = {"title": title, "description": description, "content": content}
-        texts = {name: getattr(item, name) if text is None else visible(text) for name, text in given.items()}
-        draft = MemoryDraft(**texts)
-        for name, text in texts.items():
-            if (length := len(text.strip())) > (most := len(getattr(draft, name))):
-                raise InputError(
-                    f"item {item.id}: {name} of {length:,} characters; expected at most {most:,}: shorten it"
-                )
-        if not draft.title or not draft.content:
-            raise InputError(f"item {item.id}: a title and a content are needed; to take it away, delete it")
-        new = new_item(self.scope, draft, item.id)
-        if (new.title, new.description, new.content) == (item.title, item.description, item.content):
+            raise unknown(self._store, self.scope, visible(id), "item")
+        new = edited(self.scope, item, title=title, description=description, content=content)
+        if new is None:
             return item
 
-        def edited(embedder: Embedder) -> MemoryItem:
+        def stored(embedder: Embedder) -> MemoryItem:
             (vector,) = embed(embedder, [item_text(new)], embedder.dimension)
             whose = embedder.id, embedder.dimension
             return self._store.edit(self.scope, new.id, new, vector, note=visible(note), embedder=whose)
 
-        return self._current.settled(edited)
+        return self._current.settled(stored)
 
     def delete(self, id: str, *, note: str = "") -> Removal:
         """Take away an item, an experience with its items, or a pending ingest; the history of the first two stays.
@@ -326,7 +318,7 @@ class MemoryBank:
         if any(state.id == wanted for state in store.ingestions(self.scope)):
             store.drop(self.scope, wanted)
             return Removal(ingestions=(wanted,))
-        source = self._source(wanted)
+        source = source_of_id(store, self.scope, wanted)
         return store.remove(self.scope, kind="delete", source=source, descendants=False, note=visible(note))
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
@@ -335,13 +327,7 @@ class MemoryBank:
         ``source``: the id of an experience or item, ``run:NAME``, or ``origin:NAME``. An experience descends from an
         item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too.
         """
-        kind, sign, name = source.partition(":")
-        if sign and kind in ("run", "origin"):
-            if not name.strip():
-                raise InputError(f"source {source!r}: expected the name of a {kind} after the colon")
-            meant = Source("run" if kind == "run" else "origin", visible(name))
-        else:
-            meant = self._source(visible(source))
+        meant = source_of(self._store, self.scope, source)
         return self._store.remove(
             self.scope, kind="rollback", source=meant, descendants=descendants, note=visible(note), dry_run=dry_run
         )
@@ -350,7 +336,7 @@ class MemoryBank:
         """What happened to an experience or an item, oldest first, also when it is gone."""
         found = self._store.history(self.scope, visible(id))
         if not found:
-            raise self._no(visible(id), "item or experience, nor ever had one,")
+            raise unknown(self._store, self.scope, visible(id), "item or experience, nor ever had one,")
         return found
 
     def fork(self) -> MemoryBank:
@@ -381,12 +367,8 @@ class MemoryBank:
         ``origin`` marks all of it, so that ``rollback("origin:...")`` can take it away again. The whole file is checked
         before any of it is stored. Raises ``InputError`` naming the line that cannot be used.
         """
-        checked = portability.read(
-            Path(path),
-            self.scope,
-            origin=checked_name("origin", origin) if origin else "",
-            here=lambda digests: self._store.items_with(self.scope, digests),
-        )
+        named = checked_name("origin", origin) if origin else ""
+        checked = portability.read(Path(path), self.scope, origin=named, store=self._store)
         return append_all(self._store, self.scope, self._current, checked)
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
@@ -481,16 +463,6 @@ class MemoryBank:
                 f" again with {bound[0]}"
             )
         return MemoryBank(store, self.scope, embedder, Finder(store, self.scope, embedder, over=self._finder))
-
-    def _source(self, id: str) -> Source:
-        if self._store.item(self.scope, id) is not None:
-            return Source("item", id)
-        if self._store.experience(self.scope, id) is not None:
-            return Source("experience", id)
-        raise self._no(id, "item or experience")
-
-    def _no(self, id: str, what: str) -> InputError:
-        return InputError(f"{self._location}: scope {self.scope!r} has no {what} {id[:40]!r}")
 
 
 def _rollouts(given: Trajectory | Sequence[Trajectory]) -> tuple[Trajectory, ...]:

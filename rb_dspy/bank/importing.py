@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -12,19 +12,15 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from rb_dspy.bank.admission import admit, new_item
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.jsonlines import MAX_LINES, objects
 from rb_dspy.bank.parts import NewExperience, NewItem
+from rb_dspy.bank.renaming import ids_here
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict, visible
 
 FORMAT = "rb_dspy-bank"
 VERSION = 1
-
-_ASKED = 500
-"""Digests that a bank is asked for at once."""
-
-Here = Callable[[Sequence[str]], dict[str, str]]
-"""Ids of the items that a bank has already, by the digests of their texts."""
 
 _ITEM = "m[0-9a-f]{20}"
 _ITEM_ID = re.compile(_ITEM).fullmatch
@@ -65,21 +61,24 @@ class _Line(_Part):
     created_at: str
 
 
-def read(path: Path, scope: str, *, origin: str = "", here: Here | None = None) -> Iterator[NewExperience]:
+def read(path: Path, scope: str, *, origin: str = "", store: BankStore | None = None) -> Iterator[NewExperience]:
     """What ``portability.write`` wrote, to be appended to ``scope``, without vectors.
 
     The whole file is checked before this returns. Then it is read again, as far as experiences are taken.
 
     Ids, texts, polarities and times are taken as they stand; ``origin``, where given, takes the place of the file's.
-    An item whose text is ``here`` under another id becomes that one when it is stored, so what an agent was shown is
-    told by that id: a rollback of the item would else miss what was learned under its influence.
+    An item that an agent was shown, and that cannot keep its id in ``store``, is named by the one that it has there, or
+    gets: a rollback of it would else miss what was learned under its influence.
     Raises ``InputError`` naming the line: of what is no export, what was cut off or written by a newer rb_dspy, what
     does not fit together.
     """
     seen, shown = _Seen(), set[str]()
     for new in _read(path, scope, origin, seen, {}):
         shown.update(new.shown)
-    return _read(path, scope, origin, _Seen(), seen.other_ids(shown, here) if here else {})
+    ids: dict[str, str] = {}
+    if store is not None:
+        ids = ids_here(store, scope, seen.texts(shown), lambda: _read(path, scope, origin, _Seen(), {}), seen)
+    return _read(path, scope, origin, _Seen(), ids)
 
 
 def _read(path: Path, scope: str, origin: str, seen: _Seen, ids: Mapping[str, str]) -> Iterator[NewExperience]:
@@ -141,17 +140,15 @@ class _Seen:
             raise InputError(f"item {new.id} has another {what} than in line {before[0]}; expected the same")
         return False
 
-    def other_ids(self, shown: set[str], here: Here) -> dict[str, str]:
-        """Ids of items that were ``shown``, and those that their texts have ``here``, where these are others."""
-        digests = {
-            id: f"{found[1]:020x}"
-            for id in shown
-            if _ITEM_ID(id) and (found := self.items.get(int(id[1:], 16))) is not None
-        }
-        asked, known = list(set(digests.values())), dict[str, str]()
-        for start in range(0, len(asked), _ASKED):
-            known |= here(asked[start : start + _ASKED])
-        return {id: known[digest] for id, digest in digests.items() if known.get(digest, id) != id}
+    def texts(self, shown: Iterable[str]) -> dict[str, str]:
+        """Digests of the items that were ``shown``, and of those that say the same, by id."""
+        numbers = [int(id[1:], 16) for id in shown if _ITEM_ID(id)]
+        digests = {self.items[number][1] for number in numbers if number in self.items}
+        return {f"m{id:020x}": f"{digest:020x}" for id, (_, digest, _) in self.items.items() if digest in digests}
+
+    def __contains__(self, id: object) -> bool:
+        """Whether an item of this id, which is one, was among them."""
+        return int(str(id)[1:], 16) in self.items
 
 
 def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int, ids: Mapping[str, str]) -> NewExperience:
@@ -180,17 +177,23 @@ def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int, id
         origin=origin or line.origin,
         shown=tuple([ids.get(id, id) for id in map(visible, line.shown)]),
     )
+    items = tuple(
+        [
+            _item(given, scope, ids[given.id]) if given.id in ids else item
+            for given, item in zip(line.items, items, strict=True)
+        ]
+    )
     return replace(admit(scope, draft, id=line.id), items=items, created_at=line.created_at)
 
 
-def _item(given: _Item, scope: str) -> NewItem:
+def _item(given: _Item, scope: str, id: str = "") -> NewItem:
     texts = given.model_dump(include={"title", "description", "content"})
     draft = MemoryDraft(**texts)
     for name, text in texts.items():
         if len(kept := getattr(draft, name)) < len(text.strip()):
             raise InputError(f"item {given.id}: {name} of {len(text):,} characters; expected at most {len(kept):,}")
     check_said(given.id, draft)
-    return new_item(scope, draft, given.id)
+    return new_item(scope, draft, id or given.id)
 
 
 def check_said(id: str, texts: MemoryDraft | MemoryItem) -> None:

@@ -180,10 +180,7 @@ class BankStore(Protocol):
         ...
 
     def experiences(self, scope: str, *, after: int, limit: int, at: int | None = None) -> list[Experience]:
-        """At most ``limit`` experiences in order, those born after ``after``.
-
-        Fewer than ``limit`` only where no more are left, damaged ones counted.
-        """
+        """At most ``limit`` experiences in order, those born after ``after``; none only where none are left."""
         ...
 
     def item(self, scope: str, id: str, at: int | None = None) -> MemoryItem | None: ...
@@ -213,7 +210,7 @@ class BankStore(Protocol):
         ...
 
     def snapshots(self, scope: str) -> list[Snapshot]:
-        """In the order of their numbers."""
+        """In the order of their numbers, then of their names."""
         ...
 
     def history(self, scope: str, id: str) -> list[Change]:

@@ -33,11 +33,9 @@ _TEXTS = {"id", "title", "description", "content"}
 def experiences(store: BankStore, scope: str) -> Iterator[Experience]:
     """All experiences of a scope as they are at the first one, oldest first, read in pages."""
     mark, after = store.mark(scope), 0
-    while after < mark:
-        page = store.experiences(scope, after=after, limit=_PAGE, at=mark)
+    while page := store.experiences(scope, after=after, limit=_PAGE, at=mark):
         yield from page
-        # A page is empty at the end, or where all of it is damaged; those have a number each.
-        after = page[-1].seq if page else after + _PAGE
+        after = page[-1].seq
 
 
 def write(store: BankStore, scope: str, path: Path) -> int:

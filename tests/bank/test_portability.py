@@ -18,7 +18,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.portability import experiences
 from rb_dspy.errors import InputError, RBError, StorageError
-from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, Step, Trajectory, Verdict, visible
+from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, MemoryItem, Step, Trajectory, Verdict, visible
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
@@ -42,6 +42,15 @@ def filled(url: Path | None = None) -> MemoryBank:
     bank.edit(first.items[1].id, title="Edited é 😀", note="clearer")
     bank.rollback("origin:enemy")
     return bank
+
+
+def some(bank: MemoryBank, number: int) -> list[str]:
+    """Ids of that many new experiences."""
+    drafts = (
+        ExperienceDraft(task=a_task(f"t{n}"), trajectories=(a_rollout(f"t{n}"),), verdicts=(Verdict(label="unknown"),))
+        for n in range(number)
+    )
+    return [experience.id for experience in bank.append_many(drafts)]
 
 
 def lines(path: Path) -> list[Any]:
@@ -107,10 +116,7 @@ def test_importing_twice_repeats_nothing_and_what_was_rolled_back_stays_away(tmp
 
 def test_more_experiences_than_one_page_or_digit(tmp_path: Path) -> None:
     bank = open_bank()
-    bank.append_many(
-        ExperienceDraft(task=a_task(f"t{n}"), trajectories=(a_rollout(f"t{n}"),), verdicts=(Verdict(label="unknown"),))
-        for n in range(1201)
-    )
+    some(bank, 1201)
     assert bank.export_jsonl(tmp_path / "a.jsonl") == 1201
     assert [e.id for e in open_bank().import_jsonl(tmp_path / "a.jsonl")] == [e.id for e in bank.experiences()]
 
@@ -154,6 +160,94 @@ def test_what_was_learned_under_a_lesson_that_is_here_already_goes_with_it(tmp_p
     assert bank.doctor() == []
     assert bank.rollback(known.id).experiences == (influenced.id,)
     bank.close()
+
+
+@pytest.mark.parametrize("target", [None, "b.sqlite"])
+def test_what_was_learned_under_a_lesson_that_gets_another_id_goes_with_it(tmp_path: Path, target: str | None) -> None:
+    theirs = open_bank()
+    first = add(theirs, "t1")
+    add(theirs, "t2", shown=first.items)
+    theirs.export_jsonl(tmp_path / "a.jsonl")
+    bank = open_bank(tmp_path / target if target else None)
+    (edited,) = add(bank, "t1", run_id="ours").items
+    assert edited.id == first.items[0].id
+    bank.edit(edited.id, title="says something else here")
+    given, influenced = bank.import_jsonl(tmp_path / "a.jsonl")
+    assert given.items[0].title == first.items[0].title
+    assert given.items[0].id != edited.id
+    assert influenced.shown == (given.items[0].id,)
+    assert bank.doctor() == []
+    assert bank.rollback(edited.id, dry_run=True).experiences == ()
+    assert bank.rollback(given.items[0].id).experiences == (influenced.id,)
+    bank.close()
+
+
+def test_a_lesson_that_was_edited_here_is_still_what_was_shown_where_it_came_from(tmp_path: Path) -> None:
+    bank = open_bank()
+    (item,) = add(bank, "t1").items
+    copy = open_bank()
+    copy.import_jsonl(_of(tmp_path, bank))
+    add(copy, "t2", shown=[item])
+    bank.edit(item.id, title="says it better")
+    assert bank.import_jsonl(_of(tmp_path, copy))[-1].shown == (item.id,)
+
+
+def _crafted(path: Path, *given: tuple[str, list[tuple[str, str]], list[str]]) -> list[str]:
+    """An export of experiences: task, ids and contents of items, ids that were shown. Ids of the experiences."""
+    bank = open_bank()
+    ids = [add(bank, task, lessons=0).id for task, _, _ in given]
+    bank.export_jsonl(path)
+    head, *body = lines(path)
+    for line, (_, items, shown) in zip(body, given, strict=True):
+        common = {"title": "x", "description": "", "polarity": "success", "distiller": ""}
+        line["items"] = [{"id": id, "content": content, **common} for id, content in items]
+        line["shown"] = shown
+    path.write_text("".join(json.dumps(part) + "\n" for part in (head, *body)))
+    return ids
+
+
+M = "m" + "0" * 20
+"""The id of an item."""
+
+
+@pytest.mark.parametrize("target", [None, "b.sqlite"])
+@pytest.mark.parametrize("taken", ["here", "in the file"])
+def test_the_id_that_it_gets_is_nobody_elses(tmp_path: Path, target: str | None, taken: str) -> None:
+    bank = open_bank(tmp_path / target if target else None)
+    _crafted(tmp_path / "a.jsonl", ("here", [(M, "what M says here")], []))
+    bank.import_jsonl(tmp_path / "a.jsonl")
+    wanted = ("giver", [(M, "what M says there")], [])
+    (giver,) = _crafted(tmp_path / "a.jsonl", wanted)
+    with open_bank() as same:  # what it would get
+        same.import_jsonl(_of(tmp_path, bank))
+        (first,) = same.import_jsonl(tmp_path / "a.jsonl")
+        usual = first.items[0].id
+    assert (first.id, usual != M) == (giver, True)
+    other = "other", [(usual, "another text")], []
+    if taken == "here":
+        _crafted(tmp_path / "a.jsonl", other)
+        bank.import_jsonl(tmp_path / "a.jsonl")
+    _crafted(tmp_path / "a.jsonl", *[other][: taken != "here"], wanted, ("learner", [], [M, usual]))
+    *_, given, learner = bank.import_jsonl(tmp_path / "a.jsonl")
+    assert given.items[0].id not in (M, usual)
+    assert learner.shown == (given.items[0].id, usual)
+    assert bank.doctor() == []
+    bank.close()
+
+
+def _of(folder: Path, bank: MemoryBank) -> Path:
+    bank.export_jsonl(folder / "copy.jsonl")
+    return folder / "copy.jsonl"
+
+
+def test_of_two_lessons_with_one_text_the_first_is_what_was_shown(tmp_path: Path) -> None:
+    twin = "m" + "1" * 20
+    said = "Do this."
+    _crafted(tmp_path / "a.jsonl", ("t0", [], [twin]), ("t1", [(M, said)], []), ("t2", [(twin, said)], []))
+    bank = open_bank()
+    shown, first, second = bank.import_jsonl(tmp_path / "a.jsonl")
+    assert [item.id for item in (*first.items, *second.items)] == [M, M]
+    assert shown.shown == (M,)
 
 
 @pytest.mark.parametrize("target", [None, "c.sqlite"])
@@ -278,6 +372,48 @@ def test_any_bank_survives_the_round_trip(tmp_path: Path, attempts: list[dict[st
         ]
     assert exported(same, tmp_path / "b.jsonl") == data
     assert exported(other, tmp_path / "b.jsonl").split(b"\n", 1)[1] == data.split(b"\n", 1)[1]
+
+
+FEW = st.fixed_dictionaries(
+    {
+        "task": st.integers(0, 2),
+        "env_args": st.just({}),
+        "texts": st.just(("",) * 5),
+        "labels": st.just(["success"]),
+        "lessons": st.lists(st.sampled_from("ab").map(a_draft), min_size=1, max_size=2),
+        "run_id": st.sampled_from(["q", "r"]),
+        "polarity": st.none(),
+        "origin": st.just(""),
+        "shown": st.just(True),
+        "then": st.sampled_from(["nothing", "edit"]),
+    }
+)
+"""Attempts of which the same come again, here and there."""
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(FEW, max_size=4), st.lists(FEW, max_size=4))
+def test_what_was_shown_elsewhere_is_what_says_the_same_here(
+    tmp_path: Path, theirs: list[dict[str, Any]], ours: list[dict[str, Any]]
+) -> None:
+    there, here = open_bank(), open_bank()
+    for bank, attempts in ((there, theirs), (here, ours)):
+        for made in attempts:
+            _attempt(bank, made)
+    known = {experience.id for experience in here.experiences()}
+    there.export_jsonl(tmp_path / "a.jsonl")
+    here.import_jsonl(tmp_path / "a.jsonl")
+    texts = {item.id: _text(item) for item in there.items()}
+    ids = {_text(item): item.id for item in here.items()}
+    stored = {experience.id: experience for experience in here.experiences()}
+    for experience in there.experiences():
+        if experience.id in stored and experience.id not in known:
+            wanted = [ids.get(texts.get(id, ("",)), id) for id in experience.shown]
+            assert stored[experience.id].shown == tuple(dict.fromkeys(wanted))
+
+
+def _text(item: MemoryItem) -> tuple[str, ...]:
+    return item.title, item.description, item.content
 
 
 def _first_line(bank: MemoryBank) -> Callable[[Any], int]:
@@ -582,21 +718,6 @@ def test_places_that_cannot_hold_an_export_are_refused(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bank.sqlite", "circle", "pipe"]
 
 
-class _Damaged:
-    """A store of 1,200 experiences of which only some can be read."""
-
-    def __init__(self, sound: set[int]) -> None:
-        self._experience = add(open_bank(), lessons=0)
-        self._sound = sound
-
-    def mark(self, scope: str) -> int:
-        return 1200
-
-    def experiences(self, scope: str, *, after: int, limit: int, at: int | None = None) -> list[Experience]:
-        page = range(after + 1, min(after + limit, at or 0) + 1)
-        return [self._experience.model_copy(update={"seq": seq}) for seq in page if seq in self._sound]
-
-
 def test_a_damaged_item_does_not_keep_the_rest_from_leaving(tmp_path: Path) -> None:
     with filled(tmp_path / "bank.sqlite") as bank:
         shared = bank.experiences()[0].items[0]
@@ -612,6 +733,50 @@ def test_a_damaged_item_does_not_keep_the_rest_from_leaving(tmp_path: Path) -> N
     assert [p.task_id for item in other.items() if item.id == shared.id for p in item.provenances] == ["t3"]
 
 
-@pytest.mark.parametrize("sound", [{1200}, {1, 1200}, {500, 501}, set(range(1, 1201)), {499, 1001, 1003}])
-def test_damaged_pages_do_not_end_the_list(sound: set[int]) -> None:
-    assert {e.seq for e in experiences(cast(BankStore, _Damaged(sound)), "s")} == sound
+class _Counted:
+    """A store whose pages are counted."""
+
+    def __init__(self, bank: MemoryBank) -> None:
+        self._store: Any = bank._store
+        self.pages = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def experiences(self, scope: str, **given: Any) -> list[Experience]:
+        self.pages += 1
+        assert self.pages < 10
+        return list(self._store.experiences(scope, **given))
+
+
+def run(path: Path, statement: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def test_numbers_that_nothing_has_are_not_paged_through(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        ids = some(bank, 1001)
+        bank.delete(ids[3])
+    run(tmp_path / "bank.sqlite", f"UPDATE scopes SET seq = {1 << 39}")
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        for kept in (bank, bank.fork()):
+            counted = _Counted(kept)
+            found = experiences(cast(BankStore, counted), "s")
+            assert [experience.id for experience in found] == [id for id in ids if id != ids[3]]
+            assert counted.pages <= 4
+        assert bank.export_jsonl(tmp_path / "a.jsonl") == 1000
+
+
+@pytest.mark.parametrize(
+    "sound", [{1200}, {1, 1200}, {500, 501}, {499, 1001, 1003}, set()], ids=lambda sound: f"{sorted(sound)}"
+)
+def test_damaged_pages_do_not_end_the_list(tmp_path: Path, sound: set[int]) -> None:
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        ids = some(bank, 1200)
+    named = ",".join(map(str, sound))
+    run(tmp_path / "bank.sqlite", f"UPDATE experiences SET payload = x'00' WHERE key & 2047 NOT IN ({named})")
+    with open_bank(tmp_path / "bank.sqlite") as bank:
+        for kept in (bank, bank.fork()):
+            assert [experience.id for experience in kept.experiences()] == [ids[n - 1] for n in sorted(sound)]

@@ -495,6 +495,22 @@ def test_looking_at_a_bank_where_nothing_can_be_written(shared: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "setuid"), reason="this system has no such permissions")
+def test_a_backup_of_hard_links_can_be_looked_at_where_nothing_can_be_written(shared: Path) -> None:
+    path, other = shared / "bank.sqlite", shared / "yesterday.sqlite"
+    with open_bank(path) as bank:
+        add(bank, "t1", "do thing", lessons=2)
+    path.chmod(0o444)
+    os.link(path, other)
+    shared.chmod(0o555)
+    said = finish(start(LOOKS, str(other))).splitlines()
+    assert said[0] == "1 2 1 1 ['s']"  # and the doctor says what it is
+    assert "check the permissions" in said[1]
+    path.chmod(0o666)
+    shared.chmod(0o777)
+    assert "has 2 hard links" in finish(start(LOOKS, str(other)))
+
+
+@pytest.mark.skipif(not hasattr(os, "setuid"), reason="this system has no such permissions")
 def test_a_bank_of_an_older_schema_where_nothing_can_be_written(shared: Path) -> None:
     path = shared / "bank.sqlite"
     with open_bank(path) as bank:

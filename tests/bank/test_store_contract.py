@@ -788,10 +788,20 @@ def test_a_snapshot_names_the_present(store: BankStore, later: Later) -> None:
     assert (also.seq, also.digest) == (2, full.digest)
     give(store, "e2")
     last = store.snapshot(SCOPE, "a", "2026")
-    assert store.snapshots(SCOPE)[0] == empty
-    assert {snapshot.name for snapshot in store.snapshots(SCOPE)[1:3]} == {"b", "also"}
-    assert store.snapshots(SCOPE)[3:] == [last]
+    assert store.snapshots(SCOPE) == [empty, also, full, last]
     assert store.mark(SCOPE) == 3
+
+
+def test_snapshots_of_one_number_are_in_the_order_of_their_names(store: BankStore, later: Later) -> None:
+    for name in ("é", "b", "Z"):
+        store.snapshot(SCOPE, name, "2026")
+    store = later(store)
+    for name in ("a", "😀", "\uffee"):
+        store.snapshot(SCOPE, name, "2025")
+    assert [snapshot.name for snapshot in store.snapshots(SCOPE)] == ["Z", "a", "b", "é", "\uffee", "😀"]
+    give(store, "e1")
+    store.snapshot(SCOPE, "A", "2024")
+    assert [snapshot.name for snapshot in store.snapshots(SCOPE)] == ["Z", "a", "b", "é", "\uffee", "😀", "A"]
 
 
 def test_a_name_means_one_state(store: BankStore, later: Later) -> None:

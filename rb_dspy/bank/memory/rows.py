@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TypeVar
 
 from rb_dspy.bank.parts import Giving, NewExperience, NewItem
 from rb_dspy.schema import MemoryItem, Polarity, Provenance
@@ -66,3 +69,19 @@ def together(scope: str, rows: Sequence[ItemRow]) -> MemoryItem:
         polarity=first.polarity,
         provenances=tuple(row.provenance for row in rows),
     )
+
+
+_number = attrgetter("seq")
+
+_Row = TypeVar("_Row", ItemRow, ExperienceRow)
+
+
+def place_after(rows: Sequence[ItemRow] | Sequence[ExperienceRow], seq: int) -> int:
+    """The place of the first row, by number, that was born after ``seq``."""
+    return bisect_right(rows, seq, key=_number)
+
+
+def numbered(rows: Sequence[_Row], seq: int) -> _Row | None:
+    """The row with this number; None where no row from here has it."""
+    place = place_after(rows, seq) - 1
+    return rows[place] if place >= 0 and rows[place].seq == seq else None

@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
-from rb_dspy.bank import vectors
 from rb_dspy.bank.interface import BankStore, Stored
+from rb_dspy.bank.memory import indexed
+from rb_dspy.bank.memory import snapshots as memory_snapshots
 from rb_dspy.bank.memory import writes as memory_writes
-from rb_dspy.bank.memory.rows import FOREVER
+from rb_dspy.bank.memory.reindexing import Reindexing
 from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.memory.underlay import Underlay
-from rb_dspy.bank.parts import UNITS, BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
+from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
 from rb_dspy.bank.stages import further, removed_since
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
-
-_BATCH = 500
-"""Texts that are embedded at once."""
 
 
 class MemoryStore:
@@ -174,45 +172,20 @@ class MemoryStore:
 
     def snapshot(self, scope: str, name: str, created_at: str) -> Snapshot:
         with self._lock:
-            timeline = self._writing(scope)
-            for known in timeline.snapshots():
-                if known.name == name:
-                    if known.seq == timeline.mark:
-                        return known
-                    raise InputError(
-                        f"scope {scope!r}: the name {name!r} is that of the state at {known.seq}, now it is"
-                        f" {timeline.mark}; choose another name"
-                    )
-            made = Snapshot(
-                name=name, scope=scope, seq=timeline.mark, digest=timeline.digest(timeline.mark), created_at=created_at
-            )
-            timeline.names[name] = made
-            return made
+            return memory_snapshots.snapshot(self._writing(scope), name, created_at)
 
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         if self._base is not None:
             raise StorageError(f"{self.location}: has its base's vectors; re-index the bank itself, and fork it again")
-        made: dict[tuple[str, Unit, int], bytes] = {}
+        reindexing = Reindexing(self._timelines, embed)
         while True:  # until nothing was appended meanwhile
             with self._lock:
-                missing = [
-                    (scope, unit, seq, text)
-                    for scope, timeline in self._timelines.items()
-                    for unit in UNITS
-                    for seq, text in timeline.texts(unit, after=0, limit=FOREVER)
-                    if (scope, unit, seq) not in made
-                ]
+                missing = reindexing.missing()
                 if not missing:
-                    for (scope, unit, seq), vector in made.items():
-                        self._timelines[scope].replace_vector(unit, seq, vector)
                     self._embedder = embedder_id, dimension
                     self._version += 1
-                    return len(made)
-            for start in range(0, len(missing), _BATCH):
-                page = missing[start : start + _BATCH]
-                rows = embed([text for *_, text in page])
-                for (scope, unit, seq, _), row in zip(page, rows, strict=True):
-                    made[scope, unit, seq] = vectors.packed(row)
+                    return reindexing.put()
+            reindexing.make(missing)
 
     # What is read
 
@@ -270,7 +243,7 @@ class MemoryStore:
 
     def snapshots(self, scope: str) -> list[Snapshot]:
         with self._lock:
-            return self._timeline(scope).snapshots()
+            return memory_snapshots.snapshots(self._timeline(scope))
 
     def history(self, scope: str, id: str) -> list[Change]:
         with self._lock:
@@ -285,18 +258,18 @@ class MemoryStore:
                 dimension = self._base.changes(scope, unit, after=timeline.under.at, limit=1).added.vectors.shape[1]
             else:
                 dimension = 1  # nothing says, and there is nothing
-            return timeline.changes(unit, dimension, after=after, limit=limit)
+            return indexed.changes(timeline, unit, dimension, after=after, limit=limit)
 
     def version(self) -> int:
         return self._version
 
     def texts(self, scope: str, unit: Unit, *, after: int, limit: int) -> list[tuple[int, str]]:
         with self._lock:
-            return self._timeline(scope).texts(unit, after=after, limit=limit)
+            return indexed.texts(self._timeline(scope), unit, after=after, limit=limit)
 
     def matches(self, scope: str, unit: Unit, seqs: Sequence[int], at: int | None = None) -> dict[int, Match]:
         with self._lock:
-            return self._timeline(scope).matches(unit, seqs, at)
+            return indexed.matches(self._timeline(scope), unit, seqs, at)
 
     def digest(self, scope: str, at: int) -> str:
         with self._lock:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
-from typing import TypeVar
 
-import numpy as np
-
-from rb_dspy.bank import vectors
-from rb_dspy.bank.memory.rows import ExperienceRow, ItemRow, together
+from rb_dspy.bank.memory.rows import ExperienceRow, ItemRow, place_after, together
 from rb_dspy.bank.memory.underlay import Underlay
-from rb_dspy.bank.parts import Changes, Giving, Match, Unit, VectorBatch, item_text, task_key
+from rb_dspy.bank.parts import Giving, Unit
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Snapshot
 
 _number = attrgetter("seq")
 
-_Row = TypeVar("_Row", ItemRow, ExperienceRow)
-
 
 class Timeline:
-    """What ``BankStore`` says of one scope, without locks. ``memory_writes`` makes it longer; nothing else does.
+    """What ``BankStore`` says of one scope, without locks; of its index, see ``indexed``.
+
+    ``writes`` makes it longer, and ``snapshots`` names what it is; nothing else changes it but new vectors.
+
 
     An item of the store below is *adopted*, its rows copied, when something happens to it here; all else of below is
     looked up there each time. An ``at`` that is not after the underlay's is a question about the store below alone.
@@ -81,14 +78,14 @@ class Timeline:
         return [row for row in self.adopted(id) if row.lives(self.mark)]
 
     def item(self, id: str, at: int | None = None) -> MemoryItem | None:
-        at = self._reached(at)
+        at = self.reached(at)
         if at <= self.under.at or id not in self.known:
             return self.under.item(id, at)
-        return self._own_item(id, at)
+        return self.own_item(id, at)
 
     def item_rows(self, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
         """See ``BankStore``."""
-        at = self._reached(at)
+        at = self.reached(at)
         born = self.ids.get(id) if unit == "experience" else None
         own = born.rows if born is not None else self.known.get(id) if unit == "item" else None
         if own is not None and at > self.under.at:
@@ -101,7 +98,7 @@ class Timeline:
         return sorted([*kept, *here], key=_number)
 
     def items_with(self, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
-        at = self._reached(at)
+        at = self.reached(at)
         below = self.under.items_with(digests, at)
         if at < self.mark and at <= self.under.at:
             return below
@@ -114,14 +111,14 @@ class Timeline:
         return next((row for row in self.said.get(digest, ()) if row.lives(at)), None)
 
     def items(self, at: int | None = None) -> list[MemoryItem]:
-        at = self._reached(at)
+        at = self.reached(at)
         if at <= self.under.at:
             return self.under.items(at)
-        own = [found for id in self.known if (found := self._own_item(id, at))]
+        own = [found for id in self.known if (found := self.own_item(id, at))]
         return sorted(chain((item for item in self.under.items() if item.id not in self.known), own), key=_number)
 
     def count(self, at: int | None = None) -> int:
-        at = self._reached(at)
+        at = self.reached(at)
         if at <= self.under.at:
             return self.under.count(at)
         if at == self.mark:
@@ -132,7 +129,7 @@ class Timeline:
     # Experiences
 
     def experience(self, id: str, at: int | None = None) -> Experience | None:
-        at = self._reached(at)
+        at = self.reached(at)
         row = self.ids.get(id)
         if row is not None:
             return self._own_experience(row, at) if row.lives(at) else None
@@ -155,7 +152,7 @@ class Timeline:
         return self._with_items(found, self.away.get(id, self.mark + 1) - 1)
 
     def latest(self, task_id: str, at: int | None = None) -> Experience | None:
-        at = self._reached(at)
+        at = self.reached(at)
         for row in reversed(self.born):
             if row.new.task.id == task_id and row.lives(at):
                 return self._own_experience(row, at)
@@ -164,16 +161,16 @@ class Timeline:
 
     def experiences(self, after: int, at: int | None = None) -> Iterator[Experience]:
         """Those born after ``after``, in order."""
-        at = self._reached(at)
+        at = self.reached(at)
         for found in self.under.experiences(after, at) if after < self.under.at else ():
             if (patched := self._from_below(found, at)) is not None:
                 yield patched
-        for row in self.born[self._after(self.born, after) :]:
+        for row in self.born[place_after(self.born, after) :]:
             if row.lives(at):
                 yield self._own_experience(row, at)
 
     def task_ids(self, at: int | None = None) -> set[str]:
-        at = self._reached(at)
+        at = self.reached(at)
         found = self.under.task_ids(at)
         for id, ended in self.away.items():
             gone = self.under.experience(id) if ended <= at else None
@@ -190,10 +187,6 @@ class Timeline:
 
     def history(self, id: str) -> list[Change]:
         return [*self.under.history(id), *self.journal.get(id, ())]
-
-    def snapshots(self) -> list[Snapshot]:
-        below = {snapshot.name: snapshot for snapshot in self.under.snapshots()}
-        return sorted((below | self.names).values(), key=_number)
 
     def settled(self, at: int) -> int:
         """The last number of the write that ``at`` belongs to."""
@@ -214,67 +207,14 @@ class Timeline:
             self.heads.append((self.under.at, bytes.fromhex(self.under.digest())))
         return self.heads[-1][1]
 
-    # What the index needs
-
-    def changes(self, unit: Unit, dimension: int, *, after: int, limit: int) -> Changes:
-        """See ``BankStore``, of what happened here."""
-        indexed: Iterable[tuple[int, str, str, bytes | None]]
-        if unit == "item":
-            rows = self.rows[self._after(self.rows, after) :]
-            indexed = ((row.seq, row.provenance.task_id, row.polarity, row.vector) for row in rows)
-        else:
-            born = self.born[self._after(self.born, after) :]
-            indexed = ((row.seq, row.new.task.id, row.new.polarity, row.vector) for row in born)
-        vectored = ((seq, task_id, how, vector) for seq, task_id, how, vector in indexed if vector is not None)
-        found = list(islice(vectored, limit))
-        mark = found[-1][0] if found and len(found) == limit else self.mark
-        dimension = len(found[0][3]) // 2 if found else dimension
-        data, sound = vectors.unpacked(b"".join(vector for *_, vector in found), dimension)
-        batch = VectorBatch(
-            np.array([seq for seq, *_ in found], dtype=np.int64)[sound],
-            np.array([task_key(task_id) for _, task_id, *_ in found], dtype=np.int64)[sound],
-            np.array([how == "success" for _, _, how, _ in found], dtype=np.bool_)[sound],
-            data[sound],
-        )
-        endings = self.endings[unit]
-        first, last = (bisect_right(endings, number, key=lambda ending: ending[0]) for number in (after, mark))
-        ended = [(seq, number) for number, seq in endings[first:last]]
-        more = len(found) == limit
-        return Changes(mark, batch, np.array(ended, dtype=np.int64).reshape(-1, 2), more)
-
-    def replace_vector(self, unit: Unit, seq: int, vector: bytes) -> None:
-        """Give a row from here another packed vector."""
-        row = numbered(self.rows, seq) if unit == "item" else numbered(self.born, seq)
-        if row is not None:
-            row.vector = vector
-
-    def texts(self, unit: Unit, *, after: int, limit: int) -> list[tuple[int, str]]:
-        found = self.under.texts(unit, after=after, limit=limit)
-        own: Iterable[tuple[int, str]]
-        if unit == "item":
-            own = ((row.seq, item_text(row.new)) for row in self.rows[self._after(self.rows, after) :])
-        else:
-            born = self.born[self._after(self.born, after) :]
-            own = ((row.seq, row.new.task.instruction) for row in born if row.vector is not None)
-        return [*found, *islice(own, limit - len(found))]
-
-    def matches(self, unit: Unit, seqs: Sequence[int], at: int | None = None) -> dict[int, Match]:
-        at = self._reached(at)
-        below = self.under.matches(unit, [seq for seq in seqs if seq <= self.under.at], at)
-        patched = {seq: self._match_from_below(unit, seq, match, at) for seq, match in below.items()}
-        own = {seq: self._own_match(unit, seq, at) for seq in seqs if seq > self.under.at}
-        return {seq: match for seq, match in (patched | own).items() if match is not None}
-
     # How it is put together
 
-    def _reached(self, at: int | None) -> int:
+    def reached(self, at: int | None) -> int:
+        """The number that is meant: the present for None, and for one that is to come."""
         return self.mark if at is None else min(at, self.mark)
 
-    @staticmethod
-    def _after(rows: Sequence[ItemRow] | Sequence[ExperienceRow], number: int) -> int:
-        return bisect_right(rows, number, key=_number)
-
-    def _own_item(self, id: str, at: int) -> MemoryItem | None:
+    def own_item(self, id: str, at: int) -> MemoryItem | None:
+        """An item that is ``known``, as it was at a number."""
         if self._whole[0] != at:
             self._whole = at, {}
         found = self._whole[1].get(id)
@@ -294,7 +234,7 @@ class Timeline:
             task=new.task,
             trajectories=new.trajectories,
             verdicts=new.verdicts,
-            items=self._items_of(row, at),
+            items=self.own_items(row, at),
             run_id=new.run_id,
             note=new.note,
             origin=new.origin,
@@ -302,8 +242,9 @@ class Timeline:
             created_at=new.created_at,
         )
 
-    def _items_of(self, row: ExperienceRow, at: int) -> tuple[MemoryItem, ...]:
-        found = (self._own_item(given.new.id, at) for given in row.rows if given.lives(at))
+    def own_items(self, row: ExperienceRow, at: int) -> tuple[MemoryItem, ...]:
+        """The items of an experience from here."""
+        found = (self.own_item(given.new.id, at) for given in row.rows if given.lives(at))
         return tuple(filter(None, found))
 
     def _from_below(self, found: Experience, at: int) -> Experience | None:
@@ -315,9 +256,9 @@ class Timeline:
         """An experience of below, with what happened to its items here."""
         if self.known.keys().isdisjoint(item.id for item in found.items):
             return found
-        return found.model_copy(update={"items": self._patched(found.items, found.seq, at)})
+        return found.model_copy(update={"items": self.patched(found.items, found.seq, at)})
 
-    def _patched(self, items: Sequence[MemoryItem], experience: int, at: int) -> tuple[MemoryItem, ...]:
+    def patched(self, items: Sequence[MemoryItem], experience: int, at: int) -> tuple[MemoryItem, ...]:
         """Items of an experience of below, by number of their rows: those that were edited here come last."""
         ordered: list[tuple[int, MemoryItem]] = []
         for place, item in enumerate(items):
@@ -326,42 +267,6 @@ class Timeline:
                 continue
             for row in self.given.get(experience, ()):
                 if row.new.id == item.id and row.lives(at):
-                    now = self._own_item(item.id, at)
+                    now = self.own_item(item.id, at)
                     ordered.append((place - len(items) if row.seq <= self.under.at else row.seq, now or item))
         return tuple(item for _, item in sorted(ordered, key=lambda pair: pair[0]))
-
-    def _own_match(self, unit: Unit, seq: int, at: int) -> Match | None:
-        if unit == "item":
-            row = numbered(self.rows, seq)
-            item = self._own_item(row.new.id, at) if row is not None and row.lives(at) else None
-            if row is None or item is None:
-                return None
-            return Match(row.provenance.experience_id, row.provenance.task_id, row.instruction, (item,))
-        born = numbered(self.born, seq)
-        if born is None or born.vector is None or not born.seq <= at < born.unindexed:
-            return None
-        task = born.new.task
-        return Match(born.new.id, task.id, task.instruction, self._items_of(born, at))
-
-    def _match_from_below(self, unit: Unit, seq: int, match: Match, at: int) -> Match | None:
-        if at <= self.under.at:
-            return match
-        if unit == "experience":
-            if self.unindexed.get(seq, at + 1) <= at:
-                return None
-            items = self._patched(match.items, seq, at)
-        else:
-            rows = self.known.get(match.items[0].id)
-            if rows is None:
-                return match
-            row = numbered(rows, seq)
-            if row is None or not row.lives(at):
-                return None
-            items = tuple(filter(None, [self._own_item(match.items[0].id, at)]))
-        return Match(match.experience_id, match.task_id, match.instruction, items)
-
-
-def numbered(rows: Sequence[_Row], seq: int) -> _Row | None:
-    """The row with this number; None where no row from here has it."""
-    place = bisect_right(rows, seq, key=_number) - 1
-    return rows[place] if place >= 0 and rows[place].seq == seq else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,9 +10,11 @@ from rb_dspy.bank import vectors
 from rb_dspy.bank.admission import now
 from rb_dspy.bank.journal import content_of_append, content_of_edit, content_of_removal, entry_hash, payload_json
 from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
-from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, together
-from rb_dspy.bank.memory.timeline import Timeline, numbered
+from rb_dspy.bank.memory.indexed import matches
+from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, numbered, together
+from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import NewExperience, NewItem, Source
+from rb_dspy.bank.renaming import own_id
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, ChangeKind, Experience, MemoryDraft, MemoryItem, Provenance, Removal
@@ -99,23 +99,17 @@ def _adopt(to: Timeline, experience_id: str, item: NewItem) -> None:
     """Adopt all items whose ids may be asked for where this one is stored."""
     rows = to.adopted(item.id)
     if any(row.new.digest != item.digest and row.lives(to.mark) for row in rows):
-        id = _own_id(experience_id, item.digest)
+        id = own_id(experience_id, item.digest)
         while to.adopted(id):
-            id = _own_id(id, item.digest)
+            id = own_id(id, item.digest)
 
 
 def _free_id(to: Timeline, experience_id: str, digest: str) -> str:
-    """``_own_id``, or what follows on it: an import can have brought an item of that id, and that was edited since."""
-    id = _own_id(experience_id, digest)
+    """``own_id``, or what follows on it: an import can have brought an item of that id, and that was edited since."""
+    id = own_id(experience_id, digest)
     while any(row.lives(to.mark) for row in to.known.get(id, ())):
-        id = _own_id(id, digest)
+        id = own_id(id, digest)
     return id
-
-
-def _own_id(experience_id: str, digest: str) -> str:
-    """The id of an item whose text's own id is taken by an item that was edited."""
-    parts = json.dumps(["item", experience_id, digest], separators=(",", ":"))
-    return f"m{hashlib.sha256(parts.encode('ascii')).hexdigest()[:20]}"
 
 
 def edit(to: Timeline, id: str, new: NewItem, vector: Vectors, note: str) -> MemoryItem:
@@ -243,7 +237,7 @@ def _end(to: Timeline, family: _Family, going: Going, kind: ChangeKind, name: st
     """End what goes, at one new number."""
     seq, created_at = to.mark + 1, now()
     to.head()
-    below = to.matches("experience", [number for number in going.unindexed if number <= to.under.at])
+    below = matches(to, "experience", [number for number in going.unindexed if number <= to.under.at])
     ids = [*(family.ids[number] for number in going.experiences), *going.items, *going.losers]
     told = {id: Change(seq=seq, kind=kind, id=id, note=note, created_at=created_at) for id in ids}
     to.mark = seq

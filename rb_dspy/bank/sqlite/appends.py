@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import usual_id
+from rb_dspy.bank.renaming import own_id
 from rb_dspy.bank.sqlite import failpoints, ids, keys, queries
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Placed, Prepared
@@ -229,9 +228,3 @@ def _read_shared(
         shared = isinstance(found, Placed) and not writing.shared.isdisjoint(found.item_ids)
         if found is None or shared:
             outcome[place] = queries.ever(connection, writing.scope, each.new.id)
-
-
-def own_id(experience_id: str, digest: str) -> str:
-    """The id of an item whose usual one is that of an item with another text."""
-    said = json.dumps(["item", experience_id, digest], separators=(",", ":"))
-    return f"m{hashlib.sha256(said.encode('ascii')).hexdigest()[:20]}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 from rb_dspy.bank.parts import Finding
+from rb_dspy.bank.sqlite import hard_links
 from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
@@ -17,7 +19,7 @@ _RESTORE = "restore the file from a copy, or export what can be read and import 
 
 def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
     """Everything that is wrong with a file, errors first; empty for a sound one."""
-    found = list(_file(connection, location))
+    found = [*_names(connection, location), *_file(connection, location)]
     try:
         for id, name in connection.execute("SELECT id, name FROM scopes ORDER BY name").fetchall():
             scope = Scope(id, name, location)
@@ -52,6 +54,13 @@ def _read(scope: Scope, findings: Iterator[Finding]) -> list[Finding]:
     except DAMAGE as exc:
         found.append(_broken(f"scope {scope.name!r}", f"a check stopped at a damaged row: {one_line(exc)}"))
     return found
+
+
+def _names(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
+    """Hard links that were made since the file was opened, or of a file that is only read."""
+    for _, name, path in connection.execute("PRAGMA database_list").fetchall():
+        if name == "main" and (what := hard_links.several(Path(path))):
+            yield Finding(severity="warning", kind="file", where=location, what=what, remedy=hard_links.REMEDY)
 
 
 def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:

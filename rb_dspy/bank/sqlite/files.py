@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from rb_dspy.bank.sqlite import backup, look
+from rb_dspy.bank.sqlite import backup, hard_links, look
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate
@@ -123,9 +123,9 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
     nothing may be created and nothing can be written, the file is read as it lies there, and nothing is left beside it.
     ``original`` is told of the file, and asked after each connection that is made: no connection is to another one.
 
-    Raises ``StorageError`` where there is none or it cannot be read or written, ``CorruptBank`` where the file is
-    something else, ``SchemaTooNew`` where this version is too old for it. A file that is refused is left as it was, to
-    the byte.
+    Raises ``StorageError`` where there is none, it cannot be read or written, or it has several hard links,
+    ``CorruptBank`` where the file is something else, ``SchemaTooNew`` where this version is too old for it. A file that
+    is refused is left as it was, to the byte.
     """
     location = str(path)
     with translated(location):
@@ -139,6 +139,8 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
                 path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise StorageError(f"{location}: cannot be used: {exc.strerror}") from None
+        if create or _writable(path):
+            hard_links.refuse(path, location)
         outdated = fresh or look.outdated(path, partial(_engine, pool=StaticPool, durable=False), create=create)
         still = not create and not _writable(path)
         if outdated and still:
