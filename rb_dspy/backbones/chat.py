@@ -14,11 +14,15 @@ import pydantic
 from dspy.adapters.utils import apply_output_field_defaults, format_field_value, parse_value
 from dspy.utils.exceptions import AdapterParseError
 
+from rb_dspy.backbones.lenient import holds_drafts, read_drafts
+
 T = TypeVar("T")
 
 
 class ChatAdapter(dspy.ChatAdapter):
     """``dspy.ChatAdapter`` without its JSON fallback: the same messages, read in the same way, in half of the time.
+
+    Only memory drafts are read otherwise: each by itself, so that one that cannot be read costs no other (``lenient``).
 
     The system message, the reminder of the output fields, the signature without its history and the types of the
     output fields are kept for each signature, and text is put into a message as it stands instead of through a type
@@ -128,6 +132,7 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
     if annotation not in (int, float, bool) and get_origin(annotation) is not list:
         return lambda text: parse_value(text, annotation)
     adapter = pydantic.TypeAdapter(annotation)
+    drafts = holds_drafts(annotation)
 
     def read(text: str) -> Any:
         value = json_repair.loads(text)
@@ -136,7 +141,7 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
                 value = ast.literal_eval(text)
             except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # all that it may raise
                 value = text
-        return adapter.validate_python(value)
+        return read_drafts(adapter.validate_python, value) if drafts else adapter.validate_python(value)
 
     return read
 

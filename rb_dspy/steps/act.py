@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dspy
 
 from rb_dspy import signatures
@@ -12,7 +14,7 @@ from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps.ask import Routine, adrive, drive
 from rb_dspy.steps.episode import Episode
 from rb_dspy.steps.memory import Memory
-from rb_dspy.steps.opening import Opened, opened, then_closed
+from rb_dspy.steps.opening import Opened, within
 
 
 class Act(dspy.Module):
@@ -40,10 +42,9 @@ class Act(dspy.Module):
     def _routine(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int
     ) -> Routine[Trajectory]:
-        fresh: Opened = yield opened(task, environments, rollout)
-        return (yield from then_closed(fresh, self._played(task, memory, fresh, rollout)))
+        return (yield from within(task, environments, rollout, partial(self._played, task, memory, rollout)))
 
-    def _played(self, task: Task, memory: Memory, fresh: Opened, rollout: int) -> Routine[Trajectory]:
+    def _played(self, task: Task, memory: Memory, rollout: int, fresh: Opened) -> Routine[Trajectory]:
         with metered() as ledger:
             episode = Episode(task, memory, fresh, self.predict, self.config, rollout, fresh.closing)
             episode.begin()

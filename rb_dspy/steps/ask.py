@@ -27,6 +27,7 @@ from dspy.utils.exceptions import (
 )
 
 from rb_dspy.backbones import Meter, adapter_for, lm_of, report
+from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
 from rb_dspy.schema import RoleUsage
@@ -216,18 +217,7 @@ class _Call:
             ) from exc
 
 
-class _JSONAdapter(dspy.JSONAdapter):
-    """dspy's, to which JSON that is nested too deeply cannot be read either; dspy lets that through as a bug."""
-
-    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = super().parse(signature, completion)
-        except (ValueError, TypeError, RecursionError, MemoryError) as exc:
-            raise AdapterParseError("JSONAdapter", signature, completion, str(exc)) from exc
-        return found
-
-
-_JSON = _JSONAdapter()
+_JSON = RepairAdapter()
 
 
 @contextmanager

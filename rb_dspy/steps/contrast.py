@@ -22,8 +22,9 @@ class Contrast(dspy.Module):
     """Lessons from all rollouts of a task in one call (paper, section 3.3: self-contrast).
 
     Without labels, as in the paper, it needs no verdicts; ``ContrastConfig.labels`` shows them. Which rollouts are the
-    evidence for a lesson is told in the note. A lesson whose evidence is no rollout at all is left out. An answer that
-    cannot be read after one repair gives no drafts but a note.
+    evidence for a lesson is told in the note. A lesson whose evidence is no rollout at all is left out, and so is one
+    that cannot be read; the note says so. An answer of which nothing can be read after one repair gives no drafts but a
+    note.
     """
 
     def __init__(self, config: ContrastConfig | None = None) -> None:
@@ -77,12 +78,15 @@ class Contrast(dspy.Module):
 
 
 def _grounded(drafts: Sequence[ContrastDraft], rollouts: int) -> tuple[dict[MemoryDraft, list[int]], str]:
-    """Drafts with the numbers of the rollouts that show them, and a note on those that no rollout shows."""
+    """Drafts with the numbers of the rollouts that show them, and a note on those that no rollout shows.
+
+    One without title or content needs no evidence: it is told of as what it is, and not admitted.
+    """
     sound: dict[MemoryDraft, list[int]] = {}
     groundless: list[str] = []
     for draft in drafts:
         numbers = sorted({number for number in draft.evidence if 1 <= number <= rollouts})
-        if numbers:
+        if numbers or not (draft.title and draft.content):
             plain = MemoryDraft(title=draft.title, description=draft.description, content=draft.content)
             sound.setdefault(plain, numbers)
         else:

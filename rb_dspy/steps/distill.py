@@ -20,8 +20,8 @@ class Distill(dspy.Module):
     """Lessons from one rollout: why it worked, or what went wrong and how to prevent it (paper, section 3.2).
 
     Two predictors with distinct instructions, so that optimizers tell success and failure apart. Nothing is distilled
-    from a verdict ``unknown`` unless configured. An answer that cannot be read after one repair gives no drafts but a
-    note.
+    from a verdict ``unknown`` unless configured. A lesson that cannot be read is left out, and the note says so. An
+    answer of which nothing can be read after one repair gives no drafts but a note.
     """
 
     def __init__(self, config: DistillConfig | None = None) -> None:

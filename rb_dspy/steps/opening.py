@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import TypeVar
 
+from rb_dspy.errors import InfrastructureError
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Task
-from rb_dspy.steps.ask import Do, Routine, Wanted
+from rb_dspy.steps.ask import Do, Routine
 from rb_dspy.steps.seen import Seen, at_first
 
 log = logging.getLogger("rb_dspy")
@@ -27,57 +30,64 @@ class Opened:
     closing: Closing
 
 
-def opened(task: Task, environments: EnvironmentFactory, rollout: int) -> Wanted:
-    """Wanted: an ``Opened`` for a rollout."""
-    return _Opening(task, environments, rollout)
+def within(
+    task: Task, environments: EnvironmentFactory, rollout: int, work: Callable[[Opened], Routine[T]]
+) -> Routine[T]:
+    """``work`` in a fresh environment, which is closed in the end, by whoever runs the steps, unless ``work`` did so.
+
+    Whenever a Ctrl-C comes, what the factory has given is closed: the one thing that knows of it is made before it is.
+    """
+    opening = _Opening(task, environments, rollout)
+    try:
+        fresh: Opened = yield opening
+        return (yield from _then_closed(fresh, work(fresh)))
+    finally:
+        opening.closing()
 
 
-@dataclass(frozen=True)
 class _Opening:
-    task: Task
-    environments: EnvironmentFactory
-    rollout: int
+    """Wanted: an ``Opened`` for a rollout."""
+
+    def __init__(self, task: Task, environments: EnvironmentFactory, rollout: int) -> None:
+        self._task = task
+        self._environments = environments
+        self._rollout = rollout
+        self.closing = Closing(task)
 
     def run(self) -> Opened:
-        made: list[Opened] = []
-        try:
-            fresh: Opened = self._made(made).run()
-        except BaseException:  # a Ctrl-C that came when it was made already
-            for orphan in made:
-                orphan.closing()
-            raise
+        fresh: Opened = self._making().run()
         return fresh
 
     async def arun(self) -> Opened:
         """``run`` in a thread. When cancelled, what was made meanwhile is closed, since nobody gets it."""
-        made: list[Opened] = []
         try:
-            fresh: Opened = await self._made(made).arun()
+            fresh: Opened = await self._making().arun()
         except asyncio.CancelledError:
-            for orphan in made:
-                await _closed(orphan.closing).arun()
+            await _closed(self.closing).arun()
             raise
         return fresh
 
-    def _made(self, made: list[Opened]) -> Do:
-        def make() -> Opened:
-            environment = self.environments(self.task, str(self.rollout))
-            closing = Closing(environment, self.task)
-            first: Seen | Exception
-            try:
-                first = at_first(environment, self.task)
-            except Exception as exc:  # noqa: BLE001 (raised where the episode begins)
-                first = exc
-            except BaseException:
-                closing()
-                raise
-            made.append(Opened(environment, first, closing))
-            return made[-1]
+    def _making(self) -> Do:
+        return Do("making the environment", self._make)
 
-        return Do("making the environment", make)
+    def _make(self) -> Opened:
+        made = self.closing.made
+        # In one step of the interpreter: a Ctrl-C comes before it is made, or when it is in the list.
+        made.extend(map(self._environments, [self._task], [str(self._rollout)]))
+        if not made:  # to ``extend`` that is where there is no more to come
+            raise InfrastructureError("making the environment broke: StopIteration")
+        first: Seen | Exception
+        try:
+            first = at_first(made[0], self._task)
+        except Exception as exc:  # noqa: BLE001 (raised where the episode begins)
+            first = exc
+        except BaseException:
+            self.closing()
+            raise
+        return Opened(made[0], first, self.closing)
 
 
-def then_closed(fresh: Opened, work: Routine[T]) -> Routine[T]:
+def _then_closed(fresh: Opened, work: Routine[T]) -> Routine[T]:
     """``work``, and the environment is closed in the end, by whoever runs its steps, unless ``work`` did so."""
     closing = fresh.closing
     try:
@@ -100,17 +110,20 @@ def _closed(closing: Closing) -> Do:
 class Closing:
     """Closes an environment, once. Failing at that costs a warning, not the rollout: its work is done."""
 
-    def __init__(self, environment: Environment, task: Task) -> None:
-        self._environment = environment
+    def __init__(self, task: Task) -> None:
         self._task = task
+        self.made: list[Environment] = []
+        """The environment, as soon as it is made."""
+        self._closings = map(methodcaller("close"), self.made)
         self.done = False
-        """Whether it is closed, or being closed."""
+        """Whether it is closed."""
 
     def __call__(self) -> None:
-        if self.done:
+        if not self.made:
             return
-        self.done = True
         try:
-            self._environment.close()
+            # In one step of the interpreter, too: a Ctrl-C comes before, or when the environment is closing itself.
+            next(self._closings, None)
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 (whatever an environment may raise)
             log.warning("the environment of task %s did not close: %s: %s", self._task.id, type(exc).__name__, exc)
+        self.done = True

@@ -19,7 +19,7 @@ from rb_dspy.steps.ask import Ask, Routine, Stopped, adrive, drive
 from rb_dspy.steps.events import Checked, RolloutLost, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
-from rb_dspy.steps.opening import Opened, opened, then_closed
+from rb_dspy.steps.opening import Opened, within
 from rb_dspy.steps.view import final_state, view
 from rb_dspy.steps.wanted import Sub, Together
 
@@ -108,10 +108,10 @@ class Refine(dspy.Module):
     ) -> Routine[bool]:
         """One environment, and as many passes over what is done in it as it allows; whether a fresh one is wanted."""
         work.number = len(work.attempts)
-        fresh: Opened = yield opened(task, environments, work.number)
-        return (yield from then_closed(fresh, self._passes(act, task, memory, fresh, work)))
+        passes = partial(self._passes, act, task, memory, work)
+        return (yield from within(task, environments, work.number, passes))
 
-    def _passes(self, act: Act, task: Task, memory: Memory, fresh: Opened, work: _Work) -> Routine[bool]:
+    def _passes(self, act: Act, task: Task, memory: Memory, work: _Work, fresh: Opened) -> Routine[bool]:
         number = work.number
         episode = act.episode(task, memory, fresh, number)
         with metered() as ledger:

@@ -1,0 +1,33 @@
+"""The format that an answer which could not be read is asked for once more: one JSON object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+import pydantic
+from dspy.utils.exceptions import AdapterParseError
+
+from rb_dspy.backbones.lenient import holds_drafts, read_drafts
+
+
+class RepairAdapter(dspy.JSONAdapter):
+    """``dspy.JSONAdapter`` that reads memory drafts each by itself, as ``ChatAdapter`` does; it sends what dspy sends.
+
+    JSON that is nested too deeply cannot be read either; dspy lets that through as a bug.
+    """
+
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        """The output fields of an answer. Raises ``AdapterParseError``."""
+        types = {name: info.annotation for name, info in signature.output_fields.items()}
+        drafts = {name: pydantic.TypeAdapter(type_) for name, type_ in types.items() if holds_drafts(type_)}
+        plain = signature
+        for name in drafts:
+            plain = plain.with_updated_fields(name, type_=list)
+        try:
+            found: dict[str, Any] = super().parse(plain, completion)
+            for name, adapter in drafts.items():
+                found[name] = read_drafts(adapter.validate_python, found[name])
+        except (ValueError, TypeError, RecursionError, MemoryError) as exc:
+            raise AdapterParseError("JSONAdapter", signature, completion, str(exc)) from exc
+        return found
