@@ -19,7 +19,8 @@ from rb_dspy.errors import ConfigError
 from rb_dspy.tracking.said import said, without_user
 
 _SQLITE = "sqlite:///"
-_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SCHEMES = ("http", "https", *_DATABASES, "databricks", "databricks-uc")
 _ANSWER_SECONDS = 5.0
 """How long a tracking server may take to say that it is there."""
 _LIMITS = {
@@ -55,6 +56,8 @@ class Place:
     def __init__(self, config: TrackingConfig) -> None:
         """Raises ``ConfigError`` for an address that cannot be used, or where nobody answers."""
         self.uri, self._artifacts = _resolved(config.uri)
+        self.database = _scheme(self.uri) in _DATABASES
+        """Whether MLflow writes to it in this process; else a server does."""
         self.experiment = config.experiment
         mlflow = load_mlflow()
         try:
@@ -151,9 +154,13 @@ def _restore(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0]
+
+
 def _resolved(uri: str) -> tuple[str, Path | None]:
     """``uri`` as MLflow is given it, and the folder for artifacts where that is for us to say."""
-    scheme = uri.partition(":")[0].partition("+")[0]
+    scheme = _scheme(uri)
     if scheme not in _SCHEMES:
         raise ConfigError(
             f"tracking.uri = {without_user(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"

@@ -25,6 +25,7 @@ _MOST = 64
 """Traces written at once."""
 _PREVIEW = 500
 """Characters of what a list of traces shows of a request and of its response."""
+_COST = "mlflow.llm.cost"
 
 
 class TraceWriter:
@@ -84,7 +85,7 @@ class TraceWriter:
             return True
 
         def add_spans(traces: list[RecordedTrace]) -> None:
-            spans = [_span(trace, span) for trace in traces for span in trace.spans]
+            spans = [_span(trace, span, self._place.database) for trace in traces for span in trace.spans]
             store.log_spans(self._place.experiment_id, spans)
 
         # Before their spans: a trace that is there already is merged value by value, ten times as slowly.
@@ -121,17 +122,19 @@ def _trace_id(trace: RecordedTrace) -> str:
 
 
 def _sums(trace: RecordedTrace) -> dict[str, str]:
-    """Tokens and money of the whole trace, summed as MLflow sums: it would else read all spans again to do so."""
-    into = out = 0
-    money = 0.0, 0.0
-    for span in trace.spans:
-        if span.tokens is not None:
-            into, out = into + span.tokens[0], out + span.tokens[1]
-            price = cost(span.model, *span.tokens) or (0.0, 0.0)
-            money = money[0] + price[0], money[1] + price[1]
+    """Tokens and money of the whole trace, summed as MLflow sums: it would else read all spans again to do so.
+
+    Money only of what has a known price; none, rather than 0, where nothing has.
+    """
+    calls = [(span.model, *span.tokens) for span in trace.spans if span.tokens is not None]
+    into, out = sum(call[1] for call in calls), sum(call[2] for call in calls)
     if not (into or out):
         return {}
-    return {"mlflow.trace.tokenUsage": _json(_usage(into, out)), "mlflow.trace.cost": _json(_money(*money))}
+    found = {"mlflow.trace.tokenUsage": _json(_usage(into, out))}
+    prices = [price for call in calls if (price := cost(*call)) is not None]
+    if prices:
+        found["mlflow.trace.cost"] = _json(_money(sum(price[0] for price in prices), sum(price[1] for price in prices)))
+    return found
 
 
 def _usage(into: int, out: int) -> dict[str, int]:
@@ -159,7 +162,7 @@ def _assessments(trace: RecordedTrace) -> list[Any]:
     return found
 
 
-def _span(trace: RecordedTrace, span: Recorded) -> Any:
+def _span(trace: RecordedTrace, span: Recorded, database: bool) -> Any:
     from mlflow.entities import Span
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -168,6 +171,12 @@ def _span(trace: RecordedTrace, span: Recorded) -> Any:
     def context(id: int) -> Any:
         return SpanContext(trace.id, id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
+    attributes = {name: _json(value) for name, value in _attributes(trace, span).items() if value is not None}
+    if database and span.tokens is not None and _COST not in attributes:
+        # Else MLflow would import litellm, for seconds, to look for a price. To a database no text at all is no price;
+        # an empty object would be a price of 0, and to a server no text is an error. That looks by itself, as for every
+        # client.
+        attributes[_COST] = ""
     events = []
     if span.error:
         events.append(Event("exception", {"exception.message": span.error}, span.ended or span.began))
@@ -177,7 +186,7 @@ def _span(trace: RecordedTrace, span: Recorded) -> Any:
             context=context(span.id),
             parent=context(span.parent) if span.parent is not None else None,
             resource=Resource.get_empty(),
-            attributes={name: _json(value) for name, value in _attributes(trace, span).items() if value is not None},
+            attributes=attributes,
             events=events,
             status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.OK),
             start_time=span.began,
@@ -200,8 +209,7 @@ def _attributes(trace: RecordedTrace, span: Recorded) -> dict[str, Any]:
         into, out = span.tokens
         found["mlflow.chat.tokenUsage"] = _usage(into, out)
         price = cost(span.model, into, out)
-        # Where there is none that is said too, else MLflow would import litellm, for seconds, to look for one.
-        found["mlflow.llm.cost"] = _money(*price) if price is not None else {}
+        found[_COST] = _money(*price) if price is not None else None
     return found
 
 

@@ -53,6 +53,7 @@ def test_a_stream_with_its_traces(tracker: Tracker, client: Any, bank: MemoryBan
     traces = client.search_traces(locations=[run.info.experiment_id], run_id=going.id)
     assert sorted(len(trace.data.spans) for trace in traces) == [8, 8]
     assert {trace.info.trace_metadata["mlflow.trace.session"] for trace in traces} == {"remote-1"}
+    assert [(trace.info.token_usage["total_tokens"] > 0, trace.info.cost) for trace in traces] == [(True, None)] * 2
 
 
 def test_a_compile_with_its_candidates_and_prompts(tracker: Tracker, client: Any, tmp_path: Path) -> None:

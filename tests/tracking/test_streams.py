@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import sqlite3
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import dspy
 import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
+from rb_dspy.backbones import Backbones
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
@@ -110,6 +112,40 @@ def test_money_is_logged_where_a_price_is_known(tracker: Tracker, client: Any, b
     assert found["total/usd"] > found["usage/agent.usd"]
     (trace,) = traces_of(client, id)
     assert trace.info.cost["total_cost"] == pytest.approx(found["total/usd"])
+
+
+def test_an_unknown_price_is_unknown_and_not_0(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    """On the trace, on its calls, and in the columns that MLflow sums; and nobody imports litellm to look for it."""
+    before = "litellm" in sys.modules
+    program = ReasoningBank(backbones=backbones(model="unheard/of"), environments=Lock.make)
+    id = tracked(tracker, program, locks(1), bank, "unpriced")
+    (trace,) = traces_of(client, id)
+    assert trace.info.token_usage["total_tokens"] > 0
+    assert trace.info.cost is None
+    calls = [span for span in trace.data.spans if span.span_type == "CHAT_MODEL"]
+    assert {(span.model_name, span.llm_cost) for span in calls} == {("unheard/of", None)}
+    with sqlite3.connect(tracker.config.uri.removeprefix("sqlite:///")) as connection:
+        query = "SELECT DISTINCT model_name, total_cost FROM spans WHERE trace_id = ? AND model_name IS NOT NULL"
+        assert connection.execute(query, (trace.info.trace_id,)).fetchall() == [("unheard/of", None)]
+    assert {name for name in client.get_run(id).data.metrics if name.endswith("usd")} == set()
+    assert ("litellm" in sys.modules) == before
+
+
+def test_of_several_models_those_with_a_price_are_summed(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    bones = Backbones(
+        agent=backbones(model="unheard/of").lm("agent"), judge=backbones(model="openai/gpt-4o-mini").lm("judge")
+    )
+    id = tracked(tracker, ReasoningBank(backbones=bones, environments=Lock.make), locks(1), bank, "some-priced")
+    found = client.get_run(id).data.metrics
+    (trace,) = traces_of(client, id)
+    assert found["usage/judge.usd"] > 0
+    assert trace.info.cost["total_cost"] == pytest.approx(found["usage/judge.usd"])
+
+
+def test_a_local_model_costs_0(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(model="local/small"), environments=Lock.make)
+    (trace,) = traces_of(client, tracked(tracker, program, locks(1), bank, "local"))
+    assert trace.info.cost["total_cost"] == 0
 
 
 def test_artifacts_are_there_beside_the_database(run: Any, client: Any, folder: Path) -> None:
@@ -342,10 +378,10 @@ def test_a_trace_that_cannot_be_written_costs_the_others_nothing(
 
     made = writing._span
 
-    def span(trace: Any, recorded: Any) -> Any:
+    def span(trace: Any, *recorded: Any) -> Any:
         if trace.root.name == "task lock/bolt/0":
             raise ValueError("too large")
-        return made(trace, recorded)
+        return made(trace, *recorded)
 
     monkeypatch.setattr(writing, "_span", span)
     program = ReasoningBank(backbones=backbones(), environments=Lock.make)
