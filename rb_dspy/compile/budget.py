@@ -1,10 +1,9 @@
-"""What was tried, how it was rated, and when to stop: one record of a compile, whichever optimizer runs it.
+"""What is called and rated, and when to stop: one record of a compile, whichever optimizer runs it.
 
-Optimizers do not agree on what they tell, count and keep. So the program that they see is a ``Student``, which notes
-with which prompts it was called, and the metric is a ``Record``'s. The budget counts calls of the student, each of
-which is rated once; the call beyond it ends the optimizer, and the best candidate so far is the result. The best is
-the one with the highest mean on all dev examples, of equal ones the earliest, which may be the program as it was. One
-that is rated 1 on all of them ends the optimizer too, since nothing can take its place.
+Optimizers do not agree on what they tell, count and keep. So the program that they see is a ``Student``, which has its
+calls made here, and the metric is a ``Record``'s. The budget counts calls of the student, each of which is rated once;
+the call beyond it ends the optimizer, and the best of the ``Candidates`` so far is the result. One that is rated 1 on
+all dev examples ends the optimizer too, since nothing can take its place.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from statistics import fmean
-from typing import Any, Self
+from typing import Any
 
 import dspy
 
 from rb_dspy.compile.answers import Cast
 from rb_dspy.compile.broken import all_broke, said
+from rb_dspy.compile.candidates import Candidates
 from rb_dspy.compile.demos import fit
 from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.state import Prompts, digest, prompts_of
@@ -43,22 +41,8 @@ class Stopped(BaseException):
         self.cause = cause
 
 
-@dataclass
-class Candidate:
-    """Prompts that were tried, and how they were rated on each dev example."""
-
-    prompts: Prompts
-    ratings: dict[int, list[float]] = field(default_factory=dict)
-
-    def mean(self, examples: int) -> float | None:
-        """Over all dev examples; None while one is missing."""
-        if len(self.ratings) < examples:
-            return None
-        return fmean(fmean(each) for each in self.ratings.values())
-
-
 class Record:
-    """Candidates, ratings and the budget of one compile. Thread-safe."""
+    """Calls, ratings and the budget of one compile. Thread-safe."""
 
     def __init__(
         self,
@@ -76,13 +60,10 @@ class Record:
         self.broken = 0
         self.cast = cast
         self._metric = metric
-        self._examples = list(dev)  # kept, since they are known by their ids
-        self._dev = {id(example): number for number, example in enumerate(dev)}
         self._teller = teller
         self._on_best = on_best
         self._prefix = prefix
-        self._candidates: dict[str, Candidate] = {}
-        self._best: tuple[float, str] | None = None
+        self._candidates = Candidates(dev)
         self._in_a_row = 0
         self._running = 0
         self._over = False
@@ -102,7 +83,7 @@ class Record:
         score = 0.0 if error else self._scored(gold, pred, trace)
         if trace is not None:  # who gives it makes demonstrations of all that is in it
             trace[:] = [step for step in trace if fit(pred, step)]
-        self._rated(id(gold), pred, score)
+        self._rated(gold, pred, score)
         return score
 
     def explained(self, gold: Any, pred: Any) -> dspy.Prediction:
@@ -110,7 +91,7 @@ class Record:
         score = self.metric(gold, pred)
         if getattr(pred, "_rb_error", ""):
             return dspy.Prediction(score=score)
-        names = self._candidates[pred._rb_key].prompts
+        names = self._candidates.prompts(pred._rb_key)
         with self._working():
             said = {name: self._metric(gold, pred, None, name, None) for name in names}
         return dspy.Prediction(score=score, **{name.replace(".", "_"): each.feedback for name, each in said.items()})
@@ -148,13 +129,12 @@ class Record:
     def best(self) -> tuple[float, Prompts] | None:
         """The best candidate so far, with its mean on dev."""
         with self._lock:
-            return None if self._best is None else (self._best[0], self._candidates[self._best[1]].prompts)
+            return self._candidates.best()
 
     def candidates(self) -> list[tuple[float, Prompts]]:
         """Those rated on all of dev, in the order in which they came up."""
         with self._lock:
-            means = [(each.mean(len(self._dev)), each.prompts) for each in self._candidates.values()]
-        return [(mean, prompts) for mean, prompts in means if mean is not None]
+            return self._candidates.rated()
 
     @property
     def left(self) -> int:
@@ -181,11 +161,12 @@ class Record:
         prompts = prompts_of(module)
         key = digest(prompts)
         with self._lock:
-            if self._over or self.calls >= self.budget or (self._best is not None and self._best[0] >= 1):
+            best = self._candidates.best()
+            if self._over or self.calls >= self.budget or (best is not None and best[0] >= 1):
                 raise Stopped
             self.calls += 1
             self._running += 1
-            self._candidates.setdefault(key, Candidate(prompts))
+            self._candidates.add(key, prompts)
         try:
             prediction = self._called(module, inputs, draw, temperature)
         finally:
@@ -235,14 +216,11 @@ class Record:
                     InfrastructureError(f"{self._in_a_row} metric calls in a row broke; the last one: {error}")
                 )
 
-    def _rated(self, example: int, pred: Any, score: float) -> None:
+    def _rated(self, example: Any, pred: Any, score: float) -> None:
         best = None
         with self._lock:
-            number = self._dev.get(example)
-            if number is not None:
-                candidate = self._candidates[pred._rb_key]
-                candidate.ratings.setdefault(number, []).append(score)
-                best = self._find_best()
+            if self._candidates.counts(example):
+                best = self._candidates.rate(pred._rb_key, example, score)
         if best is not None:
             try:
                 self._on_best(best)
@@ -250,63 +228,12 @@ class Record:
                 raise Stopped(exc) from exc
         self._tell()
 
-    def _find_best(self) -> Prompts | None:
-        """Look for the best; its prompts where it is another one now."""
-        means = [(each.mean(len(self._dev)), key) for key, each in self._candidates.items()]
-        known = [(mean, key) for mean, key in means if mean is not None]
-        if not known:
-            return None
-        found = max(known, key=lambda each: each[0])  # of equal ones the first
-        other = self._best is None or self._best[1] != found[1]
-        self._best = found
-        return self._candidates[found[1]].prompts if other else None
-
     def _tell(self) -> None:
         with self._lock:
             self._teller.metric_calls = self.calls
-            self._teller.best = self._best[0] if self._best else None
+            best = self._candidates.best()
+            self._teller.best = best[0] if best else None
             try:
                 self._teller.tell()
             except Exception as exc:
                 raise Stopped(exc) from exc
-
-
-class Student(dspy.Module):
-    """The program as an optimizer sees it. Copies share the record."""
-
-    def __init__(self, program: dspy.Module, record: Record) -> None:
-        super().__init__()
-        self.program = program
-        self._draws = _Draws(record)
-
-    def forward(self, **inputs: Any) -> dspy.Prediction:
-        """Call the program with the prompts that it has now."""
-        return self._draws.run(self.program, inputs)
-
-    def get_lm(self) -> Any:
-        """For optimizers that draw several samples by copies of an LM: ours are bound when a call is made."""
-        return self._draws.record.cast.agent
-
-    def set_lm(self, lm: Any) -> None:
-        """Draw other samples, as ``lm`` would, from every role's own LM. No LM is pinned."""
-        self._draws = _Draws(self._draws.record, lm.kwargs.get("rollout_id") or 0, lm.kwargs.get("temperature"))
-
-
-@dataclass(frozen=True)
-class _Draws:
-    record: Record
-    draw: int = 0
-    temperature: float | None = None
-
-    def run(self, module: Any, inputs: dict[str, Any]) -> dspy.Prediction:
-        return self.record.run(module, inputs, self.draw, self.temperature)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-
-def student_of(program: dspy.Module, record: Record) -> Student:
-    """``program`` for an optimizer; whoever asks for the student's source code is shown the program's."""
-    shown = {"__wrapped__": type(program), "__doc__": type(program).__doc__}
-    kind: type[Student] = type(Student.__name__, (Student,), shown)
-    return kind(program, record)

@@ -13,7 +13,7 @@ from rb_dspy.backbones import Backbones, metered
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.compile.broken import all_broke
-from rb_dspy.compile.budget import Record, student_of
+from rb_dspy.compile.budget import Record
 from rb_dspy.compile.folder import Folder, opened
 from rb_dspy.compile.harvest import Harvest
 from rb_dspy.compile.identity import models, versions, who
@@ -25,6 +25,7 @@ from rb_dspy.compile.result import Compiled, Found
 from rb_dspy.compile.scoring import kept, scores_of
 from rb_dspy.compile.stages import STAGES, Program, Stage
 from rb_dspy.compile.state import Prompts, digest, prompts_of, set_prompts, state_of, thawed, with_prompts
+from rb_dspy.compile.student import student_of
 from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.orders import Streams

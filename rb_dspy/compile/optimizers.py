@@ -15,9 +15,10 @@ import dspy
 
 from rb_dspy.compile.balance import dealt, evened
 from rb_dspy.compile.broken import said
-from rb_dspy.compile.budget import Record, Student
+from rb_dspy.compile.budget import Record
 from rb_dspy.compile.measure import in_threads
 from rb_dspy.compile.quiet import quiet
+from rb_dspy.compile.student import Student
 from rb_dspy.errors import InfrastructureError, InputError, RBError
 
 MAX_DEMOS = 2

@@ -8,11 +8,12 @@ import dspy
 
 from rb_dspy.backbones import Backbones, Ledger
 from rb_dspy.compile.answers import Answers, Cast
-from rb_dspy.compile.budget import Record, student_of
+from rb_dspy.compile.budget import Record
 from rb_dspy.compile.demos import fit
 from rb_dspy.compile.metric import metric_for
 from rb_dspy.compile.progress import Teller, silent
 from rb_dspy.compile.stages import stage_module
+from rb_dspy.compile.student import student_of
 from rb_dspy.stream import TaskStream
 from rb_dspy.stream.program import stream_example
 from rb_dspy.testing import scripted_lm

@@ -1,0 +1,71 @@
+"""Prompts that were tried, how they were rated, and which of them are the best.
+
+The best are those with the highest mean on all dev examples, of equal ones the earliest, which may be the program's as
+it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from rb_dspy.compile.state import Prompts
+
+
+@dataclass
+class Candidate:
+    """Prompts that were tried, and how they were rated on each dev example."""
+
+    prompts: Prompts
+    ratings: dict[int, list[float]] = field(default_factory=dict)
+
+    def mean(self, examples: int) -> float | None:
+        """Over all dev examples; None while one is missing."""
+        if len(self.ratings) < examples:
+            return None
+        return fmean(fmean(each) for each in self.ratings.values())
+
+
+class Candidates:
+    """Every one by its digest, in the order in which they came up. Not thread-safe: its owner has a lock."""
+
+    def __init__(self, dev: Sequence[Any]) -> None:
+        self._examples = list(dev)  # kept, since they are known by their ids
+        self._dev = {id(example): number for number, example in enumerate(dev)}
+        self._known: dict[str, Candidate] = {}
+        self._best: tuple[float, str] | None = None
+
+    def add(self, key: str, prompts: Prompts) -> None:
+        """Note that ``prompts``, of the digest ``key``, are tried."""
+        self._known.setdefault(key, Candidate(prompts))
+
+    def prompts(self, key: str) -> Prompts:
+        """Those of this digest."""
+        return self._known[key].prompts
+
+    def counts(self, example: Any) -> bool:
+        """Whether a rating on ``example`` counts: it is one of dev."""
+        return id(example) in self._dev
+
+    def rate(self, key: str, example: Any, score: float) -> Prompts | None:
+        """Note a rating; the best prompts, where they are others now."""
+        self._known[key].ratings.setdefault(self._dev[id(example)], []).append(score)
+        means = [(each.mean(len(self._dev)), key) for key, each in self._known.items()]
+        known = [(mean, key) for mean, key in means if mean is not None]
+        if not known:
+            return None
+        found = max(known, key=lambda each: each[0])  # of equal ones the first
+        other = self._best is None or self._best[1] != found[1]
+        self._best = found
+        return self._known[found[1]].prompts if other else None
+
+    def best(self) -> tuple[float, Prompts] | None:
+        """The best so far, with their mean on dev; None while none is rated on all of dev."""
+        return None if self._best is None else (self._best[0], self._known[self._best[1]].prompts)
+
+    def rated(self) -> list[tuple[float, Prompts]]:
+        """Those rated on all of dev, with their means."""
+        means = [(each.mean(len(self._dev)), each.prompts) for each in self._known.values()]
+        return [(mean, prompts) for mean, prompts in means if mean is not None]
