@@ -94,13 +94,14 @@ class Glimpse:
             products, order = read(self._halves[places], query)
             places = places[order]
             above += max(usually, _noise(products - estimates[order]))
-            usual = ~self._is_odd[places]
-            products, places = np.concatenate([products[usual], odd]), np.concatenate([places[usual], self._odd])
+            if len(odd):
+                usual = ~self._is_odd[places]
+                products, places = np.concatenate([products[usual], odd]), np.concatenate([places[usual], self._odd])
             if allowed is not None:
                 kept = allowed(places)
                 products, places = products[kept], places[kept]
             if len(places) >= wanted:
-                limit = least(-np.sort(-products), wanted)
+                limit = least(-np.sort(-products) if len(odd) else products, wanted)
                 if limit > above:
                     near = products >= limit
                     return products[near], places[near]
