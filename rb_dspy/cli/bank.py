@@ -87,9 +87,9 @@ def search(
     json_: JsonOption = False,
 ) -> None:
     """What an agent would be shown for a task."""
-    usual = chosen_settings(config, bank, scope).program.retrieve.mode
-    with opened(config, bank, scope, at) as looked_into:
-        found = looked_into.retrieve(query, k=k, unit="item" if items else "experience", mode=mode or usual)
+    how = mode or chosen_settings(config, bank, scope).program.retrieve.mode
+    with opened(config, bank, scope, at, embeds=how != "lexical") as looked_into:
+        found = looked_into.retrieve(query, k=k, unit="item" if items else "experience", mode=how)
     if json_:
         for match in found:
             print_json(match)

@@ -35,7 +35,7 @@ def edit(
 ) -> None:
     """Give a lesson another text; without any of title, description and content: in your editor."""
     given = {"title": title, "description": description, "content": content}
-    with opened(config, bank, scope) as changed:
+    with opened(config, bank, scope, embeds=True) as changed:
         if all(text is None for text in given.values()):
             if not _attended():
                 raise InputError(
@@ -93,14 +93,16 @@ def rollback(
     with opened(config, bank, scope) as changed:
         before = changed.fork()
         removal = changed.rollback(source, descendants=not keep_descendants, dry_run=True)
-        some = bool(removal.experiences or removal.items or removal.ingestions)
-        if not json_:
+        asks = not (dry_run or yes)
+        if not json_ and (dry_run or asks):
             show_removal(before, removal, "would go:")
-        if some and not dry_run:
-            if not yes:
-                typer.confirm("take it away?", abort=True, err=True)
+        if asks:
+            typer.confirm("take it away?", abort=True, err=True)
+        if not dry_run:
             removal = changed.rollback(source, descendants=not keep_descendants, note=note)
             if not json_:
+                if not asks:
+                    show_removal(before, removal, "gone:")
                 out.print("it is gone; the history and the snapshots keep it")
     if json_:
         print_json(removal)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.bank_embedder import named, of_any_embedder
 from rb_dspy.cli.common import ConfigOption, out, settings
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
@@ -24,10 +25,18 @@ _LISTED = 20
 """How many experiences, and how many lessons, are shown of what is taken away."""
 
 
-def opened(config: ConfigOption, bank: str | None, scope: str | None, at: str | None = None) -> MemoryBank:
-    """The bank that already exists: neither looking into one nor changing what it holds ever makes one."""
+def opened(
+    config: ConfigOption, bank: str | None, scope: str | None, at: str | None = None, *, embeds: bool = False
+) -> MemoryBank:
+    """The bank that already exists: neither looking into one nor changing what it holds ever makes one.
+
+    Only what ``embeds`` needs the bank's own embedder; all else works on a bank of any.
+    """
     chosen = chosen_settings(config, bank, scope).bank
-    return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False, at=at)
+    if not embeds:
+        return of_any_embedder(chosen.url, chosen.scope, chosen.embedder, at)
+    with named():
+        return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False, at=at)
 
 
 def chosen_settings(config: ConfigOption, bank: str | None, scope: str | None) -> Settings:

@@ -3,30 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.cli.common import err
-from rb_dspy.errors import EmbedderMismatch
+from rb_dspy.errors import EmbedderMismatch, MissingDependency, UnknownScope
 from rb_dspy.protocols import Embedder, Vectors
 
+_HOW = (
+    "bank.embedder in rb.toml names the embedder: a model, or one of your own by its entry point in"
+    " rb_dspy.embedders (see CONTRIBUTING.md)"
+)
 
-def of_any_embedder(url: str, scope: str, embedder: Embedder) -> MemoryBank:
-    """The bank, whichever embedder it belongs to."""
+
+def of_any_embedder(url: str, scope: str, embedder: Embedder | str, at: str | None = None) -> MemoryBank:
+    """The bank, whichever embedder it belongs to; nothing can be embedded where that is not ``embedder``."""
     try:
-        return MemoryBank.open(url, scope=scope, embedder=embedder, create=False)
+        return MemoryBank.open(url, scope=scope, embedder=embedder, create=False, at=at)
+    except MissingDependency:
+        if not isinstance(embedder, str):
+            raise
+        return of_any_embedder(url, scope, _Absent("none", 1), at)  # a scope that is there has an embedder, another one
     except EmbedderMismatch:
-        from rb_dspy.bank.sqlite.store import SqliteStore  # here, so that looking at --help imports no database
-
-        store = SqliteStore(Path(url).expanduser(), create=False)
-        try:
+        with _store(url) as store:
             found = store.stats(scope)
-        finally:
-            store.close()
-        return MemoryBank.open(url, scope=scope, embedder=_Absent(found.embedder, found.dimension), create=False)
+    return MemoryBank.open(url, scope=scope, embedder=_Absent(found.embedder, found.dimension), create=False, at=at)
+
+
+def of_all_scopes(url: str, scope: str, embedder: Embedder | str) -> MemoryBank:
+    """``of_any_embedder`` for what is done to all scopes: where ``scope`` is not there, opened at another one."""
+    try:
+        return of_any_embedder(url, scope, embedder)
+    except UnknownScope:
+        with _store(url) as store:
+            scopes = store.scopes()
+        if not scopes:
+            raise
+    return of_any_embedder(url, scopes[0], embedder)
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Where the bank belongs to another embedder, the error also says how one is named."""
+    try:
+        yield
+    except EmbedderMismatch as exc:
+        raise EmbedderMismatch(f"{exc}; {_HOW}") from None
+
+
+@contextmanager
+def _store(url: str) -> Iterator[BankStore]:
+    from rb_dspy.bank.sqlite.store import SqliteStore  # here, so that looking at --help imports no database
+
+    with closing(SqliteStore(Path(url).expanduser(), create=False)) as store:
+        yield store
 
 
 class _Absent:
@@ -37,7 +71,7 @@ class _Absent:
         self.dimension = dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        raise EmbedderMismatch(f"the bank's embedder {self.id} is not loaded here; open the bank with it")
+        raise EmbedderMismatch(f"the bank's embedder {self.id} is not loaded here; {_HOW}")
 
 
 class _Watched:

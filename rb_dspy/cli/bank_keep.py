@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +18,11 @@ from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank, portability
 from rb_dspy.bank.admission import checked_name
 from rb_dspy.cli.bank_common import AtOption, chosen_settings, counted, opened, show_below
-from rb_dspy.cli.bank_embedder import of_any_embedder, watched
+from rb_dspy.cli.bank_embedder import named, of_all_scopes, of_any_embedder, watched
 from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, err, out, print_json
+from rb_dspy.config import BankConfig
 from rb_dspy.errors import CorruptBank
+from rb_dspy.protocols import Embedder
 
 app = typer.Typer()
 
@@ -60,10 +63,10 @@ def import_(
     chosen = chosen_settings(config, bank, scope).bank
     # A file that cannot be used makes no bank, nor does a name.
     portability.read(file, chosen.scope, origin=checked_name("origin", origin) if origin else "")
-    with (
-        watched(plugins.embedder(chosen.embedder), "importing") as embedder,
-        MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder) as kept,
-    ):
+    with ExitStack() as open_:
+        embedder = open_.enter_context(watched(plugins.embedder(chosen.embedder), "importing"))
+        with named():
+            kept = open_.enter_context(MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder))
         before = kept.stats().experiences
         read = len(kept.import_jsonl(file, origin=origin))
         new = max(0, kept.stats().experiences - before)
@@ -112,7 +115,7 @@ def reindex(
     else:
         with (
             watched(plugins.embedder(embedder), "embedding") as new,
-            of_any_embedder(chosen.url, chosen.scope, new) as kept,
+            _whole(chosen, scope, new) as kept,
         ):
             made = kept.reindex(new)
             name = kept.stats().embedder
@@ -132,7 +135,8 @@ def doctor(
     config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
 ) -> None:
     """Read everything, of all scopes; say what is wrong with it and what to do. Exits with 6 when there is an error."""
-    with opened(config, bank, scope) as kept:
+    chosen = chosen_settings(config, bank, scope).bank
+    with _whole(chosen, scope, chosen.embedder) as kept:
         with err.status("reading everything …"):
             findings = kept.doctor()
         scopes = len(kept.scopes())
@@ -150,6 +154,12 @@ def doctor(
     if not json_:
         warned = f"nothing is lost; {counted(len(findings), 'warning')}" if findings else "all is well"
         out.print(f"{warned} in {counted(scopes, 'scope')}")
+
+
+def _whole(chosen: BankConfig, scope: str | None, embedder: Embedder | str) -> MemoryBank:
+    """A bank for what is done to all its scopes; ``scope``: the command's own option, which must be there."""
+    with_any = of_all_scopes if scope is None else of_any_embedder
+    return with_any(chosen.url, chosen.scope, embedder)
 
 
 def _to_stdout(bank: MemoryBank) -> None:

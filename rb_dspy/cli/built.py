@@ -13,9 +13,9 @@ import typer
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.common import settings
+from rb_dspy.cli.common import default, settings
 from rb_dspy.compile.state import COMPILED_FORMAT, prompts_of, read_state, set_state
-from rb_dspy.config import MattsConfig, MattsMode, Settings
+from rb_dspy.config import BankConfig, MattsConfig, MattsMode, Settings
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -31,14 +31,26 @@ ProgramOption = Annotated[
     Path | None, typer.Option("--program", metavar="FILE", help="With the prompts that rb-dspy compile saved.")
 ]
 MattsOption = Annotated[
-    str | None, typer.Option("--matts", metavar="MODE", help=f"Several rollouts of each task: {MODES}.")
+    str | None,
+    typer.Option(
+        "--matts",
+        metavar="MODE",
+        help=f"Several rollouts of each task: {MODES}; {default('matts.mode', 'one rollout')}",
+    ),
 ]
-KOption = Annotated[int | None, typer.Option("--k", "-k", help="How many rollouts, or passes; with --matts.")]
+KOption = Annotated[
+    int | None,
+    typer.Option(
+        "--k", "-k", help=f"How many rollouts, or passes; with --matts; {default('matts.k', MattsConfig().k)}"
+    ),
+]
 
 LessonsOption = Annotated[
     Path | None, typer.Option("--bank", help="Begin every run with the lessons of this bank; default: with none.")
 ]
-LessonsScopeOption = Annotated[str | None, typer.Option("--scope", help="The scope of --bank.")]
+LessonsScopeOption = Annotated[
+    str | None, typer.Option("--scope", help=f"The scope of --bank; {default('bank.scope', BankConfig().scope)}")
+]
 
 _SCALED = ("contrast", "select", "refine")
 """The steps that only ``MaTTS`` has."""

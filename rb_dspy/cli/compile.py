@@ -30,7 +30,7 @@ from rb_dspy.cli.built import (
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name, err, out, print_json
 from rb_dspy.cli.scored import in_words, print_diff, print_scores, print_usage
 from rb_dspy.cli.tasks import SeedOption, StreamOption, TasksFileOption, chosen_file, compile_streams
-from rb_dspy.cli.tracked import TrackOption, run_id, tracker_for, where_to_look
+from rb_dspy.cli.tracked import CompileTrackOption, run_id, tracker_for, where_to_look
 from rb_dspy.compile.identity import named, named_embedder, versions, who
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.stages import Stage, stage_module
@@ -79,7 +79,7 @@ def compile_(
     k: KOption = None,
     bank: LessonsOption = None,
     scope: LessonsScopeOption = None,
-    track: TrackOption = None,
+    track: CompileTrackOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,

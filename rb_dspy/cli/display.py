@@ -10,6 +10,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from rb_dspy.backbones.stop import stopped
 from rb_dspy.cli.scored import print_usage
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.steps.events import (
@@ -58,6 +59,8 @@ class Display:
 
     def on_event(self, event: Event) -> None:
         """One thing that happened inside the loop."""
+        if stopped():  # a thread that ends after the run did: nothing comes of what it still tells
+            return
         with self._lock:
             self._heading(event.task)
             if isinstance(event, MemoryRetrieved):

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TextIO
+from typing import Annotated, TextIO
 
 # Before dspy is imported: litellm would otherwise fetch a price list, which stalls for seconds without a network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -16,7 +16,8 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import typer
 from rich.text import Text
 
-from rb_dspy.cli import bank, compile, envs, models, programs, roles, run
+import rb_dspy
+from rb_dspy.cli import bank, compile, envs, keys, models, programs, roles, run
 from rb_dspy.cli.common import err
 from rb_dspy.cli.ending import TERMINATED, told_to_end
 from rb_dspy.errors import RBError, StorageError
@@ -29,6 +30,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Agents that learn from their own successes and failures.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"rb-dspy {rb_dspy.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    """What can be given before a command."""
+
+
 app.command("run")(run.run)
 app.command("compile")(compile.compile_)
 app.add_typer(programs.app, name="programs")
@@ -36,6 +54,7 @@ app.add_typer(bank.app, name="bank")
 app.add_typer(roles.app, name="backbones")
 app.add_typer(models.app, name="models")
 app.command("envs")(envs.envs)
+app.command("settings")(keys.settings_command)
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

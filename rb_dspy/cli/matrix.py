@@ -56,7 +56,7 @@ def matrix_command(
     ] = None,
     backbone: Annotated[
         list[str] | None,
-        typer.Option("--backbone", metavar="NAME=MODEL", help="A model, or a .toml with [backbones]."),
+        typer.Option("--backbone", metavar="NAME=MODEL", help="A model, or a .toml with \\[backbones]."),
     ] = None,
     tasks_file: TasksFileOption = None,
     stream: StreamOption = None,

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import KOption, MattsOption, Program, ProgramOption, give_prompts, program_for, settings_for
 from rb_dspy.cli.common import (
     BankOption,
@@ -22,11 +23,13 @@ from rb_dspy.cli.common import (
     ScopeOption,
     SetOption,
     command_name,
+    default,
     err,
     out,
     print_json,
 )
 from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.cli.tasks import of_file
 from rb_dspy.cli.tracked import TrackOption, tracker_for, where_to_look
 from rb_dspy.config import RunConfig, Settings
 from rb_dspy.errors import InfrastructureError
@@ -40,12 +43,24 @@ from rb_dspy.tracking import Tracker
 def run(
     config: ConfigOption = None,
     set_: SetOption = None,
-    stream: Annotated[str | None, typer.Option(help="A named stream (see rb-dspy envs) or a .jsonl file.")] = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            help=f"A named stream (see rb-dspy envs) or a .jsonl file; {default('run.stream', RunConfig().stream)}"
+        ),
+    ] = None,
     task: Annotated[str | None, typer.Option(help="One question of your own instead of a stream.")] = None,
     tasks: Annotated[
-        int | None, typer.Option("--tasks", "-n", help="How many tasks that the bank has not seen.")
+        int | None,
+        typer.Option(
+            "--tasks",
+            "-n",
+            help=f"How many tasks that the bank has not seen; {default('run.tasks', RunConfig().tasks)}",
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Which tasks the stream is made of.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help=f"Which tasks the stream is made of; {default('run.seed', RunConfig().seed)}")
+    ] = None,
     program: ProgramOption = None,
     matts: MattsOption = None,
     k: KOption = None,
@@ -69,8 +84,12 @@ def run(
     own = as_task(task) if task is not None else None
     built = program_for(chosen)
     noted = "" if program is None else _compiled(built, program)
-    with MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder) as opened:
-        todo = [own] if own is not None else _tasks(chosen.run, opened)
+    # A file that cannot be used makes no bank.
+    file = of_file(Path(chosen.run.stream)) if own is None and chosen.run.stream.endswith(".jsonl") else None
+    with named():
+        opened = MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder)
+    with opened:
+        todo = [own] if own is not None else _tasks(chosen.run, file, opened)
         if not todo:
             seen = f"the bank has seen every task of {chosen.run.stream}"
             err.print(Text(f"{seen}; another --seed or --scope gives new ones"))
@@ -87,10 +106,11 @@ def _compiled(program: Program, path: Path) -> str:
     return f"prompts from {path}{by}" + (f"; {misfit}" if misfit else "")
 
 
-def _tasks(config: RunConfig, bank: MemoryBank) -> list[Task]:
+def _tasks(config: RunConfig, file: TaskStream | None, bank: MemoryBank) -> list[Task]:
+    """Those to do, of a file or of a named stream: the first that the bank has not seen."""
     seen = bank.seen_tasks()
-    if config.stream.endswith(".jsonl"):
-        return list(TaskStream.from_jsonl(Path(config.stream), n=config.tasks, skip=seen))
+    if file is not None:
+        return [task for task in file if task.id not in seen][: config.tasks]
     return list(
         TaskStream.named(
             config.stream, n=config.tasks, seed=config.seed, split=config.split, templates=config.templates, skip=seen

@@ -7,16 +7,23 @@ from typing import Annotated
 
 import typer
 
+from rb_dspy.cli.common import default
 from rb_dspy.config import RunConfig, Split
 from rb_dspy.errors import InputError
 from rb_dspy.stream import COMPILE_SHARES, Streams, TaskStream, split_streams
+from rb_dspy.stream.data import check_environments
 
 TasksFileOption = Annotated[
     Path | None,
     typer.Option("--tasks-file", metavar="FILE", help="Tasks of your own: JSON Lines, or Parquet (.parquet)."),
 ]
-StreamOption = Annotated[str | None, typer.Option(help="A named stream instead (see rb-dspy envs).")]
-SeedOption = Annotated[int | None, typer.Option(help="Which tasks, and how they are split.")]
+StreamOption = Annotated[
+    str | None,
+    typer.Option(help=f"A named stream instead (see rb-dspy envs); {default('run.stream', RunConfig().stream)}"),
+]
+SeedOption = Annotated[
+    int | None, typer.Option(help=f"Which tasks, and how they are split; {default('run.seed', RunConfig().seed)}")
+]
 
 USUAL = 40
 """Tasks of a named stream where nobody says how many."""
@@ -30,7 +37,7 @@ def compile_streams(config: RunConfig, file: Path | None, n: int | None) -> Stre
     ``n``: tasks of all three together; None: all that a file has, ``USUAL`` of a named stream.
     """
     if file is not None:
-        return split_streams(_of_file(file, n), seed=config.seed)
+        return split_streams(of_file(file, n), seed=config.seed)
     return Streams(_named(config, "compile", n), _named(config, "dev", n), _named(config, "held_out", n))
 
 
@@ -40,7 +47,7 @@ def held_out(config: RunConfig, file: Path | None, n: int | None, *, whole: bool
         raise InputError("--whole takes all tasks of a file; give one with --tasks-file")
     if file is None:
         return _named(config, "held_out", n)
-    stream = _of_file(file, n)
+    stream = of_file(file, n)
     return stream if whole else split_streams(stream, seed=config.seed).held_out
 
 
@@ -62,6 +69,12 @@ def _named(config: RunConfig, part: str, n: int | None) -> TaskStream:
     return TaskStream(f"{config.stream}/{part}", found.tasks)
 
 
-def _of_file(file: Path, n: int | None) -> TaskStream:
+def of_file(file: Path, n: int | None = None) -> TaskStream:
+    """The first ``n`` tasks of a file, or all of them.
+
+    Raises ``InputError`` or ``InvalidTask`` that names the file and the line, also for an environment that nothing here
+    is called.
+    """
     stream = TaskStream.from_parquet(file) if file.suffix == ".parquet" else TaskStream.from_jsonl(file)
+    check_environments(stream.tasks, file)
     return stream if n is None else TaskStream(stream.name, stream.tasks[:n])

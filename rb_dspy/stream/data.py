@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from rb_dspy.errors import InputError, InvalidTask, RBError
+from rb_dspy.plugins import environment_family
 from rb_dspy.schema import Task
 
 if TYPE_CHECKING:
@@ -136,6 +137,26 @@ def check_ids(tasks: Sequence[Task], place: str) -> None:
     task_id, times = max(Counter(task.id for task in tasks).items(), key=lambda found: found[1])
     if times > 1:
         raise InputError(f"{place}: the task id {task_id!r} stands {times} times; ids must differ")
+
+
+def check_environments(tasks: Sequence[Task], path: Path) -> None:
+    """Refuse a task of an environment that is not installed. ``tasks``: all that the file ``path`` holds.
+
+    For who runs them in installed environments: a factory of the caller's may know others. Raises ``InputError`` that
+    names the file and the line, or the row.
+    """
+    for position, task in enumerate(tasks):
+        try:
+            environment_family(task.env)
+        except InputError as exc:
+            raise InputError(f"{_place(path, position)}: {exc}") from None
+
+
+def _place(path: Path, position: int) -> str:
+    """Where the task at this position of a file stands."""
+    if path.suffix == ".parquet":
+        return f"{path}: row {position + 1}"
+    return f"{path}:{[number for number, _ in _lines(path)][position]}"
 
 
 def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: str) -> list[Task]:

@@ -94,6 +94,17 @@ def test_bad_input_is_one_clear_line_and_an_exit_code(
     assert Path("rb-bank.sqlite").read_bytes() == before
 
 
+@pytest.mark.parametrize("command", [["run"], ["compile"], ["backbones", "matrix", "--backbone", "a=openai/x"]])
+def test_a_task_of_an_unknown_environment_is_bad_input(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    """Which is said before anything is made or asked."""
+    lines = ['{"instruction": "What is 1 + 1?"}', "", '{"instruction": "Mate in two.", "env": "chess"}']
+    Path("tasks.jsonl").write_text("\n".join(lines))
+    args = ["--stream", "tasks.jsonl", "--set", "backbones.agent.model=openai/x"]
+    assert main([*command, *args]) == 2
+    assert "tasks.jsonl:3: unknown environment 'chess'; installed: " in _line(capsys)
+    assert [path.name for path in Path().iterdir()] == ["tasks.jsonl"]
+
+
 def test_a_file_that_is_no_bank_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     Path("rb-bank.sqlite").write_bytes(b"not a database" * 1000)
     assert main(["bank", "list"]) == 6

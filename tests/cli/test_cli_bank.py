@@ -19,6 +19,7 @@ from rb_dspy import MemoryBank, Trajectory, Verdict
 from rb_dspy.cli.main import main
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Experience, MemoryDraft, Step, Task
+from rb_dspy.testing import HashEmbedder
 
 OPEN = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
 NEVER = MemoryDraft(title="Never open first", description="When it is shut.", content="Never open it, put it in.")
@@ -139,7 +140,10 @@ def test_rollback_tells_what_goes_and_asks(filled: list[Experience], capsys: pyt
     kept = as_json(capsys, "rollback", "origin:stranger", "--dry-run", "--keep-descendants")
     assert kept == [{"experiences": [second.id], "items": [second.items[0].id], "ingestions": []}]
     run(capsys, "snapshot", "before")
-    assert "it is gone" in run(capsys, "rollback", "origin:stranger", "--yes", "--note", "poison")
+    told = run(capsys, "rollback", "origin:stranger", "--yes", "--note", "poison")
+    assert "gone: 2 experiences, 2 lessons" in told
+    assert "would go" not in told
+    assert all(text in told for text in (second.id, "Never open first", "it is gone"))
     assert [item["id"] for item in as_json(capsys, "list")] == [first.items[0].id]
     assert len(as_json(capsys, "list", "--at", "before")) == 3
     assert as_json(capsys, "show", third.id, "--at", "before")[0]["id"] == third.id
@@ -147,8 +151,11 @@ def test_rollback_tells_what_goes_and_asks(filled: list[Experience], capsys: pyt
         as_json(capsys, "search", "use tens", "--items", "-k", "1", "--at", "before")[0]["items"][0]["title"]
         == TENS.title
     )
-    assert "would go: nothing" in run(capsys, "rollback", "origin:stranger", "--yes")
     assert "no item or experience" in run(capsys, "rollback", "stranger", "--yes", code=2)
+    for asked in ("--yes", "--dry-run"):
+        told = run(capsys, "rollback", "origin:stranger", asked, code=2)
+        assert "scope 'default' has nothing of origin 'stranger'" in told
+        assert "has nothing of run 'mondya'" in run(capsys, "rollback", "run:mondya", asked, code=2)
 
 
 def test_snapshots_are_named_once(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,11 +234,11 @@ def test_a_bank_moves_to_another_embedder(filled: list[Experience], capsys: pyte
     settings.write_text(f"[bank]\nembedder = {json.dumps(other)}\n")
     if embedder(other).id == embedder("minilm").id:
         pytest.skip("a model that is loaded from its folder has the same identity")
-    assert "reindex" in run(capsys, "list", "--config", "other.toml", code=6)
+    assert "reindex" in run(capsys, "search", "tens", "--config", "other.toml", code=6)
     told = run(capsys, "reindex", "--embedder", other)
     assert embedder(other).id in told
     assert "bank.embedder" in told
-    assert "filled with the embedder" in run(capsys, "list", code=6)
+    assert "filled with the embedder" in run(capsys, "search", "tens", code=6)
     assert as_json(capsys, "search", "use tens", "--items", "-k", "1", "--config", "other.toml")[0]["score"] > 0.5
     run(capsys, "reindex", "--embedder", "minilm")
     assert len(as_json(capsys, "search", "use tens", "--items")) == 3
@@ -254,6 +261,48 @@ def test_doctor_names_what_is_damaged_and_its_exit_code_says_so(
     assert main(["bank", "doctor", "--json"]) == 6
     findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert any(item in finding["where"] and finding["severity"] == "error" for finding in findings)
+
+
+def test_what_is_of_all_scopes_needs_no_scope(capsys: pytest.CaptureFixture[str]) -> None:
+    for scope in ("acme", "bolt"):
+        with MemoryBank.open("rb-bank.sqlite", scope=scope, embedder=HashEmbedder(dimension=16)) as bank:
+            learn(bank, 1, OPEN, TENS)
+    assert "all is well in 2 scopes" in run(capsys, "doctor")
+    assert as_json(capsys, "reindex", "--embedder", "minilm") == [{"embedder": embedder("minilm").id, "vectors": 6}]
+    assert "all is well in 2 scopes" in run(capsys, "doctor")
+    assert "no scope 'default'; known: acme, bolt" in run(capsys, "list", code=6)
+    for args in (["doctor"], ["reindex", "--embedder", "minilm"]):  # one that is asked for by name is a mistake
+        assert "no scope 'acne'; did you mean 'acme'" in run(capsys, *args, "--scope", "acne", code=6)
+
+
+@pytest.mark.parametrize("configured", ["", "no/such/model"])
+def test_what_embeds_nothing_needs_no_embedder(capsys: pytest.CaptureFixture[str], configured: str) -> None:
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=HashEmbedder(dimension=16)) as bank:
+        made, other = learn(bank, 1, OPEN), learn(bank, 2, TENS, run_id="tuesday")
+    if configured:
+        Path("rb.toml").write_text(f'[bank]\nembedder = "{configured}"\n')
+    item = made.items[0].id
+    assert as_json(capsys, "search", "wardrobe", "--mode", "lexical") == []
+    assert as_json(capsys, "search", "shirt", "--mode", "lexical")
+    for args in (
+        *(["list"], ["show", item], ["stats"], ["history", item], ["snapshot", "now"], ["list", "--at", "now"]),
+        *(["snapshots"], ["export", "a.jsonl"], ["duplicates"], ["pending"], ["reindex"], ["doctor"]),
+        *(["rollback", "run:tuesday", "--dry-run"], ["rollback", other.id, "--yes"], ["delete", item]),
+    ):
+        run(capsys, *args)
+    assert as_json(capsys, "list") == []
+    assert as_json(capsys, "stats")[0]["embedder"] == HashEmbedder(dimension=16).id
+
+
+def test_what_embeds_says_how_an_embedder_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=HashEmbedder(dimension=16)) as bank:
+        item = learn(bank, 1, OPEN).items[0].id
+    run(capsys, "export", "a.jsonl")
+    for args in (["search", "shirt"], ["edit", item, "--title", "x"], ["import", "a.jsonl"]):
+        told = run(capsys, *args, code=6)
+        assert "filled with the embedder" in told
+        assert "bank.embedder in rb.toml names the embedder" in told
+        assert "entry point in rb_dspy.embedders" in told
 
 
 def test_changing_a_bank_that_is_not_there_makes_none(capsys: pytest.CaptureFixture[str]) -> None:

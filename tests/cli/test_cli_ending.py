@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dspy import lm15
 
 from rb_dspy import Backbones, MemoryBank
 from rb_dspy.cli.main import main
@@ -62,6 +64,35 @@ def test_a_run_that_is_told_to_end(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     with MemoryBank.open("kept.sqlite", scope="default", embedder=embedder("minilm")) as bank:
         assert bank.seen_tasks() == {"sum/1", "sum/2"}
         assert bank.pending() == []
+
+
+def test_nothing_is_handed_in_once_a_run_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The selector breaks off in a thread of its own, when the run is being summed up already."""
+    ended, gone = threading.Event(), threading.Event()
+
+    def reply(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            return {"thought": "I count.", "action": f"{7 + (prompt.seed or 0)}"}
+        if "choice" in prompt.wants and "1 and four" in prompt["task"]:
+            return {"analysis": "One counted right.", "choice": 1}
+        if "choice" in prompt.wants:
+            os.kill(os.getpid(), signal.SIGTERM)
+            ended.wait(20)
+            threading.Timer(0.5, gone.set).start()
+            raise lm15.ServerError("stopped: the work that this belonged to was given up")
+        if "label" in prompt.wants:
+            return {"reasons": "Counted again.", "label": "success"}
+        return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.", evidence=[1])]}
+
+    monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(reply))
+    assert run("--no-track", "--matts", "parallel", "--k", "2") == 143
+    ended.set()
+    assert gone.wait(20)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert sum(line[:2] == ["handed", "in"] for line in shown) == 1
+    assert [line[4:6] for line in shown if line[:3] == ["best", "of", "n"]] == [["of", "1"]]
 
 
 def test_what_was_tracked_is_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from rich.console import Console
 
 from rb_dspy import Task
+from rb_dspy.backbones.stop import stopping
 from rb_dspy.cli.display import Display
 from rb_dspy.schema import Step
 from rb_dspy.steps import Memory
-from rb_dspy.steps.events import EpisodeStarted, Event, MemoryRetrieved, StepTaken
+from rb_dspy.steps.events import EpisodeStarted, Event, MemoryRetrieved, Selected, StepTaken
 from rb_dspy.stream import TaskResult
 
 TASK = Task(id="t/1", instruction="Open the chest.")
@@ -48,6 +50,14 @@ def test_a_task_has_one_heading_whatever_is_heard_of_it_first() -> None:
     headings = [line.split("─")[0].strip() for line in out.getvalue().splitlines() if "─" in line]
     assert headings == ["1/2  t/1", "2/2  t/2"]
     assert "cut [/x]" in out.getvalue()
+
+
+def test_what_was_given_up_is_told_no_more() -> None:
+    stop = threading.Event()
+    with stopping(stop):
+        assert any("handed in" in line for line in shown(Selected(TASK, "1", "It did.")))
+        stop.set()
+        assert shown(Selected(TASK, "0", "selector: stopped")) == []
 
 
 def test_the_lines_of_a_step_stay_together_when_rollouts_come_at_once() -> None:

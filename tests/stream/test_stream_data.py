@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError, InvalidTask, RBError
 from rb_dspy.schema import hidden_characters
+from rb_dspy.stream.data import check_environments
 
 _text = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20).filter(
     lambda text: bool(text.strip()) and not hidden_characters(text)
@@ -318,3 +320,19 @@ def test_datasets_is_imported_when_it_is_used(tmp_path: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("file", "place"), [("t.jsonl", "t.jsonl:2"), ("t.parquet", "t.parquet: row 2")])
+def test_an_environment_that_is_not_installed_is_named_with_its_place(tmp_path: Path, file: str, place: str) -> None:
+    stream = TaskStream("t", (Task(id="a", instruction="One?"), Task(id="b", instruction="Two?", env="chess")))
+    path = tmp_path / file
+    write, read = (
+        (stream.to_parquet, TaskStream.from_parquet)
+        if path.suffix == ".parquet"
+        else (stream.to_jsonl, TaskStream.from_jsonl)
+    )
+    write(path)
+    assert read(path).tasks == stream.tasks  # a factory of the caller's may know it
+    check_environments(stream.tasks[:1], path)
+    with pytest.raises(InputError, match=f"{re.escape(place)}: unknown environment 'chess'; installed: "):
+        check_environments(stream.tasks, path)

@@ -1,0 +1,108 @@
+"""``rb-dspy settings``: every key that ``rb.toml`` and ``--set`` take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pydantic
+from pydantic.fields import FieldInfo
+from rich.table import Table
+from rich.text import Text
+
+from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, out, print_json, settings
+from rb_dspy.config import Settings
+
+_NAMES: dict[object, str] = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting. ``default`` and ``value`` are None where nothing is set; passwords in addresses are left out."""
+
+    key: str
+    type: str
+    choices: tuple[str, ...]
+    """Empty where the type says what can be given."""
+    default: Any
+    value: Any
+    """What holds now."""
+
+
+def settings_command(config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
+    """Every key that rb.toml and --set take, with its default and what it is now.
+
+    matts is off until one of its keys is set, and a role of backbones is played by the agent's model until its own is.
+    """
+    found = list(_keys(Settings, Settings(), settings(config, set_)))
+    if json_:
+        for each in found:
+            print_json(asdict(each))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("key", "type", "default", "now"):
+        table.add_column(heading, no_wrap=heading == "key")
+    for each in found:
+        changed = "" if each.value in (each.default, None) else "bold"
+        kind = Text(", ".join(each.choices) or each.type, "dim")
+        table.add_row(Text(each.key), kind, Text(_shown(each.default)), Text(_shown(each.value), changed))
+    out.print(table)
+
+
+def _keys(
+    model: type[pydantic.BaseModel], usual: pydantic.BaseModel | None, now: pydantic.BaseModel | None, above: str = ""
+) -> Iterator[Key]:
+    """The keys of a table, in order; ``usual`` and ``now`` are None for one that is not there by default, or now."""
+    for name, field in model.model_fields.items():
+        default = getattr(usual, name) if usual is not None else None if field.is_required() else field.default
+        yield from _below(f"{above}{name}", _bare(field.annotation), field, default, getattr(now, name, None))
+
+
+def _below(key: str, kind: Any, field: FieldInfo, default: Any, value: Any) -> Iterator[Key]:
+    """``key``, or the keys of the table, or tables by name, that it is."""
+    if get_origin(kind) is dict:
+        names, inner = get_args(kind)
+        for name in get_args(names):
+            yield from _below(f"{key}.{name}", inner, field, _get(default, name), _get(value, name))
+    elif isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+        yield from _keys(kind, default, value, f"{key}.")
+    else:
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        yield Key(key, "one of" if choices else _type(kind, field), choices, _open(default), _open(value))
+
+
+def _bare(annotation: Any) -> Any:
+    """The type without None."""
+    if get_origin(annotation) in (Union, UnionType):
+        return next(kind for kind in get_args(annotation) if kind is not NoneType)
+    return annotation
+
+
+def _type(kind: Any, field: FieldInfo) -> str:
+    name = "list of texts" if get_origin(kind) is tuple else _NAMES[kind]
+    limits = [
+        f"{word} {getattr(each, limit)}"
+        for each in field.metadata
+        for limit, word in _LIMITS.items()
+        if getattr(each, limit, None) is not None
+    ]
+    return ", ".join([name, *limits])
+
+
+def _get(tables: Mapping[str, Any] | None, name: str) -> Any:
+    return None if tables is None else tables.get(name)
+
+
+def _open(value: Any) -> Any:
+    """``value`` without what an address may hold before its host."""
+    return re.sub(r"://\S*@", "://…@", value) if isinstance(value, str) else value
+
+
+def _shown(value: Any) -> str:
+    """As it is written in ``rb.toml``."""
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,149 @@
+"""What the command line tells of itself: help texts, defaults, settings, its version."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from rich.text import Text
+
+import rb_dspy
+from rb_dspy.cli.main import app, main
+from rb_dspy.config import ROLES, Settings, parse_settings
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def commands(group: Any = None, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its name."""
+    group = group or typer.main.get_command(app)
+    yield above, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, f"{above} {name}".strip())
+
+
+COMMANDS = dict(commands())
+
+
+def helped(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    assert main([*command, "--help"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_text_is_taken_for_markup(name: str) -> None:
+    command = COMMANDS[name]
+    for told in (command.help, *(each.help for each in command.params if hasattr(each, "help"))):
+        assert Text.from_markup(told or "").spans == [], told
+
+
+def test_brackets_in_a_help_text_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "a .toml with [backbones]." in helped(capsys, "backbones", "matrix")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "run",
+            {
+                "bank.url": "rb-bank.sqlite",
+                "bank.scope": "default",
+                "run.stream": "reasoning-gym-small",
+                "run.tasks": 8,
+                "run.seed": 0,
+                "matts.k": 3,
+                "matts.mode": "one rollout",
+                "tracking.enabled": "no",
+            },
+        ),
+        ("compile", {"run.stream": "reasoning-gym-small", "run.seed": 0, "matts.k": 3, "tracking.enabled": "yes"}),
+        ("backbones matrix", {"run.seed": 0, "bank.scope": "default", "matts.k": 3, "tracking.enabled": "no"}),
+        *((name, {"bank.url": "rb-bank.sqlite", "bank.scope": "default"}) for name in COMMANDS if "bank " in name),
+    ],
+)
+def test_help_says_what_an_option_is_that_is_not_given(
+    capsys: pytest.CaptureFixture[str], command: str, expected: dict[str, object]
+) -> None:
+    told = helped(capsys, *command.split())
+    for key, value in expected.items():
+        assert f"default: {key} in rb.toml, else {value}." in told
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rb-dspy {rb_dspy.__version__}\n"
+
+
+def keys(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, dict[str, Any]]:
+    assert main(["settings", "--json", *args]) == 0
+    return {key["key"]: key for key in map(json.loads, capsys.readouterr().out.splitlines())}
+
+
+def test_settings_lists_every_key_with_what_it_is_now(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rb.toml").write_text('[bank]\nscope = "mine"\n[backbones.judge]\nmodel = "openai/x"\n')
+    found = keys(capsys, "--set", "run.tasks=3", "--set", "matts.k=4", "-s", "tracking.uri=http://me:secret@host/x")
+    assert found["run.tasks"] == {
+        "key": "run.tasks",
+        "type": "integer, at least 1",
+        "choices": [],
+        "default": 8,
+        "value": 3,
+    }
+    assert (found["bank.scope"]["default"], found["bank.scope"]["value"]) == ("default", "mine")
+    assert found["run.split"]["choices"] == ["all", "compile", "dev", "stream", "held-out"]
+    assert (found["matts.k"]["type"], found["matts.k"]["value"]) == ("integer, at least 1, at most 64", 4)
+    assert (found["matts.contrast.max_items"]["default"], found["matts.contrast.max_items"]["value"]) == (5, 5)
+    assert found["backbones.judge.model"]["value"] == "openai/x"
+    assert {f"backbones.{role}.timeout" for role in ROLES} <= found.keys()
+    assert "secret" not in json.dumps(found)
+
+
+def test_what_is_not_set_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    found = keys(capsys)
+    assert (found["matts.k"]["default"], found["matts.k"]["value"]) == (3, None)
+    assert found["backbones.judge.model"]["value"] is None
+    assert found["program.retrieve.min_score"]["default"] is None
+
+
+def test_all_settings_can_be_given_by_the_keys_that_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is listed is taken, and all that the settings hold is listed."""
+    given: dict[str, Any] = {}
+    found = keys(capsys, "--set", "matts.k=3")
+    for key in found.values():
+        if key["value"] is not None:
+            *tables, last = key["key"].split(".")
+            table = given
+            for name in tables:
+                table = table.setdefault(name, {})
+            table[last] = key["value"]
+    assert parse_settings(given) == parse_settings({"matts": {"k": 3}})
+    held = [name for name, value in _leaves(Settings(**tomllib.loads("[matts]\nk = 3")).model_dump())]
+    assert set(held) <= found.keys()
+
+
+def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def test_settings_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "-s", "bank.embedder=[/x]"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "key type default now"
+    assert 'bank.embedder text "minilm" "[/x]"' in lines
+    assert "matts.k integer, at least 1, at most 64 3 not set" in lines
+    assert main(["settings", "-s", "bank.embeder=x"]) == 2
+    assert "did you mean 'embedder'" in capsys.readouterr().err
