@@ -21,6 +21,7 @@ from rb_dspy.compile.candidates import Candidates
 from rb_dspy.compile.demos import fit
 from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.state import Prompts, digest, prompts_of
+from rb_dspy.compile.truth import Missing
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, RBError
 
 MAX_BROKEN_IN_A_ROW = 10
@@ -64,6 +65,7 @@ class Record:
         self._on_best = on_best
         self._prefix = prefix
         self._candidates = Candidates(dev)
+        self._missing = Missing(dev)
         self._in_a_row = 0
         self._running = 0
         self._over = False
@@ -220,6 +222,8 @@ class Record:
         best = None
         with self._lock:
             if self._candidates.counts(example):
+                if (missing := self._missing.after(example, pred)) is not None:
+                    raise Stopped(missing)
                 best = self._candidates.rate(pred._rb_key, example, score)
         if best is not None:
             try:

@@ -82,10 +82,11 @@ def compile_program(
     it is started again with the same arguments, without asking a language model again for what it has answered.
 
     The language models are those of ``program``, of ``Backbones.use()``, or of ``dspy.configure``; ``program`` itself
-    is not changed. Deterministic for ``seed`` as far as they are. Raises ``InputError`` for arguments that cannot work
-    and for a folder of another compile, ``BackboneError``, and ``InfrastructureError`` where all that is run breaks;
-    ``Unscored`` in place of any of them, with the best program so far in it, once there is one that is better than
-    ``program``, and where scoring breaks.
+    is not changed. Deterministic for ``seed`` as far as they are. Raises ``InputError`` for arguments that cannot work,
+    for streams without ground truth, and for a folder of another compile, ``BackboneError``, and
+    ``InfrastructureError`` where all that is run breaks; ``Unscored`` in place of any of them, with the best program so
+    far in it, once there is one that is better than ``program``, and where scoring breaks. Single tasks without ground
+    truth do not count in the scores.
     """
     optimizer_named(optimizer)
     _check(stage, budget=budget, threads=threads, orders=orders, window=window)
@@ -94,6 +95,7 @@ def compile_program(
     work.backbones = None  # those of the compile are bound around every call
     thawed(work)
     plan = Plan(work, streams, stage, bank, embedder, budget, seed, orders, threads, window, harvest)
+    plan.check()
     players = who(backbones, reflection)
     identity = {
         "optimizer": optimizer,

@@ -23,6 +23,9 @@ from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
 from rb_dspy.stream.report import RunReport
 
+UNKNOWN = "no ground truth"
+"""Why the rollouts of a task teach nothing where nobody knows their outcome."""
+
 
 class Gathered:
     """Examples, and what was left out and why, by stage. The same thing is never taught twice."""
@@ -73,7 +76,7 @@ def gathered(
     found = Gathered()
     for done in (done for report in reports for done in _done(report)):
         if not any(done.outcomes):
-            found.leave("no ground truth", *INPUTS)
+            found.leave(UNKNOWN, *INPUTS)
             continue
         _judge(found, done)
         _select(found, done)

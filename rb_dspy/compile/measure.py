@@ -16,6 +16,7 @@ from rb_dspy.compile.budget import Rate
 from rb_dspy.compile.counted import counting
 from rb_dspy.compile.scores import Ratings
 from rb_dspy.compile.stages import Stage
+from rb_dspy.compile.truth import no_truth
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency
 from rb_dspy.stream.tasks import TaskStream
 
@@ -38,11 +39,12 @@ def rate_stream(
     on_report: Callable[[Any], None] = lambda report: None,
     on_scored: Callable[[], None] = lambda: None,
 ) -> Ratings:
-    """Which tasks ``program``, a ``StreamProgram``, solves, order by order. A task that broke counts as not solved.
+    """Which tasks ``program``, a ``StreamProgram``, solves, order by order. A task that broke counts as not solved;
+    one whose outcome nobody knows does not count (``left_out``).
 
     Other orders are other samples as well; the same order of two programs has the same rollout ids. ``on_scored`` is
     called after every task of every order, from whichever thread did it. Raises ``InfrastructureError`` where every
-    task of an order broke.
+    task of an order broke, ``InputError`` where nobody knows the outcome of any.
     """
     ratings = Ratings(crossed=True)
     ordered = in_orders(stream, orders, seed)
@@ -60,7 +62,10 @@ def rate_stream(
         on_report(prediction.report)
         for result in prediction.report.results:
             solved = result.outcome is not None and result.outcome.success
-            ratings.add(result.task.id, float(solved), broken=bool(result.error))
+            broken, unknown = bool(result.error), result.outcome is None
+            ratings.add(result.task.id, float(solved), broken=broken, unknown=unknown)
+    if not ratings.known:
+        raise no_truth(stream)
     return ratings
 
 

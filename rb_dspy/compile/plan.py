@@ -13,6 +13,7 @@ from rb_dspy.compile.answers import Cast
 from rb_dspy.compile.balance import chosen
 from rb_dspy.compile.broken import first_error
 from rb_dspy.compile.examples import to_plain
+from rb_dspy.compile.gather import UNKNOWN
 from rb_dspy.compile.harvest import Harvest
 from rb_dspy.compile.harvest import harvest as harvested
 from rb_dspy.compile.identity import named, named_embedder
@@ -20,6 +21,7 @@ from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.result import Hashes
 from rb_dspy.compile.stages import Program, Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
+from rb_dspy.compile.truth import check_truth, no_truth
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Embedder
@@ -51,6 +53,11 @@ class Plan:
     window: int | None
     given: Harvest | None
     """Examples of the compile stream that there are already."""
+
+    def check(self) -> None:
+        """Raise ``InputError`` where it can be told by now that nothing could be scored."""
+        first = () if self.given is not None else (self.streams.compile,)
+        check_truth((*first, self.streams.dev, self.streams.held_out), self.work.environments)
 
     def module(self, program: Program) -> dspy.Module:
         """What is compiled of ``program``."""
@@ -140,6 +147,8 @@ def found_in(plan: Plan, harvest: Harvest, stream: TaskStream) -> list[Any]:
     """The examples of a harvest from ``stream``. Raises ``InputError`` where there is none."""
     examples = harvest.examples(plan.stage)
     if not examples:
+        if set(harvest.left_out[plan.stage]) == {UNKNOWN}:
+            raise no_truth(stream)
         raise InputError(
             f"{stream.name}: its runs gave no example for stage {plan.stage!r}"
             f" ({'; '.join(harvest.summary().splitlines())}); give more tasks, or compile stage 'all'"

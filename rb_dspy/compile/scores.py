@@ -17,7 +17,7 @@ better; five wins without a loss are the fewest that are. Nothing is drawn at ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean
@@ -117,20 +117,39 @@ class Ratings:
     """Scores that are 0 since something broke."""
     touched: set[str] = field(default_factory=set)
     """The tasks of those."""
+    known: set[str] = field(default_factory=set)
+    """The tasks whose outcome somebody knew, at least once."""
+    unknown: set[str] = field(default_factory=set)
+    """The tasks that came to their end, at least once, and nobody knew how; where nobody ever does, they do not count.
+    """
 
-    def add(self, task: str, score: float, *, weight: float | None = None, broken: bool = False) -> None:
-        """One more score of a task; all have a weight, or none."""
+    def add(
+        self, task: str, score: float, *, weight: float | None = None, broken: bool = False, unknown: bool = False
+    ) -> None:
+        """One more score of a task; all have a weight, or none. One that is ``unknown`` is 0."""
         self.scores.setdefault(task, []).append(score)
         if weight is not None:
             self.weights.setdefault(task, []).append(weight)
         if broken:
             self.broken += 1
             self.touched.add(task)
+        else:
+            (self.unknown if unknown else self.known).add(task)
+
+
+def left_out(*ratings: Ratings) -> set[str]:
+    """The tasks that do not count: of which nobody knows how they ended, in none of ``ratings``.
+
+    One that is known somewhere counts everywhere, and is not solved where it is not known: else a program would gain by
+    what an environment cannot tell of it.
+    """
+    unknown: set[str] = set().union(*(each.unknown for each in ratings))
+    return unknown.difference(*(each.known for each in ratings))
 
 
 def estimate(ratings: Ratings) -> Estimate:
     """The mean score. Raises ``InputError`` for no tasks."""
-    return _estimate(ratings, ratings.scores, _MEAN_PSEUDO, 0.0, 1.0)
+    return _mean(ratings, left_out(ratings))
 
 
 def compare(before: Ratings, after: Ratings) -> Comparison:
@@ -139,20 +158,27 @@ def compare(before: Ratings, after: Ratings) -> Comparison:
         task: len(each) for task, each in after.scores.items()
     }:
         raise InputError("the two were rated on other tasks, or in another number of orders; rate both on the same")
+    gone = left_out(before, after)
     paired = {
         task: [new - old for old, new in zip(scores, after.scores[task], strict=True)]
         for task, scores in before.scores.items()
+        if task not in gone
     }
     touched = before.touched | after.touched
     clean = {task: scores for task, scores in paired.items() if task not in touched} if touched else {}
     return Comparison(
-        before=estimate(before),
-        after=estimate(after),
+        before=_mean(before, gone),
+        after=_mean(after, gone),
         difference=_estimate(before, paired, _DIFFERENCE_PSEUDO, -1.0, 1.0),
         broken_before=before.broken,
         broken_after=after.broken,
         clean=_estimate(before, clean, _DIFFERENCE_PSEUDO, -1.0, 1.0) if clean else None,
     )
+
+
+def _mean(ratings: Ratings, gone: Collection[str]) -> Estimate:
+    scores = {task: each for task, each in ratings.scores.items() if task not in gone}
+    return _estimate(ratings, scores, _MEAN_PSEUDO, 0.0, 1.0)
 
 
 def _estimate(
