@@ -16,9 +16,10 @@ from rb_dspy.environments import make_environment
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.protocols import EnvironmentFactory, Reranker
 from rb_dspy.protocols import Judge as JudgeProtocol
-from rb_dspy.schema import Experience, Task, Trajectory
-from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_task, as_trajectory
+from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory
+from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_trajectory
 from rb_dspy.steps.events import Appended, emit
+from rb_dspy.steps.ingest import checked
 from rb_dspy.steps.judge import Judging
 
 
@@ -55,9 +56,13 @@ class ReasoningBank(dspy.Module):
         self.distill = Distill(config.distill)
 
     def forward(
-        self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
-        """Do ``task`` with what the bank has learned, and learn from it."""
+        """Do ``task`` with what the bank has learned, and learn from it. A text is a task of the env ``question``.
+
+        A ``Task`` with an id of its own is never shown what was learned from itself, a text what it taught before is.
+        """
+        task = checked(task, bank)
         with session(self.backbones) as ledger:
             memory = self.retrieve(task, bank)
             trajectory = self.act(task, memory, environments or self.environments)
@@ -66,9 +71,10 @@ class ReasoningBank(dspy.Module):
             return _prediction(memory, ingest, ledger)
 
     async def aforward(
-        self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
+        task = checked(task, bank)
         with session(self.backbones) as ledger:
             memory = await self.retrieve.acall(task, bank)
             trajectory = await self.act.acall(task, memory, environments or self.environments)
@@ -83,13 +89,16 @@ class ReasoningBank(dspy.Module):
             return _prediction(Memory(), ingest, ledger)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
-        """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it."""
-        memory: Memory = self.retrieve(as_task(task), bank)
+        """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it.
+
+        A text is shown what the same text taught before; a ``Task`` with an id of its own nothing of itself.
+        """
+        memory: Memory = self.retrieve(checked(task, bank), bank)
         return memory
 
     async def arecall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """``recall`` for asyncio."""
-        memory: Memory = await self.retrieve.acall(as_task(task), bank)
+        memory: Memory = await self.retrieve.acall(checked(task, bank), bank)
         return memory
 
     def learn(
@@ -107,8 +116,7 @@ class ReasoningBank(dspy.Module):
         had returned, so that the bank knows which lessons were shown. ``run_id`` names the attempt: the same task and
         rollout id in the same run are learned once, and without a run the same content is.
         """
-        task = as_task(task)
-        shown = memory.items if memory else ()
+        task, shown = checked(task, bank), _shown(memory)
         ingest = bank.ingest(task, as_trajectory(task, trajectory), run_id=run_id, shown=shown)
         with session(self.backbones):
             return ingest.experience or self._learned(ingest)
@@ -123,8 +131,7 @@ class ReasoningBank(dspy.Module):
         run_id: str = "",
     ) -> Experience:
         """``learn`` for asyncio."""
-        task = as_task(task)
-        shown = memory.items if memory else ()
+        task, shown = checked(task, bank), _shown(memory)
         rollout = as_trajectory(task, trajectory)
         ingest = await asyncio.to_thread(bank.ingest, task, rollout, run_id=run_id, shown=shown)
         with session(self.backbones):
@@ -181,6 +188,14 @@ def note(ingest: Ingest, exc: Exception) -> None:
         ingest.failed(f"not learned from: {exc}")
     except RBError as also:
         exc.add_note(f"nor could that be noted: {also}")
+
+
+def _shown(memory: Memory | object | None) -> tuple[MemoryItem, ...]:
+    if memory is None:
+        return ()
+    if not isinstance(memory, Memory):
+        raise InputError(f"got {type(memory).__name__} for memory; expected what recall gave, whole: not its .block")
+    return memory.items
 
 
 def _single(ingest: Ingest) -> tuple[Task, Trajectory]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -127,9 +127,13 @@ class SaysWhatTells(Protocol):
 
 
 class Judge(Protocol):
-    """Gives a verdict on one rollout without ground truth."""
+    """Gives a verdict on one rollout without ground truth.
 
-    def __call__(self, task: Task, trajectory: Trajectory) -> Verdict: ...
+    A plain function may block: under asyncio it is called in a thread. An async one, or any whose answer is awaitable,
+    is awaited by ``acall`` and ``alearn``; the calls that are not async refuse it with ``ConfigError``.
+    """
+
+    def __call__(self, task: Task, trajectory: Trajectory) -> Verdict | Awaitable[Verdict]: ...
 
 
 class Reranker(Protocol):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import gc
 import itertools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,11 @@ from rb_dspy import signatures
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import DistillConfig, ProgramConfig, RetrieveConfig
-from rb_dspy.errors import BackboneError, InfrastructureError, InputError
+from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError
+from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import MemoryDraft, Outcome, Retrieved, Step, Task, Trajectory, Verdict
+from rb_dspy.steps import as_task
 from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.worlds import answers, backbones, corridor, item, lock, prompts
@@ -72,6 +77,75 @@ def test_a_task_never_gets_what_was_learned_from_itself(bank: MemoryBank) -> Non
     again = run(task=lock("Abus", 1), bank=bank, run_id="second")
     assert not again.memory
     assert run.recall(lock("Abus", 2), bank)
+
+
+CHARGED = "I was charged twice. Refund me."
+REFUNDED = [{"role": "user", "content": CHARGED}, {"role": "assistant", "content": "Refunded one of the two."}]
+
+
+def on_questions(kind: str, **kwargs: Any) -> ReasoningBank | MaTTS:
+    made = ReasoningBank(backbones=backbones(), **kwargs)
+    return made if kind == "ReasoningBank" else MaTTS(made, k=2)
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+async def test_a_text_is_a_task(kind: str, bank: MemoryBank) -> None:
+    run = on_questions(kind)
+    done = run(task=CHARGED, bank=bank)
+    assert done.experience.task == as_task(CHARGED)
+    assert (await run.acall(task=CHARGED, bank=bank, run_id="again")).experience.task == as_task(CHARGED)
+
+
+async def test_a_text_that_comes_again_is_shown_what_it_taught(bank: MemoryBank) -> None:
+    run = on_questions("ReasoningBank")
+    assert isinstance(run, ReasoningBank)
+    learned = run.learn(CHARGED, REFUNDED, bank)
+    assert run.recall(CHARGED, bank).items == learned.items != ()
+    assert (await run.arecall(CHARGED, bank)).items == learned.items
+    assert run(task=CHARGED, bank=bank).memory.items == learned.items
+    assert on_questions("MaTTS")(task=CHARGED, bank=bank, run_id="other").memory.items
+    named = Task(id="ticket/1", instruction=CHARGED)
+    assert run.learn(named, REFUNDED, bank, run_id="named").task == named
+    assert {match.task_id for match in run.recall(named, bank).retrieved} == {as_task(CHARGED).id}
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+@pytest.mark.parametrize(
+    "given", [{"task": 7}, {"task": {"instruction": "x"}}, {"bank": "lessons.sqlite"}, {"bank": None}]
+)
+async def test_what_is_no_task_or_no_bank_is_said_in_one_line(
+    kind: str, given: dict[str, Any], bank: MemoryBank
+) -> None:
+    run = on_questions(kind)
+    (name,) = given
+    wrong = type(given[name]).__name__
+    given = {"task": CHARGED, "bank": bank, **given}
+    calls: list[Any] = [lambda: run(**given), lambda: run.acall(**given)]
+    if isinstance(run, ReasoningBank):
+        task, other = given["task"], given["bank"]
+        calls += [lambda: run.recall(task, other), lambda: run.arecall(task, other)]
+        calls += [lambda: run.learn(task, REFUNDED, other), lambda: run.alearn(task, REFUNDED, other)]
+
+    async def made(call: Any) -> None:
+        done = call()
+        if isawaitable(done):
+            await done
+
+    for call in calls:
+        with pytest.raises(InputError, match=rf"^got {wrong} for a {name}; expected a [^\n]+$"):
+            await made(call)
+    assert len(bank) == 0
+
+
+async def test_memory_is_what_recall_gave_and_not_its_text(bank: MemoryBank) -> None:
+    run = on_questions("ReasoningBank")
+    assert isinstance(run, ReasoningBank)
+    block: Any = run.recall(CHARGED, bank).block
+    with pytest.raises(InputError, match=r"got str for memory; expected what recall gave, whole: not its \.block"):
+        run.learn(CHARGED, REFUNDED, bank, memory=block)
+    with pytest.raises(InputError, match="got str for memory"):
+        await run.alearn(CHARGED, REFUNDED, bank, memory=block)
+    assert bank.experiences() == []
 
 
 def test_failure_and_success_go_to_different_prompts(bank: MemoryBank) -> None:
@@ -289,6 +363,52 @@ def test_without_retrieval_nothing_is_shown(bank: MemoryBank) -> None:
 def test_another_judge_can_take_the_llm_judges_place(bank: MemoryBank) -> None:
     run = program(judge=lambda task, trajectory: Verdict(label="failure", reasons="I said so."))
     assert run(task=corridor(), bank=bank).verdict.reasons == "I said so."
+
+
+async def _says_no(task: Task, trajectory: Trajectory) -> Verdict:
+    await asyncio.sleep(0)
+    return Verdict(label="failure", reasons=f"Not in {len(trajectory.steps)} steps.")
+
+
+class _SaysNo:
+    async def __call__(self, task: Task, trajectory: Trajectory) -> Verdict:
+        return await _says_no(task, trajectory)
+
+
+ASYNC_JUDGES = {"function": _says_no, "object": _SaysNo(), "lambda": lambda task, done: _says_no(task, done)}
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+@pytest.mark.parametrize("judge", ASYNC_JUDGES.values(), ids=ASYNC_JUDGES)
+async def test_an_async_judge_is_awaited(kind: str, judge: Any, bank: MemoryBank) -> None:
+    run = on_questions(kind, judge=judge)
+    assert (await run.acall(task=CHARGED, bank=bank)).verdict.reasons == "Not in 1 steps."
+    if isinstance(run, ReasoningBank):
+        learned = await run.alearn(CHARGED, [{"action": "x"}, {"action": "y"}], bank)
+        assert learned.verdicts[0].reasons == "Not in 2 steps."
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+@pytest.mark.parametrize("judge", ASYNC_JUDGES.values(), ids=ASYNC_JUDGES)
+def test_an_async_judge_is_refused_where_nobody_could_await_it(kind: str, judge: Any, bank: MemoryBank) -> None:
+    run = on_questions(kind, judge=judge)
+    with pytest.raises(ConfigError, match=r"the judge is async: await acall or alearn .*, or give a plain function"):
+        run(task=CHARGED, bank=bank)
+    gc.collect()  # whoever was not awaited would warn now
+    assert len(bank.pending()) == 1
+
+
+async def test_what_an_async_judge_raises_is_no_verdict(bank: MemoryBank) -> None:
+    async def breaks(task: Task, trajectory: Trajectory) -> Verdict:
+        raise OSError("away")
+
+    async def says_nothing(task: Task, trajectory: Trajectory) -> None:
+        pass
+
+    for judge, said in ((breaks, "the judge broke: OSError: away"), (says_nothing, "the judge gave None")):
+        with pytest.raises(InfrastructureError, match=said):
+            await on_questions("ReasoningBank", judge=judge).acall(task=CHARGED, bank=bank)
 
 
 async def test_async_does_the_same(bank: MemoryBank) -> None:

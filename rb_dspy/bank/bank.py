@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from rb_dspy import plugins
 from rb_dspy.bank import portability
 from rb_dspy.bank.admission import admit, checked_name, identity, now
 from rb_dspy.bank.appending import append, append_all
@@ -20,11 +19,11 @@ from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.ingest import Ingest, begin
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.bank.opening import marked, open_store
+from rb_dspy.bank.opening import chosen_embedder, marked, open_store
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.bank.sources import source_of, source_of_id, unknown
-from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
+from rb_dspy.errors import BankError, EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
     Change,
@@ -88,7 +87,7 @@ class MemoryBank:
         (embedder), ``CorruptBank``, ``SchemaTooNew``, ``StorageError``. A file that is refused is left as it was.
         """
         checked_name("scope", scope)
-        chosen = plugins.embedder(embedder or DEFAULT_EMBEDDER) if isinstance(embedder, str | None) else embedder
+        chosen = chosen_embedder(DEFAULT_EMBEDDER if embedder is None or embedder == "" else embedder)
         store, folder = open_store(url, scope, chosen, create=create and at is None)
         try:
             bank = cls(store, scope, chosen, Finder(store, scope, chosen, folder=folder))
@@ -242,7 +241,7 @@ class MemoryBank:
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` where the scope has none."""
-        wanted = visible(id)
+        wanted = _id(id)
         found = self._store.item(self.scope, wanted) or self._store.experience(self.scope, wanted)
         if found is None:
             raise unknown(self._store, self.scope, wanted, "item or experience")
@@ -250,7 +249,7 @@ class MemoryBank:
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """The newest experience of a task, of this run where one is named; None where there is none."""
-        store, wanted = self._store, visible(task_id)
+        store, wanted = self._store, _id(task_id)
         found = store.latest(self.scope, wanted)
         while found is not None and run_id is not None:
             if found.run_id == run_id and (now := store.experience(self.scope, found.id)) is not None:
@@ -295,9 +294,10 @@ class MemoryBank:
         there is no such item, for an empty title or content, for what is longer than a ``MemoryDraft`` may be, and
         where another item says exactly this.
         """
-        item = self._store.item(self.scope, visible(id))
+        wanted = _id(id)
+        item = self._store.item(self.scope, wanted)
         if item is None:
-            raise unknown(self._store, self.scope, visible(id), "item")
+            raise unknown(self._store, self.scope, wanted, "item")
         new = edited(self.scope, item, title=title, description=description, content=content)
         if new is None:
             return item
@@ -314,7 +314,7 @@ class MemoryBank:
 
         An item that another experience gave as well outlives an experience. Raises ``InputError`` for an unknown id.
         """
-        store, wanted = self._store, visible(id)
+        store, wanted = self._store, _id(id)
         if any(state.id == wanted for state in store.ingestions(self.scope)):
             store.drop(self.scope, wanted)
             return Removal(ingestions=(wanted,))
@@ -325,18 +325,20 @@ class MemoryBank:
         """Take away what came from ``source``, with all that descends from it: what was learned under its influence.
 
         ``source``: the id of an experience or item, ``run:NAME``, or ``origin:NAME``. An experience descends from an
-        item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too.
+        item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too. Raises
+        ``InputError`` for a source of which nothing is here.
         """
-        meant = source_of(self._store, self.scope, source)
+        meant = source_of(self._store, self.scope, _id(source))
         return self._store.remove(
             self.scope, kind="rollback", source=meant, descendants=descendants, note=visible(note), dry_run=dry_run
         )
 
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also when it is gone."""
-        found = self._store.history(self.scope, visible(id))
+        wanted = _id(id)
+        found = self._store.history(self.scope, wanted)
         if not found:
-            raise unknown(self._store, self.scope, visible(id), "item or experience, nor ever had one,")
+            raise unknown(self._store, self.scope, wanted, "item or experience, nor ever had one,")
         return found
 
     def fork(self) -> MemoryBank:
@@ -381,7 +383,7 @@ class MemoryBank:
         store = self._store
         if isinstance(store, MemoryStore) and store.base is not None:
             raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
-        chosen = plugins.embedder(embedder) if isinstance(embedder, str) else embedder or self._current.embedder
+        chosen = self._current.embedder if embedder is None else chosen_embedder(embedder)
         made = 0
         with self._current.moving:
             if embedder is not None:
@@ -467,3 +469,10 @@ class MemoryBank:
 
 def _rollouts(given: Trajectory | Sequence[Trajectory]) -> tuple[Trajectory, ...]:
     return (given,) if isinstance(given, Trajectory) else tuple(given)
+
+
+def _id(given: str | object) -> str:
+    """An id as it is stored. Raises ``InputError`` for what is no text, such as the item that has it."""
+    if not isinstance(given, str):
+        raise InputError(f"got {type(given).__name__}; expected an id, which is text: give its id")
+    return visible(given)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 
+from rb_dspy import plugins
 from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
@@ -41,6 +43,19 @@ def open_store(
     return store, beside(path) if path else None
 
 
+def chosen_embedder(given: Embedder | str | object) -> Embedder:
+    """An embedder, or the one of this name. Raises ``InputError`` for anything else, ``MissingDependency``."""
+    if isinstance(given, str):
+        return plugins.embedder(given)
+    if isinstance(given, Embedder) and not isinstance(given, type):
+        return given
+    name = getattr(given, "__name__", repr(given)[:40])
+    hint = f": give {name}()" if isinstance(given, type) else ""
+    raise InputError(
+        f"embedder {name}: expected an object with id, dimension and embed, or the name of an embedder{hint}"
+    )
+
+
 def marked(store: BankStore, scope: str, at: str | int) -> int:
     """The sequence number that ``at`` means: that of the snapshot of this name, or the end of the write it is of."""
     mark = store.mark(scope)
@@ -69,6 +84,8 @@ def _path(url: str | Path | None) -> Path | None:
     if url is None or url == ":memory:":
         return None
     text = str(url)
+    if not isinstance(url, str | os.PathLike):
+        raise InputError(f"bank {text[:80]!r}: expected a path, or :memory:; got {type(url).__name__}")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text) if isinstance(url, str) else None
     if scheme and scheme[1].lower().startswith("postgres"):
         raise RBError("banks on PostgreSQL are not there yet; give a path, or :memory:")

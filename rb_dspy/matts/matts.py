@@ -23,6 +23,7 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Contrast, Memory, Refine, Select
 from rb_dspy.steps.ask import Do, Routine, Stopped, adrive, drive
+from rb_dspy.steps.ingest import checked
 from rb_dspy.steps.wanted import Call, Outcome, Together, values
 
 log = logging.getLogger("rb_dspy")
@@ -71,16 +72,18 @@ class MaTTS(dspy.Module):
         self.refine = Refine(self.config.refine)
 
     def forward(
-        self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """Do ``task`` several times with what the bank has learned, and learn from all of it."""
+        task = checked(task, bank)
         with session(self.backbones) as ledger:
             return drive(self._scaled(task, bank, environments or self.environments, run_id, ledger))
 
     async def aforward(
-        self, task: Task, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
+        task = checked(task, bank)
         with session(self.backbones) as ledger:
             return await adrive(self._scaled(task, bank, environments or self.environments, run_id, ledger))
 

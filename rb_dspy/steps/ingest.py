@@ -9,7 +9,8 @@ from typing import Any
 
 import pydantic
 
-from rb_dspy.errors import InvalidTrajectory
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import InputError, InvalidTask, InvalidTrajectory
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps import messages
 
@@ -17,12 +18,40 @@ Foreign = Trajectory | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A trajectory; a dict with ``steps`` (or a trajectory's own fields); a list of chat messages, or of step dicts."""
 
 
-def as_task(task: Task | str) -> Task:
-    """``task``, or a task made of an instruction; its id is derived from the text, so equal text is the same task."""
+def as_task(task: Task | str | object) -> Task:
+    """``task``, or a task made of an instruction; its id is derived from the text, so equal text is the same task.
+
+    Raises ``InvalidTask`` for anything else.
+    """
     if isinstance(task, Task):
         return task
-    digest = hashlib.sha256(task.encode("utf-8", "replace")).hexdigest()[:16]
-    return Task(id=f"text/{digest}", instruction=task)
+    if not isinstance(task, str):
+        raise InvalidTask(
+            f"got {type(task).__name__} for a task; expected a Task, or text that says what is to be done"
+        )
+    return Task(id=_id_of(task), instruction=task)
+
+
+def has_own_id(task: Task) -> bool:
+    """Whether ``task`` has a name of its own, and not the id that ``as_task`` derives from its text.
+
+    One with a name is a single thing to do, which must not be told what came of it. A text that comes again is another
+    occasion, and what it taught before is what a memory is for.
+    """
+    return task.id != _id_of(task.instruction)
+
+
+def checked(task: Task | str | object, bank: MemoryBank | object) -> Task:
+    """``as_task(task)`` of a call, once ``bank`` is seen to be a bank. Raises ``InputError``."""
+    if not isinstance(bank, MemoryBank):
+        raise InputError(
+            f"got {type(bank).__name__} for a bank; expected a MemoryBank: MemoryBank.open(path, scope=...) gives one"
+        )
+    return as_task(task)
+
+
+def _id_of(instruction: str) -> str:
+    return f"text/{hashlib.sha256(instruction.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def as_trajectory(task: Task, given: Foreign | object) -> Trajectory:

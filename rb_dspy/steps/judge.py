@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from inspect import isawaitable, iscoroutine
 
 import dspy
 
 from rb_dspy import signatures
 from rb_dspy.config import JudgeConfig
-from rb_dspy.errors import InfrastructureError, UnparseableOutput
+from rb_dspy.errors import ConfigError, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Ask, Do, Routine, adrive, drive, translated
@@ -67,7 +68,8 @@ class Judge(dspy.Module):
 class Judging:
     """Wanted: a judge's word on a rollout. It may be anybody's judge, so it is checked, and gets no ground truth.
 
-    What it raises that is not ours becomes an ``InfrastructureError``.
+    What it raises that is not ours becomes an ``InfrastructureError``. An async one is awaited in ``arun``; ``run``
+    raises ``ConfigError`` for it.
     """
 
     judge: JudgeProtocol
@@ -75,11 +77,20 @@ class Judging:
     trajectory: Trajectory
 
     def run(self) -> Verdict:
-        return _checked(self._do().run())
+        said = self._do().run()
+        if isawaitable(said):
+            if iscoroutine(said):
+                said.close()  # else Python warns that nobody awaited it
+            raise ConfigError(
+                "the judge is async: await acall or alearn instead of this call, or give a plain function"
+            )
+        return _checked(said)
 
     async def arun(self) -> Verdict:
         if not (isinstance(self.judge, dspy.Module) and hasattr(self.judge, "aforward")):
-            return _checked(await self._do().arun())
+            said = await self._do().arun()
+            with translated(_WHAT):
+                return _checked(await said if isawaitable(said) else said)
         with translated(_WHAT):
             return _checked(await self.judge.acall(self.task.without_ground_truth(), self.trajectory))
 

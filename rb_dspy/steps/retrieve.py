@@ -12,14 +12,16 @@ from rb_dspy.protocols import Reranker
 from rb_dspy.schema import Task
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.events import MemoryRetrieved, emit
+from rb_dspy.steps.ingest import has_own_id
 from rb_dspy.steps.memory import Memory, render
 
 
 class Retrieve(dspy.Module):
     """The nearest experiences by the task's own text (paper, section 3.2: top 1, no threshold).
 
-    A task never retrieves what was learned from itself. Reads the bank, never writes to it. With a ``reranker`` the
-    bank gives ``candidates``, and the first ``k`` of what the reranker makes of them are shown.
+    A task with an id of its own never retrieves what was learned from itself, so that no score is its own echo; a text
+    that comes again does (``has_own_id``). Reads the bank, never writes to it. With a ``reranker`` the bank gives
+    ``candidates``, and the first ``k`` of what the reranker makes of them are shown.
     """
 
     def __init__(self, config: RetrieveConfig | None = None, reranker: Reranker | None = None) -> None:
@@ -43,7 +45,7 @@ class Retrieve(dspy.Module):
             k=max(config.k, config.candidates) if self.reranker and config.k else config.k,
             unit=config.unit,
             min_score=config.min_score,
-            exclude_tasks=(task.id,),
+            exclude_tasks=(task.id,) if has_own_id(task) else (),
             mode=config.mode,
         )
         found = yield Do("retrieval", look)

@@ -97,14 +97,43 @@ def promote(place: Place, name: str, version: int, *, force: bool = False) -> No
         set_alias(place, name, prompts, CHAMPION)
 
 
-def load(place: Place, name_or_uri: str, backbones: BackbonesLike | None = None) -> Any:
+def load(
+    place: Place, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None
+) -> Any:
     """A registered program as an MLflow pyfunc. See ``Tracker.load``."""
-    uri = name_or_uri if ":/" in name_or_uri else f"models:/{name_or_uri}@{CHAMPION}"
+    uri = _uri(name_or_uri, version)
     with place.using(), translated(f"loading {uri}"), quiet():
+        if version is None and uri != name_or_uri:
+            _check_champion(place, name_or_uri)
         model = load_mlflow().pyfunc.load_model(uri)
     if backbones is not None:
         model.unwrap_python_model().use(backbones)
     return model
+
+
+def _uri(name_or_uri: str, version: int | str | None) -> str:
+    """What MLflow calls a version of a name; the champion, where none is given."""
+    if ":/" in name_or_uri:
+        if version is not None:
+            raise InputError(f"{name_or_uri}: says which version itself; give a name and a version, or this alone")
+        return name_or_uri
+    if version is None:
+        return f"models:/{name_or_uri}@{CHAMPION}"
+    if not str(version).isdecimal():
+        raise InputError(f"{name_or_uri} version {version!r}: expected a number, as register gave it")
+    return f"models:/{name_or_uri}/{version}"
+
+
+def _check_champion(place: Place, name: str) -> None:
+    if CHAMPION in place.client.get_registered_model(name).aliases:
+        return
+    numbers = [int(found.version) for found in place.client.search_model_versions(f"name='{name}'")]
+    newest = max(numbers, default=1)
+    raise InputError(
+        f"{name}: no version was shown to be better on held-out tasks, so none is {CHAMPION}; load one by its number"
+        f' (version="{newest}", or models:/{name}/{newest}), or make it {CHAMPION}: rb-dspy programs promote {name}'
+        f" {newest} --force"
+    )
 
 
 def _logged(

@@ -220,17 +220,19 @@ class Tracker:
 
         promote(self._there(), name, version, force=force)
 
-    def load(self, name_or_uri: str, backbones: BackbonesLike | None = None) -> Any:
-        """A registered program as an MLflow pyfunc: the champion of a name, or what a URI such as ``models:/NAME/2``
-        says.
+    def load(
+        self, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None
+    ) -> Any:
+        """A registered program as an MLflow pyfunc: the champion of a name or a ``version`` of it by number, or what a
+        URI such as ``models:/NAME/2`` says.
 
         ``predict([{"instruction": "..."}])`` gives an ``AnswerOut`` for each task. ``backbones``: other ones than those
         it was registered with. Raises ``SignatureChanged`` or ``DspyTooOld`` where its prompts are not for what is
-        installed here, ``InputError`` where there is no such model.
+        installed here, ``InputError`` where there is no such model, or no version of it that is champion.
         """
         from rb_dspy.tracking.registry import load
 
-        return load(self._there(), name_or_uri, backbones)
+        return load(self._there(), name_or_uri, backbones, version=version)
 
     def _there(self) -> Any:
         if self._place is None:

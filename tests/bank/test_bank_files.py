@@ -3,11 +3,15 @@
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.sqlite.migrations import APPLICATION_ID, MIGRATIONS
+from rb_dspy.embedder import SentenceTransformerEmbedder
 from rb_dspy.errors import BankError, CorruptBank, InputError, RBError, SchemaTooNew, StorageError
+from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import add, open_bank
 
 
@@ -144,11 +148,30 @@ def test_looking_makes_nothing(tmp_path: Path) -> None:
         ("a\0b", InputError, "expected a path"),
         ("a\ud800b", InputError, "expected a path"),
         ("~nobody has this name/b", InputError, "give the whole path"),
+        (3, InputError, "bank '3': expected a path, or :memory:; got int"),
+        (b"lessons.sqlite", InputError, "expected a path, or :memory:; got bytes"),
     ],
 )
-def test_addresses(url: str, kind: type[RBError], words: str) -> None:
+def test_addresses(url: Any, kind: type[RBError], words: str) -> None:
     with pytest.raises(kind, match=words):
         open_bank(url)
+
+
+@pytest.mark.parametrize(
+    ("embedder", "said"),
+    [
+        (HashEmbedder, r"embedder HashEmbedder: expected an object .*: give HashEmbedder\(\)"),
+        (open_bank, "embedder open_bank: expected an object with id, dimension and embed, or the name"),
+        (SentenceTransformerEmbedder, r"give SentenceTransformerEmbedder\(\)"),
+        (7, "embedder 7: expected an object"),
+    ],
+)
+def test_what_is_no_embedder_makes_no_file(tmp_path: Path, embedder: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=embedder)
+    assert list(tmp_path.iterdir()) == []
+    with open_bank(tmp_path / "bank.sqlite") as bank, pytest.raises(InputError, match=said):
+        bank.reindex(embedder)
 
 
 @pytest.mark.parametrize("name", ["with space.sqlite", "a?b=c#d%20e.sqlite", "ünï.sqlite", "'quote\".db"])

@@ -145,6 +145,12 @@ class Banks(RuleBasedStateMachine):
         bank, model = self.chosen(number)
         ids = ["run:r0", "origin:mail", "run:none", *sorted(model.experiences), *sorted(model.rows)]
         source = ids[thing % len(ids)]
+        what, _, name = source.partition(":")
+        known = [each.run if what == "run" else each.origin for each in model.experiences.values()]
+        if what in ("run", "origin") and name not in known:
+            with pytest.raises(InputError, match="has nothing of"):
+                bank.rollback(source, descendants=descendants)
+            return
         planned = bank.rollback(source, descendants=descendants, dry_run=True)
         told = bank.rollback(source, descendants=descendants)
         assert told == planned

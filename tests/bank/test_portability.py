@@ -353,7 +353,7 @@ def _attempt(bank: MemoryBank, made: dict[str, Any]) -> None:
         bank.delete(items[-1].id)
     elif made["then"] == "delete":
         bank.delete(bank.experiences()[0].id) if bank.experiences() else None
-    elif made["then"] == "rollback":
+    elif made["then"] == "rollback" and any(experience.origin == "friend" for experience in bank.experiences()):
         bank.rollback("origin:friend")
 
 

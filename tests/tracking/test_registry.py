@@ -154,8 +154,22 @@ def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tr
     assert tracker.register(compiled(made, gain=0.1, reach=0.2), made, "contest", embedder=HASH) == 1
     with pytest.raises(InputError, match=r"contest version 1: held-out tasks do not say.*-0\.100"):
         tracker.promote("contest", 1)
-    with pytest.raises(InputError, match="champion"):
+    with pytest.raises(InputError) as caught:
         tracker.load("contest")
+    assert str(caught.value) == (
+        "contest: no version was shown to be better on held-out tasks, so none is champion; load one by its number"
+        ' (version="1", or models:/contest/1), or make it champion: rb-dspy programs promote contest 1 --force'
+    )
+    assert [
+        tracker.load("contest", made.backbones, version=number).predict([PERU])[0].answer for number in (1, "1")
+    ] == ["Lima"] * 2
+    for name, version, said in (
+        ("contest", "best", "contest version 'best': expected a number"),
+        ("models:/contest/1", 1, "models:/contest/1: says which version itself"),
+        ("contest", 9, "loading models:/contest/9: MLflow refused"),
+    ):
+        with pytest.raises(InputError, match=said):
+            tracker.load(name, version=version)
     assert tracker.register(compiled(made, after=0.7), made, "contest", embedder=HASH) == 2
     assert champion(client, "contest") == 2
     assert tracker.register(compiled(made, after=0.6), made, "contest", embedder=HASH) == 3
