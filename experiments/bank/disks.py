@@ -1,6 +1,6 @@
 """Durable appends as in ``bench.py append``, on disks that take longer to sync.
 
-    python experiments/bank/disks.py [--rounds 3] [--sync 0 500 1000 5000]
+    python experiments/bank/disks.py [--rounds 3] [--sync 0 200 500 1000]
 
 What bare SQLite does in a second is what the disk syncs in a second, so ratios to it say as much of the disk as of us.
 Here every ``fsync`` and ``fdatasync``, bare SQLite's as well as ours, takes so many microseconds more than this
@@ -23,7 +23,7 @@ def main() -> None:
     """One run of the benchmark for each time."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=3, help="rounds of each comparison (3)")
-    options.add_argument("--sync", type=int, nargs="+", default=[0, 500, 1_000, 5_000], help="microseconds")
+    options.add_argument("--sync", type=int, nargs="+", default=[0, 200, 500, 1_000], help="microseconds")
     chosen = options.parse_args()
     BUILD.mkdir(exist_ok=True)
     library = BUILD / "slow_sync.so"
