@@ -325,8 +325,8 @@ class MemoryBank:
         """Take away what came from ``source``, with all that descends from it: what was learned under its influence.
 
         ``source``: the id of an experience or item, ``run:NAME``, or ``origin:NAME``. An experience descends from an
-        item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too. Raises
-        ``InputError`` for a source of which nothing is here.
+        item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too.
+        Raises ``InputError`` for a source of which nothing is here.
         """
         meant = source_of(self._store, self.scope, _id(source))
         return self._store.remove(
