@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rb_dspy.bank.index.glimpse import Glimpse
 from rb_dspy.bank.index.half import HalfRows
 from rb_dspy.bank.index.vector import HALF_FROM, VectorIndex
 from rb_dspy.bank.index.view import TIE
@@ -206,6 +207,38 @@ def test_codes_that_make_no_difference(others: int) -> None:
 
 
 @pytest.mark.filterwarnings("error")
+class RoughSketch:
+    """Says nothing of its errors: each row's product is off by so much, whatever is asked."""
+
+    def __init__(self, rows: Vectors, rough: float) -> None:
+        self._rows = rows
+        self._off = rough * np.random.default_rng(5).standard_normal(len(rows)).astype(np.float32)
+
+    def left_out(self, row: Vectors) -> float:
+        return 0.0
+
+    def nearest(self, query: Vectors, fetch: int, lists: np.ndarray, centres: Vectors) -> tuple[np.ndarray, np.ndarray]:
+        estimates = self._rows @ query + self._off
+        places = np.argsort(-estimates, kind="stable")[:fetch]
+        return estimates[places], places
+
+
+@pytest.mark.parametrize(("rough", "least", "most"), [(0.001, 1.0, 1.0), (0.02, 0.0, 0.3), (0.05, 0.0, 0.0)])
+def test_rows_that_were_read_show_how_far_estimates_are_off(rough: float, least: float, most: float) -> None:
+    """Also where the errors that are kept show nothing of it."""
+    rows = stored(noise(3, ROWS))
+    queries = unit(rows[:60] + 0.5 * noise(8, 60))
+    nothing = np.zeros((10, DIMENSION), np.float32)
+    sketch: Any = RoughSketch(rows, rough)
+    glimpse = Glimpse(rows.astype(np.float16), sketch, nothing[0], np.ones(len(rows), np.float32), nothing)
+    answers = [glimpse.nearest(query, 5, None) for query in queries]
+    for query, answer in zip(queries, answers, strict=True):
+        if answer is not None:
+            products = rows @ query
+            assert (-np.sort(-products[answer[1]])[:5] > -np.sort(-products)[:5] - 5 * TIE).all()
+    assert least <= np.mean([answer is not None for answer in answers]) <= most
+
+
 def test_a_query_without_a_direction(made: tuple[VectorIndex, HalfRows]) -> None:
     assert [hit.seq for hit in made[0].view.search(np.zeros(DIMENSION, np.float32), 2)] == [ROWS, ROWS - 1]
 
