@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 
 from rb_dspy.bank.ahead import Ahead
 from rb_dspy.bank.collecting import uncollected
 from rb_dspy.bank.current import Current
 from rb_dspy.bank.embedding import with_vectors
-from rb_dspy.bank.interface import BankStore, Stored
-from rb_dspy.bank.parts import NewExperience
+from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.parts import NewExperience, Placed
+from rb_dspy.bank.stored import Stored, stored
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Experience
 
@@ -37,67 +38,53 @@ class _Part:
 def append(store: BankStore, scope: str, current: Current, new: NewExperience) -> Experience:
     """See ``MemoryBank.append``."""
     try:  # whether it is known is not asked before: the writer finds out anyway, and most are new
-        return _stored(store, scope, current, [_made(store, [new], current.embedder)], refuse_removed=True)()[0]
+        (where,) = _placed(store, scope, current, [_made(store, [new], current.embedder)], refuse_removed=True)
     except Exception:  # what an embedder raises can be anything, and what is known needs none
         if new.id not in store.have(scope, [new.id]):
             raise
         known = _made(store, [replace(new, items=())], current.embedder)
-        return _stored(store, scope, current, [known], refuse_removed=True)()[0]
+        (where,) = _placed(store, scope, current, [known], refuse_removed=True)
+    return stored(new, scope, where)
 
 
-def append_all(store: BankStore, scope: str, current: Current, admitted: Iterable[NewExperience]) -> list[Experience]:
+def append_all(store: BankStore, scope: str, current: Current, admitted: Iterable[NewExperience]) -> Stored:
     """See ``MemoryBank.append_many``."""
     size = _PAGE // _PART
-    pages, stored = Ahead(_parts(store, scope, current, iter(admitted)), size, _AHEAD * size), list[Experience]()
-    last: Stored = list
-    tidied = False
-
-    def gather() -> None:
-        nonlocal last
-        stored.extend(last())
-        last = list
-
+    those = Stored(scope)
     with uncollected() as look_through:
-
-        def tidy() -> None:
-            nonlocal tidied
-            gather()
-            look_through()
-            tidied = True
-
-        def meanwhile(enough: Callable[[], bool]) -> None:
-            tidy()
-            pages.look(enough)
-
+        pages = Ahead(_parts(store, scope, current, iter(admitted), look_through), size, _AHEAD * size)
         while page := pages.next():
-            # What the page before gave is put together while this one is being stored.
-            tidied = False
-            now = _stored(store, scope, current, page, meanwhile=meanwhile)
-            if not tidied:  # as where nothing is done meanwhile
-                tidy()
-            last = now
-            del page, now  # before it is looked for garbage
-        gather()
-    return stored
+            placed = iter(_placed(store, scope, current, page, meanwhile=pages.look))
+            for part in page:
+                those.add(part.plain, islice(placed, len(part.plain)))
+            del page, part  # before it is looked for garbage
+    return those
 
 
-def _parts(store: BankStore, scope: str, current: Current, admitted: Iterator[NewExperience]) -> Iterator[_Part]:
+def _parts(
+    store: BankStore, scope: str, current: Current, admitted: Iterator[NewExperience], look_through: Callable[[], None]
+) -> Iterator[_Part]:
     # What is not stored yet when a part is made, but will be when it is written.
     before = deque[list[str]](maxlen=(_AHEAD + 1) * _PAGE // _PART)
-    while part := list(islice(admitted, _PART)):
+    for number in count(1):
+        part = list(islice(admitted, _PART))
+        if not part:
+            return
         ids = [new.id for new in part]
         known = store.have(scope, ids).union(*before)
         before.append(ids)
         # What is stored already stays as it is, so nothing is embedded for it.
         part = [replace(new, items=()) if new.id in known else new for new in part]
         yield _made(store, part, current.embedder)
+        if number % (_PAGE // _PART) == 0:
+            look_through()
 
 
 def _made(store: BankStore, part: list[NewExperience], embedder: Embedder) -> _Part:
     return _Part(part, embedder, store.ready(with_vectors(part, embedder)))
 
 
-def _stored(
+def _placed(
     store: BankStore,
     scope: str,
     current: Current,
@@ -105,8 +92,8 @@ def _stored(
     *,
     refuse_removed: bool = False,
     meanwhile: Callable[[Callable[[], bool]], None] | None = None,
-) -> Stored:
-    def done(embedder: Embedder) -> Stored:
+) -> Sequence[Placed | Experience]:
+    def done(embedder: Embedder) -> Sequence[Placed | Experience]:
         made = [part if part.embedder is embedder else _made(store, part.plain, embedder) for part in page]
         ready = store.ready(*[part.ready for part in made])
         whose = embedder.id, embedder.dimension

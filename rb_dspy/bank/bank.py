@@ -141,11 +141,12 @@ class MemoryBank:
         )
         return self._append(draft)
 
-    def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[Experience]:
+    def append_many(self, drafts: Iterable[ExperienceDraft]) -> Sequence[Experience]:
         """``append`` for many: read, embedded and stored in pages of 2,048, each of them whole or not at all.
 
         The next page is made ready while one is being stored. What was stored before an error stays; doing it again
-        repeats nothing. What was removed from the bank stays away: for such a one the list holds what it was.
+        repeats nothing. What was removed from the bank stays away: what comes back for such a one is what it was. Each
+        experience that comes back is put together when it is first looked at.
         """
         admitted = (admit(self.scope, draft) for draft in drafts)
         return append_all(self._store, self.scope, self._current, admitted)
@@ -363,7 +364,7 @@ class MemoryBank:
         """Write this scope's experiences to a JSON Lines file, whole; returns how many. See ``portability``."""
         return portability.write(self._store, self.scope, Path(path))
 
-    def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[Experience]:
+    def import_jsonl(self, path: str | Path, *, origin: str = "") -> Sequence[Experience]:
         """Append what ``export_jsonl`` wrote, with its provenance; what is here already is not repeated.
 
         ``origin`` marks all of it, so that ``rollback("origin:...")`` can take it away again. The whole file is checked

@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
-from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
+from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
-
-Stored = Callable[[], list[Experience]]
-"""Puts together what is stored of experiences, in the order in which they were given."""
 
 
 class BankStore(Protocol):
@@ -82,8 +79,8 @@ class BankStore(Protocol):
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
         meanwhile: Callable[[Callable[[], bool]], None] | None = None,
-    ) -> Stored:
-        """``append``, where what it gives can be put together later: stored is all of it when this returns.
+    ) -> Sequence[Placed | Experience]:
+        """``append``, which tells of each where it was placed, or what is stored where it had to look at that anyway.
 
         ``meanwhile``: what the caller would do next; a store whose writing leaves the caller free calls it then, once,
         with what tells whether the writing is done.

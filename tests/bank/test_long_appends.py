@@ -15,6 +15,7 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.ahead import Ahead
 from rb_dspy.bank.sqlite.store import SqliteStore
+from rb_dspy.bank.stored import stored
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience, ExperienceDraft, MemoryItem, Verdict
@@ -90,6 +91,31 @@ def test_what_many_give_is_what_is_read(bank: MemoryBank) -> None:
         one.items[0].title = "other"  # type: ignore[misc]
 
 
+def test_what_many_give_is_a_sequence(bank: MemoryBank) -> None:
+    """Each is put together once, when it is looked at."""
+    add(bank, "other")
+    made = bank.append_many(map(draft, range(4)))
+    read = bank.experiences()[1:]
+    assert isinstance(made, Sequence)
+    assert made[-1] is made[3]
+    assert (made[3], made[1:3], made[::-2], made[9:]) == (read[3], read[1:3], read[::-2], [])
+    assert list(reversed(made)) == read[::-1]
+    assert read[2] in made
+    assert made.index(read[2]) == 2
+    assert made == read
+    assert read == made
+    assert made == tuple(read)
+    assert made == bank.append_many(map(draft, range(4)))  # known: read, not put together
+    assert made != read[:3]
+    assert made != [*read[:3], read[0]]
+    assert made != "four"
+    assert pickle.loads(pickle.dumps(made)) == read
+    for place in (4, -5):
+        with pytest.raises(IndexError):
+            made[place]
+    assert not bank.append_many([])
+
+
 def test_the_rest_is_done_meanwhile_once(store: SqliteStore) -> None:
     calls: list[bool] = []
 
@@ -98,10 +124,12 @@ def test_the_rest_is_done_meanwhile_once(store: SqliteStore) -> None:
         while not is_done():
             time.sleep(0.001)
 
-    made = store.place(SCOPE, [new("a", "one"), new("b", "two")], meanwhile=wait)
+    batch = [new("a", "one"), new("b", "two")]
+    placed = store.place(SCOPE, batch, meanwhile=wait)
     assert len(calls) == 1
     assert names(store) == ["a", "b"]
-    assert made() == made() == store.experiences(SCOPE, after=0, limit=9)
+    read = store.experiences(SCOPE, after=0, limit=9)
+    assert [stored(given, SCOPE, where) for given, where in zip(batch, placed, strict=True)] == read
     began = time.monotonic()
     with pytest.raises(UnicodeEncodeError):
         store.place(SCOPE, [new("bad", "c", run_id="\ud800")], meanwhile=wait)
@@ -132,7 +160,8 @@ def test_what_changes_before_it_is_on_disk_is_told_as_it_is_then(tmp_path: Path,
         holder.execute("ROLLBACK")
         holder.close()
         assert job.exception() is not None
-        (given,) = made.result()()
+        (where,) = made.result()
+    given = stored(new("a", "one"), SCOPE, where)
     assert (given.seq, given.items[0].seq, calls) == (1, 2, ["meanwhile"])
     assert given == store.experience(SCOPE, "a")
     assert list(store.check()) == []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
-from rb_dspy.bank.interface import BankStore, Stored
+from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory import indexed
 from rb_dspy.bank.memory import snapshots as memory_snapshots
 from rb_dspy.bank.memory import writes as memory_writes
@@ -117,9 +117,8 @@ class MemoryStore:
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
         meanwhile: Callable[[Callable[[], bool]], None] | None = None,
-    ) -> Stored:
-        stored = self.append(scope, batch, embedder=embedder, refuse_removed=refuse_removed)
-        return lambda: stored
+    ) -> Sequence[Experience]:
+        return self.append(scope, batch, embedder=embedder, refuse_removed=refuse_removed)
 
     def ready(self, *batches: Sequence[NewExperience]) -> Sequence[NewExperience]:
         return [new for batch in batches for new in batch]

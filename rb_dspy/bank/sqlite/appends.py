@@ -9,10 +9,11 @@ from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import usual_id
+from rb_dspy.bank.parts import Placed
 from rb_dspy.bank.renaming import own_id
 from rb_dspy.bank.sqlite import failpoints, ids, keys, queries
 from rb_dspy.bank.sqlite.inserts import Rows
-from rb_dspy.bank.sqlite.rows import Placed, Prepared
+from rb_dspy.bank.sqlite.rows import Prepared
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import Embedder, refuse_another, scope_state
 from rb_dspy.bank.stages import removed_since

@@ -18,7 +18,7 @@ from rb_dspy.bank.records import whole
 from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.errors import CorruptBank, InputError
-from rb_dspy.schema import Experience, Ingestion, MemoryItem, Polarity, Provenance, visible
+from rb_dspy.schema import Ingestion, MemoryItem, Polarity, Provenance, visible
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -45,13 +45,6 @@ class Prepared(NamedTuple):
     hash: int
     """Of its id; see ``ids.hashed``."""
     item_hashes: tuple[int, ...]
-
-
-class Placed(NamedTuple):
-    """The number of an experience, and the ids of its items."""
-
-    seq: int
-    item_ids: Sequence[str]
 
 
 def all_prepared(batch: Sequence[NewExperience]) -> list[Prepared]:
@@ -179,62 +172,6 @@ def sound(matches: dict[int, Match], location: str) -> dict[int, Match]:
         else:
             _log.warning("%s", damaged(location, f"experience {match.experience_id}"))
     return whole
-
-
-def all_stored(batch: Sequence[NewExperience], scope: str, placed: Sequence[Placed | Experience]) -> list[Experience]:
-    """What is stored of each: read already, or as it was placed."""
-    return [
-        stored(new, scope, where.seq, where.item_ids) if isinstance(where, Placed) else where
-        for new, where in zip(batch, placed, strict=True)
-    ]
-
-
-def stored(new: NewExperience, scope: str, seq: int, item_ids: Sequence[str]) -> Experience:
-    """``new`` as the store would now read it, without reading it: none of its items was there before."""
-    source = whole(
-        Provenance,
-        {
-            "experience_id": new.id,
-            "task_id": new.task.id,
-            "run_id": new.run_id,
-            "distiller": new.distiller,
-            "origin": new.origin,
-        },
-    )
-    given = (source,)
-    items = [
-        whole(
-            MemoryItem,
-            {
-                "id": id,
-                "scope": scope,
-                "seq": number,
-                "title": new_item.title,
-                "description": new_item.description,
-                "content": new_item.content,
-                "polarity": new.polarity,
-                "provenances": given,
-            },
-        )
-        for number, (id, new_item) in enumerate(zip(item_ids, new.items, strict=True), seq + 1)
-    ]
-    return whole(
-        Experience,
-        {
-            "id": new.id,
-            "scope": scope,
-            "seq": seq,
-            "task": new.task,
-            "trajectories": new.trajectories,
-            "verdicts": new.verdicts,
-            "items": tuple(items),
-            "run_id": new.run_id,
-            "note": new.note,
-            "origin": new.origin,
-            "shown": new.shown,
-            "created_at": new.created_at,
-        },
-    )
 
 
 def ingestion_payload(ingestion: Ingestion) -> bytes:

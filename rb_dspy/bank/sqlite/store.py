@@ -14,8 +14,7 @@ from typing import Any, Literal, TypeVar
 import sqlalchemy as sa
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.interface import Stored
-from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
+from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
 from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, state, writes
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.appends import Append
@@ -27,6 +26,7 @@ from rb_dspy.bank.sqlite.rows import Ready
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.sqlite.writer import Writer
+from rb_dspy.bank.stored import stored
 from rb_dspy.errors import StorageError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
@@ -92,7 +92,8 @@ class SqliteStore:
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
     ) -> list[Experience]:
-        return self.place(scope, batch, embedder=embedder, refuse_removed=refuse_removed)()
+        placed = self.place(scope, batch, embedder=embedder, refuse_removed=refuse_removed)
+        return [stored(new, scope, where) for new, where in zip(batch, placed, strict=True)]
 
     def place(
         self,
@@ -102,14 +103,15 @@ class SqliteStore:
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
         meanwhile: Callable[[Callable[[], bool]], None] | None = None,
-    ) -> Stored:
+    ) -> Sequence[Placed | Experience]:
         made = self.ready(batch)
         if not made:
-            return list
+            return []
         request = Append(self.location, scope, made.prepared, embedder or self._embedder, refuse_removed)
         with sqlite.readable(self.location):
-            placed: Any = self._writer.do(request, meanwhile)
-        return partial(rows.all_stored, batch, scope, placed)
+            given: Any = self._writer.do(request, meanwhile)
+        placed: Sequence[Placed | Experience] = given
+        return placed
 
     def ready(self, *batches: Sequence[NewExperience]) -> Ready:
         return batches[0] if len(batches) == 1 and isinstance(batches[0], Ready) else Ready(batches)
