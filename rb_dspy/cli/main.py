@@ -17,7 +17,7 @@ import typer
 from rich.text import Text
 
 import rb_dspy
-from rb_dspy.cli import bank, compile, envs, keys, models, programs, roles, run
+from rb_dspy.cli import bank, compile, envs, keys, models, programs, resume, roles, run
 from rb_dspy.cli.common import err
 from rb_dspy.cli.ending import TERMINATED, told_to_end
 from rb_dspy.errors import RBError, StorageError
@@ -48,6 +48,7 @@ def _options(
 
 
 app.command("run")(run.run)
+app.command("resume")(resume.resume)
 app.command("compile")(compile.compile_)
 app.add_typer(programs.app, name="programs")
 app.add_typer(bank.app, name="bank")
