@@ -79,7 +79,8 @@ def _learned(learner: MaTTS, waiting: Sequence[Ingest], *, json_: bool) -> RBErr
     try:
         for ingest in waiting:
             try:
-                experience = learner.resume(ingest).experience
+                with err.status(Text(f"learning from {line(ingest.task.id)} …")):
+                    experience = learner.resume(ingest).experience
             except (ConfigError, BackboneError):
                 raise
             except (InfrastructureError, InputError, InvalidVector) as exc:
