@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import dspy
@@ -18,9 +19,12 @@ from rb_dspy.protocols import EnvironmentFactory, Reranker
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory
 from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_trajectory
+from rb_dspy.steps.ask import Do, Routine, adrive, drive
+from rb_dspy.steps.ended import Ended, kept
 from rb_dspy.steps.events import Appended, emit
-from rb_dspy.steps.ingest import checked
-from rb_dspy.steps.judge import Judging
+from rb_dspy.steps.ingest import checked, waiting
+from rb_dspy.steps.judge import Judging, check_judge, check_plain
+from rb_dspy.steps.wanted import Call
 
 
 class ReasoningBank(dspy.Module):
@@ -34,7 +38,8 @@ class ReasoningBank(dspy.Module):
     chooses among ``RetrieveConfig.candidates``.
 
     Raises ``InfrastructureError`` when one task's LM call or environment broke, ``BackboneError`` when a language model
-    cannot be used at all. A rollout that had ended by then waits in the bank: ``MemoryBank.pending``, ``resume``.
+    cannot be used at all. A rollout that had ended by then, or when it was interrupted, waits in the bank:
+    ``MemoryBank.pending``, ``resume``. ``ConfigError`` for an async judge in a call that could not await it.
     """
 
     def __init__(
@@ -52,7 +57,9 @@ class ReasoningBank(dspy.Module):
         self.environments = environments
         self.retrieve = Retrieve(config.retrieve, reranker)
         self.act = Act(config.act)
-        self.judge: Any = judge or Judge(config.judge)
+        if judge is not None:
+            check_judge(judge)
+        self.judge: Any = Judge(config.judge) if judge is None else judge
         self.distill = Distill(config.distill)
 
     def forward(
@@ -60,13 +67,14 @@ class ReasoningBank(dspy.Module):
     ) -> dspy.Prediction:
         """Do ``task`` with what the bank has learned, and learn from it. A text is a task of the env ``question``.
 
-        A ``Task`` with an id of its own is never shown what was learned from itself, a text what it taught before is.
+        A ``Task`` is never shown what was learned from a task of its id, so that no score is its own echo. A text that
+        comes again is another occasion, and is shown what it taught before.
         """
-        task = checked(task, bank)
+        check_plain(self.judge)
+        task, again = checked(task, bank)
         with session(self.backbones) as ledger:
-            memory = self.retrieve(task, bank)
-            trajectory = self.act(task, memory, environments or self.environments)
-            ingest = bank.ingest(task, trajectory, run_id=run_id, shown=memory.items)
+            memory = self.retrieve(task, bank, again)
+            ingest = drive(self._acted(task, memory, bank, environments or self.environments, run_id))
             self._learned(ingest)
             return _prediction(memory, ingest, ledger)
 
@@ -74,31 +82,38 @@ class ReasoningBank(dspy.Module):
         self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
-        task = checked(task, bank)
+        task, again = checked(task, bank)
         with session(self.backbones) as ledger:
-            memory = await self.retrieve.acall(task, bank)
-            trajectory = await self.act.acall(task, memory, environments or self.environments)
-            ingest = await asyncio.to_thread(bank.ingest, task, trajectory, run_id=run_id, shown=memory.items)
+            memory = await self.retrieve.acall(task, bank, again)
+            ingest = await adrive(self._acted(task, memory, bank, environments or self.environments, run_id))
             await self._alearned(ingest)
             return _prediction(memory, ingest, ledger)
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays."""
         with session(self.backbones) as ledger:
-            self._learned(ingest)
+            self._learned(waiting(ingest))
+            return _prediction(Memory(), ingest, ledger)
+
+    async def aresume(self, ingest: Ingest) -> dspy.Prediction:
+        """``resume`` for asyncio, and for async judges."""
+        with session(self.backbones) as ledger:
+            await self._alearned(waiting(ingest))
             return _prediction(Memory(), ingest, ledger)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it.
 
-        A text is shown what the same text taught before; a ``Task`` with an id of its own nothing of itself.
+        A text is shown what the same text taught before; a ``Task`` nothing that was learned from a task of its id.
         """
-        memory: Memory = self.retrieve(checked(task, bank), bank)
+        task, again = checked(task, bank)
+        memory: Memory = self.retrieve(task, bank, again)
         return memory
 
     async def arecall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """``recall`` for asyncio."""
-        memory: Memory = await self.retrieve.acall(checked(task, bank), bank)
+        task, again = checked(task, bank)
+        memory: Memory = await self.retrieve.acall(task, bank, again)
         return memory
 
     def learn(
@@ -116,7 +131,7 @@ class ReasoningBank(dspy.Module):
         had returned, so that the bank knows which lessons were shown. ``run_id`` names the attempt: the same task and
         rollout id in the same run are learned once, and without a run the same content is.
         """
-        task, shown = checked(task, bank), _shown(memory)
+        (task, _), shown = checked(task, bank), _shown(memory)
         ingest = bank.ingest(task, as_trajectory(task, trajectory), run_id=run_id, shown=shown)
         with session(self.backbones):
             return ingest.experience or self._learned(ingest)
@@ -131,11 +146,25 @@ class ReasoningBank(dspy.Module):
         run_id: str = "",
     ) -> Experience:
         """``learn`` for asyncio."""
-        task, shown = checked(task, bank), _shown(memory)
+        (task, _), shown = checked(task, bank), _shown(memory)
         rollout = as_trajectory(task, trajectory)
         ingest = await asyncio.to_thread(bank.ingest, task, rollout, run_id=run_id, shown=shown)
         with session(self.backbones):
             return ingest.experience or await self._alearned(ingest)
+
+    def _acted(
+        self, task: Task, memory: Memory, bank: MemoryBank, environments: EnvironmentFactory, run_id: str
+    ) -> Routine[Ingest]:
+        """A rollout, in the bank; also where it is interrupted, once it has ended."""
+        keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
+        ended: Ended = {}
+
+        def rollout() -> Routine[Ingest]:
+            ended[0] = yield Call(self.act, (task, memory, environments, 0, partial(ended.__setitem__, 0)))
+            ingest: Ingest = yield Do("keeping the rollout", partial(keep, ended[0]))
+            return ingest
+
+        return kept(rollout(), task, ended, keep)
 
     def _learned(self, ingest: Ingest) -> Experience:
         """Judge, distil, append: what is missing of it. Each step is kept before the next begins."""

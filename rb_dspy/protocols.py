@@ -130,7 +130,7 @@ class Judge(Protocol):
     """Gives a verdict on one rollout without ground truth.
 
     A plain function may block: under asyncio it is called in a thread. An async one, or any whose answer is awaitable,
-    is awaited by ``acall`` and ``alearn``; the calls that are not async refuse it with ``ConfigError``.
+    is awaited by ``acall``, ``alearn`` and ``aresume``; the calls that are not async refuse it with ``ConfigError``.
     """
 
     def __call__(self, task: Task, trajectory: Trajectory) -> Verdict | Awaitable[Verdict]: ...

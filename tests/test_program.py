@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import MemoryDraft, Outcome, Retrieved, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import as_task
+from rb_dspy.stream import run_stream
 from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.worlds import answers, backbones, corridor, item, lock, prompts
@@ -104,9 +106,22 @@ async def test_a_text_that_comes_again_is_shown_what_it_taught(bank: MemoryBank)
     assert (await run.arecall(CHARGED, bank)).items == learned.items
     assert run(task=CHARGED, bank=bank).memory.items == learned.items
     assert on_questions("MaTTS")(task=CHARGED, bank=bank, run_id="other").memory.items
+    assert (await on_questions("MaTTS").acall(task=CHARGED, bank=bank, run_id="third")).memory.items
     named = Task(id="ticket/1", instruction=CHARGED)
     assert run.learn(named, REFUNDED, bank, run_id="named").task == named
     assert {match.task_id for match in run.recall(named, bank).retrieved} == {as_task(CHARGED).id}
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+async def test_a_task_is_not_shown_its_own_lesson_though_its_id_be_that_of_a_text(kind: str, bank: MemoryBank) -> None:
+    """Such are the tasks that were taken out of a bank: who measures with them must not measure an echo."""
+    run, known = on_questions(kind), as_task(CHARGED)
+    on_questions("ReasoningBank")(task=CHARGED, bank=bank)
+    assert run(task=known, bank=bank, run_id="again").memory.items == ()
+    assert (await run.acall(task=known, bank=bank, run_id="third")).memory.items == ()
+    if isinstance(run, ReasoningBank):
+        assert run.recall(known, bank).items == (await run.arecall(known, bank)).items == ()
+        assert run.recall(CHARGED, bank).items != ()
 
 
 @pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
@@ -375,7 +390,18 @@ class _SaysNo:
         return await _says_no(task, trajectory)
 
 
-ASYNC_JUDGES = {"function": _says_no, "object": _SaysNo(), "lambda": lambda task, done: _says_no(task, done)}
+class _SaysNoModule(dspy.Module):
+    async def aforward(self, task: Task, trajectory: Trajectory) -> Verdict:
+        return await _says_no(task, trajectory)
+
+
+ASYNC_JUDGES = {
+    "function": _says_no,
+    "object": _SaysNo(),
+    "partial": partial(_says_no),
+    "module": _SaysNoModule(),
+    "lambda": lambda task, done: _says_no(task, done),
+}
 
 
 @pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
@@ -392,11 +418,85 @@ async def test_an_async_judge_is_awaited(kind: str, judge: Any, bank: MemoryBank
 @pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
 @pytest.mark.parametrize("judge", ASYNC_JUDGES.values(), ids=ASYNC_JUDGES)
 def test_an_async_judge_is_refused_where_nobody_could_await_it(kind: str, judge: Any, bank: MemoryBank) -> None:
-    run = on_questions(kind, judge=judge)
-    with pytest.raises(ConfigError, match=r"the judge is async: await acall or alearn .*, or give a plain function"):
+    """Before anything is paid for, where it says that it is one; else what was done waits."""
+    bones = backbones()
+    run: Any = ReasoningBank(backbones=bones, judge=judge)
+    run = run if kind == "ReasoningBank" else MaTTS(run, k=2)
+    said = r"^the judge is async: await acall, alearn or aresume instead of this call, or give a plain function$"
+    with pytest.raises(ConfigError, match=said):
         run(task=CHARGED, bank=bank)
     gc.collect()  # whoever was not awaited would warn now
-    assert len(bank.pending()) == 1
+    late = judge is ASYNC_JUDGES["lambda"]
+    assert (bool(prompts(bones)), len(bank.pending())) == (late, late)
+    if not late:
+        with pytest.raises(ConfigError, match=said):
+            run_stream(run, [Task(id="1", instruction="y"), Task(id="2", instruction="z")], bank, run_id="r")
+        assert prompts(bones) == []
+    if isinstance(run, ReasoningBank):  # what was done by others is kept all the same
+        with pytest.raises(ConfigError, match=said):
+            run.learn(CHARGED, REFUNDED, bank, run_id="theirs")
+        assert [waits.state.run_id for waits in bank.pending()][late:] == ["theirs"]
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+@pytest.mark.parametrize("judge", ASYNC_JUDGES.values(), ids=ASYNC_JUDGES)
+async def test_what_waits_for_an_async_judge_is_resumed(kind: str, judge: Any, bank: MemoryBank) -> None:
+    async def away(task: Task, trajectory: Trajectory) -> Verdict:
+        raise OSError("away")
+
+    with pytest.raises(InfrastructureError, match="away"):
+        await on_questions(kind, judge=away).acall(task=CHARGED, bank=bank)
+    (waits,) = bank.pending()
+    run = on_questions(kind, judge=judge)
+    with pytest.raises(ConfigError, match="await acall, alearn or aresume"):
+        run.resume(waits)
+    done = await run.aresume(waits)
+    assert {verdict.reasons for verdict in done.experience.verdicts} == {"Not in 1 steps."}
+    assert done.experience.trajectories == waits.state.trajectories
+    assert len(waits.state.trajectories) == (1 if kind == "ReasoningBank" else 2)
+    assert (bank.pending(), len(bank.experiences())) == ([], 1)
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+async def test_what_does_not_wait_cannot_be_resumed(kind: str, bank: MemoryBank) -> None:
+    run: Any = on_questions(kind)
+    waits = bank.ingest(as_task(CHARGED), Trajectory(task_id=as_task(CHARGED).id))
+    for given in (waits.state.id, waits.state, None):
+        said = rf"^got {type(given).__name__} for rollouts that wait; expected an Ingest: bank\.pending\(\) gives them$"
+        with pytest.raises(InputError, match=said):
+            run.resume(given)
+        with pytest.raises(InputError, match=said):
+            await run.aresume(given)
+    assert run.resume(waits).experience.task == as_task(CHARGED)
+
+
+@pytest.mark.parametrize("judge", ["openai/x", "", _SaysNo, 7], ids=str)
+def test_what_is_no_judge_is_refused_when_the_program_is_made(judge: Any) -> None:
+    given = "the class _SaysNo" if judge is _SaysNo else repr(judge)
+    with pytest.raises(ConfigError, match=rf"^got {given} for a judge; expected a function [^\n]+$"):
+        ReasoningBank(judge=judge)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("end", ["done", "unreadable"])
+def test_a_rollout_whose_closing_is_interrupted_is_kept(bank: MemoryBank, asynchronous: bool, end: str) -> None:
+    class Stuck(Corridor):
+        def close(self) -> None:
+            closed.append(self.position)
+            raise KeyboardInterrupt
+
+    closed: list[int] = []
+    bones = backbones(_twice_then_junk if end == "unreadable" else answers)
+    run = ReasoningBank(backbones=bones, environments=lambda task, rollout: Stuck())
+    given = {"task": corridor(), "bank": bank, "run_id": "night"}
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run.acall(**given)) if asynchronous else run(**given)
+    assert closed == [3 if end == "done" else 2]
+    (waits,) = bank.pending()
+    (kept,) = waits.state.trajectories
+    assert (len(kept.steps), kept.stop_reason, waits.state.run_id) == (closed[0], end, "night")
+    assert kept.usage["agent"].calls >= closed[0]
+    assert run.resume(waits).experience.trajectories == (kept,)
 
 
 async def test_what_an_async_judge_raises_is_no_verdict(bank: MemoryBank) -> None:

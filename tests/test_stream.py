@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from dspy import lm15
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rb_dspy import MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, run_stream
+from rb_dspy import MemoryBank, ReasoningBank, StreamProgram, Task, TaskResult, TaskStream, run_stream
+from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, InvalidTask
+from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Step, Trajectory
+from rb_dspy.schema import MemoryDraft, Step, Trajectory, Verdict
+from rb_dspy.steps import as_task
 from rb_dspy.stream import SHARES, split_templates, stream_names
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import answers, backbones, lock, prompts
+from tests.worlds import answers, backbones, item, lock, prompts
 
 
 @pytest.mark.parametrize("name", ["reasoning-gym", "reasoning-gym-small", "twc", "cookingworld"])
@@ -286,6 +289,98 @@ def test_a_run_that_was_stopped_anywhere_ends_as_if_it_had_not_been(tmp_path: Pa
         run(tmp_path / "stopped.sqlite", stop)
     run(tmp_path / "stopped.sqlite", answers)
     assert learned(tmp_path / "stopped.sqlite") == learned(tmp_path / "whole.sqlite")
+
+
+def _said(prompt: Prompt) -> Reply:
+    """Every task teaches a lesson of its own."""
+    if "action" in prompt.wants:
+        return {"thought": "I know.", "action": "blue"}
+    if "label" in prompt.wants:
+        return {"reasons": "So it is.", "label": "success"}
+    if "choice" in prompt.wants:
+        return {"analysis": "Alike.", "choice": 1}
+    told = prompt["attempts"] if "attempts" in prompt else prompt["trajectory"]
+    return {"analysis": "a", "memory_items": [item("Blue", f"Of {prompt['task']}: {told[:20]}", evidence=[1])]}
+
+
+HOWS: dict[str, Callable[[ReasoningBank, Sequence[Task], MemoryBank], Sequence[TaskResult]]] = {
+    "ReasoningBank": lambda run, tasks, bank: run_stream(run, tasks, bank, run_id="r").results,
+    "MaTTS": lambda run, tasks, bank: run_stream(MaTTS(run, k=2), tasks, bank, run_id="r").results,
+    "StreamProgram": lambda run, tasks, bank: (
+        StreamProgram(run, bank)(stream=TaskStream("s", tuple(tasks))).report.results
+    ),
+}
+SAID = ["Which colour has the sky?", "Which colour has the sea?", "Which colour has a rose?"]
+KNOWN = [*map(as_task, SAID), *(Task(id=f"q/{n}", instruction=text) for n, text in enumerate(SAID))]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@given(
+    before=st.lists(st.sampled_from(KNOWN), max_size=6),
+    tasks=st.lists(st.sampled_from(KNOWN), min_size=1, max_size=6, unique_by=lambda task: task.id),
+)
+def test_no_task_of_a_stream_is_shown_what_was_learned_from_itself(
+    how: str, before: list[Task], tasks: list[Task]
+) -> None:
+    """Whatever its id looks like: one that is a bank's text taken out of the bank is scored as any other."""
+    config = ProgramConfig(retrieve=RetrieveConfig(k=20))
+    run = ReasoningBank(config, backbones=backbones(_said))
+    with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank:
+        for number, task in enumerate(before):
+            known = Trajectory(task_id=task.id, steps=(Step(action="blue"),), answer="blue")
+            draft = MemoryDraft(title="Blue", description="d", content=f"Of {task.id}, {number}")
+            bank.append(task, known, Verdict(label="success"), [draft], run_id=f"before {number}")
+        taught = {task.id for task in before}
+        results = HOWS[how](run, tasks, bank)
+    for result in results:
+        assert result.prediction is not None
+        memory = result.prediction.memory
+        assert {match.task_id for match in memory.retrieved} == taught - {result.task.id}
+        assert not any(from_.task_id == result.task.id for item in memory.items for from_ in item.provenances)
+        taught.add(result.task.id)
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        ("tasks.jsonl", "got str for a stream"),
+        (Path("tasks.jsonl"), f"got {type(Path()).__name__} for a stream"),
+        (7, "got int for a stream"),
+        (iter(()), "got tuple_iterator for a stream"),
+        ([lock("Abus", 1), {"id": "1", "instruction": "Open it."}], "task 2 of the stream: got dict for a task"),
+    ],
+)
+@pytest.mark.parametrize("bank_", [None, "lessons.sqlite"])
+def test_what_is_no_stream_or_no_bank_is_said_in_one_line(
+    stream: Any, said: str, bank_: str | None, bank: MemoryBank
+) -> None:
+    run: Any = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with pytest.raises(InputError, match=rf"^{said}; expected a [^\n]+$"):
+        run_stream(run, stream, bank, run_id="r")
+    wrong: Any = bank_
+    with pytest.raises(InputError, match=rf"^got {type(bank_).__name__} for a bank; expected a MemoryBank[^\n]+$"):
+        run_stream(run, [lock("Abus", 1)], wrong, run_id="r")
+    assert prompts(run.backbones) == []
+    assert bank.pending() == []
+
+
+def test_a_text_in_a_stream_is_another_occasion(bank: MemoryBank) -> None:
+    """As in a call of the program; its ``Task``, taken out of the bank, is not shown what it taught."""
+    run = ReasoningBank(backbones=backbones())
+    shown = []
+    for number in range(3):
+        text = "What is one and one?"
+        given = text if number < 2 else bank.experiences()[0].task
+        (result,) = run_stream(run, [given], bank, run_id=f"r{number}").results
+        assert result.prediction is not None
+        assert result.task.instruction == text
+        shown.append(len(result.prediction.memory.items))
+    assert shown == [0, 1, 0]
+    with pytest.raises(InputError, match="task 2 of the stream: the instruction is empty"):
+        run_stream(run, ["What is two and two?", " "], bank, run_id="r")
+    with pytest.raises(InputError, match="stands 2 times"):
+        run_stream(run, ["What is it?", "What is it?"], bank, run_id="r")
 
 
 def test_two_tasks_with_one_id_are_refused(bank: MemoryBank) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from asyncio import CancelledError
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,16 +15,16 @@ from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts.lessons import Known, Lessons
-from rb_dspy.matts.rollouts import Ended, Meanwhile, OneRefined, Rollouts, SideBySide
+from rb_dspy.matts.rollouts import Meanwhile, OneRefined, Rollouts, SideBySide
 from rb_dspy.program import ReasoningBank, admitted, note
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Contrast, Memory, Refine, Select
-from rb_dspy.steps.ask import Do, Routine, Stopped, adrive, drive
-from rb_dspy.steps.ingest import checked
+from rb_dspy.steps.ask import Do, Routine, adrive, drive
+from rb_dspy.steps.ended import Ended, Keep, kept
+from rb_dspy.steps.ingest import checked, waiting
+from rb_dspy.steps.judge import check_plain
 from rb_dspy.steps.wanted import Call, Outcome, Together, values
-
-log = logging.getLogger("rb_dspy")
 
 _OWN = ("contrast", "select", "refine")
 
@@ -75,17 +73,18 @@ class MaTTS(dspy.Module):
         self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """Do ``task`` several times with what the bank has learned, and learn from all of it."""
-        task = checked(task, bank)
+        check_plain(self.judge)
+        task, again = checked(task, bank)
         with session(self.backbones) as ledger:
-            return drive(self._scaled(task, bank, environments or self.environments, run_id, ledger))
+            return drive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
 
     async def aforward(
         self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
-        task = checked(task, bank)
+        task, again = checked(task, bank)
         with session(self.backbones) as ledger:
-            return await adrive(self._scaled(task, bank, environments or self.environments, run_id, ledger))
+            return await adrive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
 
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
         """As of any dspy module; a state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
@@ -95,34 +94,48 @@ class MaTTS(dspy.Module):
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""
         with session(self.backbones) as ledger:
-            rollouts = Rollouts(launched=len(ingest.state.trajectories))
-            return drive(self._learned(Memory(), ingest, rollouts, Known(), ledger))
+            return drive(self._resumed(waiting(ingest), ledger))
+
+    async def aresume(self, ingest: Ingest) -> dspy.Prediction:
+        """``resume`` for asyncio, and for async judges."""
+        with session(self.backbones) as ledger:
+            return await adrive(self._resumed(waiting(ingest), ledger))
+
+    def _resumed(self, ingest: Ingest, ledger: Ledger) -> Routine[dspy.Prediction]:
+        rollouts = Rollouts(launched=len(ingest.state.trajectories))
+        return self._learned(Memory(), ingest, rollouts, Known(), ledger)
 
     def _scaled(
-        self, task: Task, bank: MemoryBank, environments: EnvironmentFactory, run_id: str, ledger: Ledger
+        self,
+        task: Task,
+        again: bool,
+        bank: MemoryBank,
+        environments: EnvironmentFactory,
+        run_id: str,
+        ledger: Ledger,
     ) -> Routine[dspy.Prediction]:
         self._check_temperature()
-        memory = yield Call(self.retrieve, (task, bank))
+        memory = yield Call(self.retrieve, (task, bank, again))
         keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
         ended: Ended = {}
-        try:
-            making = self._rollouts(partial(self._meanwhile, task, keep))
-            rollouts = yield from making.routine(task, memory, environments, ended)
-            if rollouts.meanwhile is None:
-                ingest, outcomes = (yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))), {}
-            else:
-                ((ingest, outcomes),) = values([rollouts.meanwhile])
-        except (GeneratorExit, KeyboardInterrupt, Stopped):  # interrupted or given up: what had ended waits in the bank
-            _kept_after_all(task, ended, keep)
-            raise
-        except CancelledError:
-            yield Do("keeping the rollouts that had ended", partial(_kept_after_all, task, ended, keep))
-            raise
+        acted = self._acted(task, memory, environments, ended, keep)
+        rollouts, ingest, outcomes = yield from kept(acted, task, ended, keep)
         known = Known(tuple(rollouts.trajectories), rollouts.verdicts, outcomes)
         return (yield from self._learned(memory, ingest, rollouts, known, ledger))
 
+    def _acted(
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, keep: Keep
+    ) -> Routine[tuple[Rollouts, Ingest, dict[Hashable, Outcome]]]:
+        """The rollouts, in the bank, and what was learned from them meanwhile."""
+        making = self._rollouts(partial(self._meanwhile, task, keep))
+        rollouts = yield from making.routine(task, memory, environments, ended)
+        if rollouts.meanwhile is None:
+            return rollouts, (yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))), {}
+        ((ingest, outcomes),) = values([rollouts.meanwhile])
+        return rollouts, ingest, outcomes
+
     def _meanwhile(
-        self, task: Task, keep: Callable[[list[Trajectory]], Ingest], ended: list[Trajectory]
+        self, task: Task, keep: Keep, ended: list[Trajectory]
     ) -> Routine[tuple[Ingest, dict[Hashable, Outcome]]]:
         """Keep what has ended, and ask at the same time what needs no verdicts."""
         jobs = self._lessons().early(task.without_ground_truth(), tuple(ended))
@@ -188,15 +201,6 @@ class MaTTS(dspy.Module):
                 f"{where} has temperature 0, so {self.config.k} rollouts would all be one; set it above 0, or use"
                 " mode='sequential'"
             )
-
-
-def _kept_after_all(task: Task, ended: Ended, keep: Callable[[list[Trajectory]], Ingest]) -> None:
-    """Keep what had ended. Failing at that costs a warning: what interrupted it is what the caller is to see."""
-    if ended:
-        try:
-            keep([ended[number] for number in sorted(ended)])
-        except Exception as exc:  # noqa: BLE001 (whatever a store may raise)
-            log.warning("task %s: the rollouts that had ended could not be kept: %s", task.id, exc)
 
 
 def _config(config: MattsConfig, **given: Any) -> MattsConfig:

@@ -15,6 +15,7 @@ from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Memory, Refine, Refined
 from rb_dspy.steps.ask import Routine, Stopped
 from rb_dspy.steps.attempts import answer_key
+from rb_dspy.steps.ended import Ended
 from rb_dspy.steps.events import RolloutLost, emit
 from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.latch import Latch
@@ -59,10 +60,6 @@ class Rollouts:
         raise InfrastructureError(
             f"task {task.id}: all {len(self.errors)} rollouts broke; the first: {self.errors[0]}"
         ) from self.errors[0]
-
-
-Ended = dict[int, Trajectory]
-"""Rollouts, or attempts, by their number, put in as each comes to its end: an interrupt does not cost those."""
 
 
 Meanwhile = Callable[[list[Trajectory]], Routine[Any]]
@@ -113,7 +110,8 @@ class SideBySide:
     ) -> Routine[tuple[Trajectory, Ruling]]:
         try:
             # As an outcome, whatever it raises: a loss is told at once, not when the last judge has ended.
-            outcomes = yield Together([Call(self.act, (task, memory, environments, number))])
+            done = partial(ended.__setitem__, number)
+            outcomes = yield Together([Call(self.act, (task, memory, environments, number, done))])
             if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], Stopped):
                 emit(RolloutLost(task, str(number), _said(outcomes[0])))
             (trajectory,) = values(outcomes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import dspy
@@ -25,28 +26,66 @@ class Act(dspy.Module):
         self.config = config or ActConfig()
         self.predict = dspy.Predict(signatures.Act)
 
-    def forward(self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int = 0) -> Trajectory:
-        """Roll out ``task`` in an environment of its own."""
-        return drive(self._routine(task, memory, environments, rollout))
+    def forward(
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        rollout: int = 0,
+        ended: Callable[[Trajectory], object] = lambda trajectory: None,
+    ) -> Trajectory:
+        """Roll out ``task`` in an environment of its own.
+
+        ``ended`` is given the trajectory as soon as there is no more to come, before the environment is closed, for who
+        is interrupted then; it must not raise.
+        """
+        return drive(self._routine(task, memory, environments, rollout, ended))
 
     async def aforward(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int = 0
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        rollout: int = 0,
+        ended: Callable[[Trajectory], object] = lambda trajectory: None,
     ) -> Trajectory:
         """``forward`` for asyncio; the environment runs in threads, one call at a time."""
-        return await adrive(self._routine(task, memory, environments, rollout))
+        return await adrive(self._routine(task, memory, environments, rollout, ended))
 
-    def episode(self, task: Task, memory: Memory, fresh: Opened, rollout: int = 0) -> Episode:
-        """A rollout that has not begun, for who wants to go on after its end."""
-        return Episode(task, memory, fresh, self.predict, self.config, rollout)
+    def episode(
+        self,
+        task: Task,
+        memory: Memory,
+        fresh: Opened,
+        rollout: int = 0,
+        over: Callable[[], None] = lambda: None,
+    ) -> Episode:
+        """A rollout that has not begun, for who wants to go on after its end; ``over``: see there."""
+        return Episode(task, memory, fresh, self.predict, self.config, rollout, over)
 
     def _routine(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, rollout: int
+        self,
+        task: Task,
+        memory: Memory,
+        environments: EnvironmentFactory,
+        rollout: int,
+        ended: Callable[[Trajectory], object],
     ) -> Routine[Trajectory]:
-        return (yield from within(task, environments, rollout, partial(self._played, task, memory, rollout)))
+        return (yield from within(task, environments, rollout, partial(self._played, task, memory, rollout, ended)))
 
-    def _played(self, task: Task, memory: Memory, rollout: int, fresh: Opened) -> Routine[Trajectory]:
+    def _played(
+        self, task: Task, memory: Memory, rollout: int, ended: Callable[[Trajectory], object], fresh: Opened
+    ) -> Routine[Trajectory]:
+        trajectory: Trajectory
         with metered() as ledger:
-            episode = Episode(task, memory, fresh, self.predict, self.config, rollout, fresh.closing)
+
+            def over() -> None:
+                nonlocal trajectory
+                trajectory = episode.trajectory(ledger.usage())
+                ended(trajectory)
+                fresh.closing()
+
+            episode = self.episode(task, memory, fresh, rollout, over)
             episode.begin()
             yield from episode.play()
-        return episode.trajectory(ledger.usage())
+        return trajectory

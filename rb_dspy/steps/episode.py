@@ -34,16 +34,17 @@ class Episode:
         predict: Any,
         config: ActConfig,
         rollout: int,
-        closing: Callable[[], None] | None = None,
+        over: Callable[[], None] = lambda: None,
     ) -> None:
-        """``fresh`` is closed by the caller, unless its ``closing``, with the last move, may do it: then nothing can
-        go on. ``predict`` is the agent's ``dspy.Predict``.
+        """``fresh`` is closed by the caller. ``over`` is called each time that no further action is taken, in one go
+        with the last move, when all of it is taken down: what interrupts it later does not cost the rollout.
+        ``predict`` is the agent's ``dspy.Predict``.
         """
         self._task = task
         self._memory = memory
         self._environment = fresh.environment
         self._opened = fresh.first
-        self._closing = closing
+        self._over = over
         self._predict = predict
         self._config = config
         self._rollout = rollout
@@ -83,24 +84,14 @@ class Episode:
                     raise  # nothing fits, not even the task: no other step would fare better
                 # Work that had ended before, and goes on with nothing that can be read, stands as it was.
                 self._stop = ("context" if context else "unreadable") if self._steps[steps:] or not steps else before
-                self._answer = yield Do("reading the answer", partial(handed_in, self._environment))
+                yield Do("reading the answer", self._broken_off)
                 return
             thought, action = str(said.thought or "").strip(), str(said.action or "").strip()
-            move = partial(after, self._environment, action, not left, self._closing)
-            seen: Seen = yield Do("a step of the environment", move)
-            step = Step(thought=thought, action=action, observation=seen.observation)
-            self._steps.append(step)
-            emit(StepTaken(self._task, len(self._steps), step, str(self._rollout)))
-            # As the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
-            self._turns.append({**self._turn, "thought": step.thought, "action": step.action})
-            self._turn = {"observation": step.observation, **_choices(seen)}
-            over = seen.done or not left
-            if over:
-                self._stop = "done" if seen.done else "max_steps"
+            seen: Seen = yield Do("a step of the environment", partial(self._moved, thought, action, not left))
+            emit(StepTaken(self._task, len(self._steps), self._steps[-1], str(self._rollout)))
             if seen.broken is not None:
                 raise seen.broken
-            if over:
-                self._answer = seen.answer
+            if seen.done:
                 return
 
     def reopened(self, notes: str) -> Routine[bool]:
@@ -127,6 +118,25 @@ class Episode:
             checks=checks,
             usage=usage,
         )
+
+    def _moved(self, thought: str, action: str, last: bool) -> Seen:
+        """What the environment shows after a move, taken down."""
+        seen = after(self._environment, action, last)
+        step = Step(thought=thought, action=action, observation=seen.observation)
+        self._steps.append(step)
+        # As the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
+        self._turns.append({**self._turn, "thought": step.thought, "action": step.action})
+        self._turn = {"observation": step.observation, **_choices(seen)}
+        if seen.done or last:
+            self._stop = "done" if seen.done else "max_steps"
+            if seen.broken is None:
+                self._answer = seen.answer
+                self._over()
+        return seen
+
+    def _broken_off(self) -> None:
+        self._answer = handed_in(self._environment)
+        self._over()
 
     def _ask(self) -> Ask:
         return Ask(

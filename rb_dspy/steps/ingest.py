@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic
 
-from rb_dspy.bank import MemoryBank
+from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.errors import InputError, InvalidTask, InvalidTrajectory
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps import messages
@@ -29,29 +29,36 @@ def as_task(task: Task | str | object) -> Task:
         raise InvalidTask(
             f"got {type(task).__name__} for a task; expected a Task, or text that says what is to be done"
         )
-    return Task(id=_id_of(task), instruction=task)
+    digest = hashlib.sha256(task.encode("utf-8", "replace")).hexdigest()[:16]
+    return Task(id=f"text/{digest}", instruction=task)
 
 
-def has_own_id(task: Task) -> bool:
-    """Whether ``task`` has a name of its own, and not the id that ``as_task`` derives from its text.
+def checked(task: Task | str | object, bank: MemoryBank | object) -> tuple[Task, bool]:
+    """``as_task(task)`` of a call, once ``bank`` is seen to be a bank; and whether it is another occasion.
 
-    One with a name is a single thing to do, which must not be told what came of it. A text that comes again is another
-    occasion, and what it taught before is what a memory is for.
+    A text that comes again is: what it taught before is what a memory is for. A ``Task`` is a single thing to do, which
+    must not be told what came of it, whatever its id looks like: the tasks of a stream may have been a bank's texts.
+    Raises ``InputError``.
     """
-    return task.id != _id_of(task.instruction)
+    check_bank(bank)
+    return as_task(task), isinstance(task, str)
 
 
-def checked(task: Task | str | object, bank: MemoryBank | object) -> Task:
-    """``as_task(task)`` of a call, once ``bank`` is seen to be a bank. Raises ``InputError``."""
+def check_bank(bank: MemoryBank | object) -> None:
+    """Raise ``InputError`` for what is no bank."""
     if not isinstance(bank, MemoryBank):
         raise InputError(
             f"got {type(bank).__name__} for a bank; expected a MemoryBank: MemoryBank.open(path, scope=...) gives one"
         )
-    return as_task(task)
 
 
-def _id_of(instruction: str) -> str:
-    return f"text/{hashlib.sha256(instruction.encode('utf-8', 'replace')).hexdigest()[:16]}"
+def waiting(ingest: Ingest | object) -> Ingest:
+    """``ingest``, of a call that is to learn from it. Raises ``InputError`` for anything else."""
+    if not isinstance(ingest, Ingest):
+        raise InputError(
+            f"got {type(ingest).__name__} for rollouts that wait; expected an Ingest: bank.pending() gives them"
+        )
+    return ingest
 
 
 def as_trajectory(task: Task, given: Foreign | object) -> Trajectory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 
 import dspy
 
@@ -19,6 +19,8 @@ from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.view import final_state, view
 
 _WHAT = "the judge"
+
+_ASYNC = "the judge is async: await acall, alearn or aresume instead of this call, or give a plain function"
 
 
 class Judge(dspy.Module):
@@ -77,13 +79,12 @@ class Judging:
     trajectory: Trajectory
 
     def run(self) -> Verdict:
+        check_plain(self.judge)
         said = self._do().run()
         if isawaitable(said):
             if iscoroutine(said):
                 said.close()  # else Python warns that nobody awaited it
-            raise ConfigError(
-                "the judge is async: await acall or alearn instead of this call, or give a plain function"
-            )
+            raise ConfigError(_ASYNC)
         return _checked(said)
 
     async def arun(self) -> Verdict:
@@ -96,6 +97,28 @@ class Judging:
 
     def _do(self) -> Do:
         return Do(_WHAT, partial(self.judge, self.task.without_ground_truth(), self.trajectory))
+
+
+def check_judge(judge: JudgeProtocol | object) -> None:
+    """Raise ``ConfigError`` for what is no judge."""
+    if not callable(judge) or isinstance(judge, type):
+        given = f"the class {judge.__name__}" if isinstance(judge, type) else repr(judge)
+        raise ConfigError(
+            f"got {given} for a judge; expected a function of a task and a trajectory that gives a Verdict; which"
+            " language model judges is said by Backbones(judge=...)"
+        )
+
+
+def check_plain(judge: JudgeProtocol) -> None:
+    """Raise ``ConfigError`` for a judge that is known to be async, in a call that could not await it: before anything
+    is paid for. One that only gives something awaitable is known by what it gives.
+    """
+    if isinstance(judge, dspy.Module):  # by its class: a module warns of who looks at its ``forward``
+        forward = getattr(type(judge), "forward", None) or getattr(type(judge), "aforward", None)
+    else:
+        forward = judge.__call__
+    if iscoroutinefunction(forward) or iscoroutinefunction(judge):
+        raise ConfigError(_ASYNC)
 
 
 def _checked(verdict: object) -> Verdict:

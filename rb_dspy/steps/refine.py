@@ -113,19 +113,22 @@ class Refine(dspy.Module):
 
     def _passes(self, act: Act, task: Task, memory: Memory, work: _Work, fresh: Opened) -> Routine[bool]:
         number = work.number
-        episode = act.episode(task, memory, fresh, number)
+        checks: tuple[Check, ...] = ()
         with metered() as ledger:
+
+            def keep() -> None:
+                work.keep(number, episode.trajectory(ledger.usage(), checks))
+
+            episode = act.episode(task, memory, fresh, number, keep)
             episode.begin(_told(work.findings))
             yield from episode.play()
-            checks: tuple[Check, ...] = ()
-            work.keep(number, episode.trajectory(ledger.usage()))
             while work.checks_left:
                 check = yield from self._check(task, work.attempts[number], work.findings)
                 checks = (*checks, check)
                 work.findings.append(check.findings)
                 work.checks_left -= 1
                 work.passes += 1
-                work.keep(number, episode.trajectory(ledger.usage(), checks))
+                keep()
                 emit(Checked(task, check, str(number)))
                 if check.decision == "correct":
                     if not (yield from episode.reopened(_told([check.findings]))):
@@ -133,9 +136,8 @@ class Refine(dspy.Module):
                     try:
                         yield from episode.play()
                     except RBError:  # what was done is kept whole, also when it breaks
-                        work.keep(number, episode.trajectory(ledger.usage(), checks))
+                        keep()
                         raise
-                    work.keep(number, episode.trajectory(ledger.usage(), checks))
                 elif self.config.until_confirmed:
                     work.checks_left = 0
         return False

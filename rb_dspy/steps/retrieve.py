@@ -12,15 +12,14 @@ from rb_dspy.protocols import Reranker
 from rb_dspy.schema import Task
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.events import MemoryRetrieved, emit
-from rb_dspy.steps.ingest import has_own_id
 from rb_dspy.steps.memory import Memory, render
 
 
 class Retrieve(dspy.Module):
     """The nearest experiences by the task's own text (paper, section 3.2: top 1, no threshold).
 
-    A task with an id of its own never retrieves what was learned from itself, so that no score is its own echo; a text
-    that comes again does (``has_own_id``). Reads the bank, never writes to it. With a ``reranker`` the bank gives
+    A task never retrieves what was learned from a task of its own id, so that no score is its own echo; one that is
+    done ``again``, on another occasion, does. Reads the bank, never writes to it. With a ``reranker`` the bank gives
     ``candidates``, and the first ``k`` of what the reranker makes of them are shown.
     """
 
@@ -29,15 +28,15 @@ class Retrieve(dspy.Module):
         self.config = config or RetrieveConfig()
         self.reranker = reranker
 
-    def forward(self, task: Task, bank: MemoryBank) -> Memory:
+    def forward(self, task: Task, bank: MemoryBank, again: bool = False) -> Memory:
         """The lessons for ``task``."""
-        return drive(self._routine(task, bank))
+        return drive(self._routine(task, bank, again))
 
-    async def aforward(self, task: Task, bank: MemoryBank) -> Memory:
+    async def aforward(self, task: Task, bank: MemoryBank, again: bool = False) -> Memory:
         """``forward`` for asyncio."""
-        return await adrive(self._routine(task, bank))
+        return await adrive(self._routine(task, bank, again))
 
-    def _routine(self, task: Task, bank: MemoryBank) -> Routine[Memory]:
+    def _routine(self, task: Task, bank: MemoryBank, again: bool) -> Routine[Memory]:
         config = self.config
         look = partial(
             bank.retrieve,
@@ -45,7 +44,7 @@ class Retrieve(dspy.Module):
             k=max(config.k, config.candidates) if self.reranker and config.k else config.k,
             unit=config.unit,
             min_score=config.min_score,
-            exclude_tasks=(task.id,) if has_own_id(task) else (),
+            exclude_tasks=() if again else (task.id,),
             mode=config.mode,
         )
         found = yield Do("retrieval", look)

@@ -4,7 +4,6 @@ to a thread and back, which k rollouts take one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rb_dspy.errors import InfrastructureError, RBError
@@ -34,11 +33,8 @@ def at_first(environment: Environment, task: Task) -> Seen:
     return Seen(observation, _valid(environment))
 
 
-def after(environment: Environment, action: str, last: bool, closing: Callable[[], None] | None = None) -> Seen:
-    """``action`` is done; with ``last`` no other one is, whether the episode has ended or not.
-
-    ``closing`` is called where no further action is taken, once all is read.
-    """
+def after(environment: Environment, action: str, last: bool) -> Seen:
+    """``action`` is done; with ``last`` no other one is, whether the episode has ended or not."""
     with translated("a step of the environment"):
         result = environment.step(action)
     if not isinstance(result, tuple) or len(result) != 2:
@@ -49,12 +45,9 @@ def after(environment: Environment, action: str, last: bool, closing: Callable[[
     try:
         if not (last or done):
             return Seen(observation, _valid(environment))
-        seen = Seen(observation, None, done, handed_in(environment))
+        return Seen(observation, None, done, handed_in(environment))
     except RBError as exc:
         return Seen(observation, None, done, broken=exc)
-    if closing is not None:
-        closing()
-    return seen
 
 
 def going_on(environment: Environment) -> Seen | None:

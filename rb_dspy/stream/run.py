@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from datetime import UTC, datetime, timedelta
-from typing import Literal, Protocol
+from os import PathLike
+from typing import Any, Literal, Protocol
 
 import dspy
 
@@ -16,6 +17,7 @@ from rb_dspy.errors import ConfigError, InfrastructureError, InputError, Invalid
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Usage
+from rb_dspy.steps.ingest import as_task, check_bank
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult, rollouts
 from rb_dspy.stream.tasks import TaskStream
@@ -27,9 +29,9 @@ class Program(Protocol):
     environments: EnvironmentFactory
 
     def __call__(
-        self, *, task: Task, bank: MemoryBank, environments: EnvironmentFactory, run_id: str
+        self, *, task: Any, bank: MemoryBank, environments: EnvironmentFactory, run_id: str
     ) -> dspy.Prediction:
-        """Do the task in these environments, and learn from it."""
+        """Do the task, a ``Task`` or a text, in these environments, and learn from it."""
         ...
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
@@ -46,7 +48,7 @@ STALE = timedelta(hours=1)
 
 def run_stream(
     program: Program,
-    stream: TaskStream | Sequence[Task],
+    stream: TaskStream | Sequence[Task | str],
     bank: MemoryBank,
     *,
     run_id: str,
@@ -67,17 +69,19 @@ def run_stream(
     A task that breaks, or that cannot be used, is recorded with its error and the run goes on; so is one whose lessons
     get a vector that cannot be used (``InvalidVector``), whose rollout waits. What would break every task that follows
     ends the run: ``BackboneError``, ``ConfigError``, any other ``BankError``, and ``InfrastructureError`` when
-    ``MAX_BROKEN_IN_A_ROW`` tasks broke. What was done stays in the bank. Raises ``InputError`` for two tasks with one
-    id.
+    ``MAX_BROKEN_IN_A_ROW`` tasks broke. What was done stays in the bank.
+
+    No ``Task`` is shown what was learned from a task of its id, whatever ``bank`` held before; a text is, as in a call
+    of the program. Raises ``InputError``, before anything is done, for what is no stream of tasks or no bank, and for
+    two tasks with one id.
     """
-    task_id, times = Counter(task.id for task in stream).most_common(1)[0] if len(stream) else ("", 0)
-    if times > 1:
-        raise InputError(f"the task id {task_id!r} stands {times} times in this stream; ids must differ")
+    check_bank(bank)
+    tasks = _tasks(stream)
     report = RunReport(run_id)
     scored = ScoredEnvironments(program.environments)
     broken = 0
     with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
-        for task in stream:
+        for task, given in zip(tasks, stream, strict=True):
             if _learned_from(bank, task, run_id):
                 continue
             ingest = _waiting(program, bank, task, run_id, resume)
@@ -86,7 +90,7 @@ def run_stream(
                     if ingest is not None:
                         prediction = program.resume(ingest)
                     else:
-                        prediction = program(task=task, bank=bank, environments=scored, run_id=run_id)
+                        prediction = program(task=given, bank=bank, environments=scored, run_id=run_id)
                 except ConfigError:  # an InputError, but none of this task's
                     raise
                 except (InfrastructureError, InputError, InvalidVector) as exc:
@@ -103,6 +107,24 @@ def run_stream(
             if broken == MAX_BROKEN_IN_A_ROW:
                 raise InfrastructureError(f"{broken} tasks in a row broke; the last one: {result.error}")
     return report
+
+
+def _tasks(stream: TaskStream | Sequence[Task | str] | object) -> list[Task]:
+    if isinstance(stream, str | bytes | PathLike) or not (isinstance(stream, Iterable) and isinstance(stream, Sized)):
+        raise InputError(
+            f"got {type(stream).__name__} for a stream; expected a TaskStream, or a list of Task:"
+            " TaskStream.from_jsonl(path) reads a file"
+        )
+    tasks = []
+    for number, each in enumerate(stream, 1):
+        try:
+            tasks.append(as_task(each))
+        except InputError as exc:
+            raise type(exc)(f"task {number} of the stream: {exc}") from None
+    task_id, times = Counter(task.id for task in tasks).most_common(1)[0] if tasks else ("", 0)
+    if times > 1:
+        raise InputError(f"the task id {task_id!r} stands {times} times in this stream; ids must differ")
+    return tasks
 
 
 def _learned_from(bank: MemoryBank, task: Task, run_id: str) -> bool:

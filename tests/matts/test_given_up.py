@@ -13,7 +13,7 @@ from dspy import lm15
 
 from rb_dspy.backbones.stop import stopping
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import MattsConfig
+from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Stopped
@@ -92,7 +92,7 @@ async def test_rollouts_that_had_ended_wait_when_the_call_is_cancelled(bank: Mem
     with pytest.raises(asyncio.CancelledError):
         await job
     assert house.closed == [1] * 3
-    _learned_from(bank, "0", "2")
+    _learned_from(bank, "0", "1", "2")  # of the second, the last step was waited for
 
 
 @BOTH
@@ -156,23 +156,26 @@ def test_a_rollout_that_ends_when_all_is_given_up_is_closed_too(bank: MemoryBank
     assert house.closed == [1, 1]
 
 
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
 @BOTH
-def test_a_rollout_that_is_being_closed_is_not_closed_twice(bank: MemoryBank, asynchronous: bool) -> None:
-    class Stuck(Booth):
-        def close(self) -> None:
-            super().close()
-            raise KeyboardInterrupt
-
-    house = House()
-
-    def made(task: Task, rollout: str) -> Booth:
-        house.made.append(Stuck(house, rollout))
-        return house.made[-1]
-
-    run: Any = scaled(house=house, k=1)
+def test_a_rollout_whose_closing_is_interrupted_is_kept_and_not_closed_twice(
+    bank: MemoryBank, asynchronous: bool, mode: MattsMode
+) -> None:
+    house = House(faults={"0": ("close", KeyboardInterrupt)})
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank, environments=made))
+        asyncio.run(called(scaled(house=house, k=1, mode=mode), asynchronous, task=booth_task(), bank=bank))
     assert house.closed == [1]
+    _learned_from(bank, "0")
+
+
+@BOTH
+def test_so_it_is_with_others_beside_it(bank: MemoryBank, asynchronous: bool) -> None:
+    house = House(faults={"1": ("close", KeyboardInterrupt)})
+    run = scaled(house=house, config=MattsConfig(k=3, at_once=1))  # in no order, but one by one
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(called(run, asynchronous, task=booth_task(), bank=bank))
+    assert house.closed == [1] * len(house.made)
+    _learned_from(bank, *sorted(booth.rollout for booth in house.made))
 
 
 HINT = "Say the right word."
@@ -279,6 +282,16 @@ def test_what_a_correction_had_done_by_then_is_not_taken_for_an_attempt_that_end
     _attempts_wait(bank, house, [3], [2])
 
 
+ENDED_MEANWHILE = {
+    "0 step 0": ([1], [0]),
+    "0 answer": ([1], [0]),
+    "1 step 0": ([1, 1], [1, 0]),
+    "0 step 1": ([2], [1]),
+    "0 step 2": ([3], [2]),
+}
+"""Last steps, which a call that is cancelled waits for; those that are interrupted do not come back."""
+
+
 @SEQUENTIAL
 async def test_attempts_that_had_ended_wait_when_sequential_scaling_is_cancelled(
     bank: MemoryBank, reopens: bool, where: str, steps: list[int], checks: list[int]
@@ -298,7 +311,7 @@ async def test_attempts_that_had_ended_wait_when_sequential_scaling_is_cancelled
     opened.set()
     with pytest.raises(asyncio.CancelledError):
         await job
-    _attempts_wait(bank, house, steps, checks)
+    _attempts_wait(bank, house, *ENDED_MEANWHILE.get(where, (steps, checks)))
 
 
 async def test_rollouts_are_kept_in_another_thread_when_the_call_is_cancelled(

@@ -9,7 +9,6 @@ import pytest
 from rb_dspy import Step, Task, Trajectory
 from rb_dspy.errors import InvalidTask, InvalidTrajectory
 from rb_dspy.steps import as_task, as_trajectory
-from rb_dspy.steps.ingest import has_own_id
 
 TASK = Task(id="t", instruction="Find the capital.")
 
@@ -102,12 +101,6 @@ def test_a_task_from_text_is_the_same_task_each_time() -> None:
     assert as_task(TASK) is TASK
     with pytest.raises(InvalidTask):
         as_task(" ")
-
-
-def test_a_task_has_an_id_of_its_own_unless_it_is_made_of_its_text() -> None:
-    assert has_own_id(TASK)
-    assert not has_own_id(as_task("Find it."))
-    assert has_own_id(Task(id=as_task("Find it.").id, instruction="Find that."))
 
 
 def _steps(given: Any) -> list[tuple[str, str, str]]:

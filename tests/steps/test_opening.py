@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from rb_dspy import program
 from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InfrastructureError
-from rb_dspy.schema import Task
-from rb_dspy.steps import Act, Memory, Refine, act, ask, episode, opening, refine, seen
+from rb_dspy.matts import MaTTS, matts
+from rb_dspy.program import ReasoningBank
+from rb_dspy.schema import Task, Verdict
+from rb_dspy.steps import Act, Memory, Refine, act, ask, ended, episode, opening, refine, seen
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.opening import Opened, within
 from rb_dspy.testing import Corridor, scripted_lm
@@ -80,9 +84,12 @@ def plain(fresh: Opened) -> Routine[str]:
 
 
 def closing_itself(fresh: Opened) -> Routine[str]:
-    return (
-        yield Do("the last step", lambda: seen.after(fresh.environment, "forward", True, fresh.closing).observation)
-    )
+    def step() -> str:
+        done = seen.after(fresh.environment, "forward", True)
+        fresh.closing()
+        return done.observation
+
+    return (yield Do("the last step", step))
 
 
 def breaking(fresh: Opened) -> Routine[str]:
@@ -129,6 +136,39 @@ def test_a_ctrl_c_at_any_line_of_a_rollout_leaves_no_environment_open(passes: in
             at += 1
     assert left_open == []
     assert at > 100
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "parallel", "sequential"])
+def test_a_ctrl_c_at_any_line_costs_no_rollout_whose_environment_was_closing(kind: str, bank: MemoryBank) -> None:
+    """Nor one that is on its way into the bank."""
+
+    class Ending(Counted):
+        def close(self) -> None:
+            super().close()
+            had_ended.append(not came)
+
+    files = {*FILES, act.__file__, episode.__file__, ended.__file__, program.__file__, matts.__file__}
+    run: Any = ReasoningBank(
+        backbones=Backbones(agent=scripted_lm(answers)),
+        environments=Ending,
+        judge=lambda task, trajectory: Verdict(label="unknown"),
+    )
+    run = run if kind == "ReasoningBank" else MaTTS(run, 1, kind)  # type: ignore[arg-type]
+    lost, at, came, looked_at = [], 0, ["begun"], 0
+    while came:
+        had_ended: list[bool] = []
+        run_id = str(at)
+        with interrupted(at, files, "line") as came, suppress(KeyboardInterrupt):
+            run(task=TASK, bank=bank, run_id=run_id)
+        if came and any(had_ended):
+            looked_at += 1
+            if not any(waits.state.run_id == run_id for waits in bank.pending()) and not bank.experience_of(
+                TASK.id, run_id
+            ):
+                lost += came
+        at += 1
+    assert lost == []
+    assert looked_at > 10
 
 
 def test_an_environment_that_is_closed_already_is_left_alone(made: list[Counted]) -> None:
