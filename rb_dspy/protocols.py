@@ -59,7 +59,9 @@ class Environment(Protocol):
         ...
 
     def outcome(self) -> Outcome | None:
-        """Ground truth; None where nobody knows it. The scorer and ``OracleJudge`` call this, the program never."""
+        """Ground truth; None where nobody knows it, which is neither a success nor a failure and does not count: what
+        failed is to say so. The scorer and ``OracleJudge`` call this, the program never.
+        """
         ...
 
     def close(self) -> None: ...

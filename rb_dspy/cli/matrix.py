@@ -42,11 +42,11 @@ from rb_dspy.cli.tasks import SeedOption, StreamOption, TasksFileOption, chosen_
 from rb_dspy.cli.tracked import TrackOption, run_id, tracker_for, where_to_look
 from rb_dspy.compile.files import write_json
 from rb_dspy.config import BackboneConfig, load_settings
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.stream import TaskStream
 
 if TYPE_CHECKING:
-    from rb_dspy.compile.matrix import Cell, Matrix
+    from rb_dspy.compile.matrix import Matrix
 
 
 def matrix_command(
@@ -107,14 +107,11 @@ def matrix_command(
             err.status("") as status,
         ):
 
-            def tell(cell: Cell | None) -> None:
+            def tell(name: str, on: str) -> None:
                 nonlocal done
-                if cell is not None:
-                    done += 1
-                    run.on_cell(cell)
-                status.update(f"[dim]{done} of {cells} done: {len(todo)} tasks each …[/]")
+                status.update(Text(f"{done} of {cells} done, {len(todo)} tasks each; now {name} on {on} …", "dim"))
+                done += 1
 
-            tell(None)
             found = matrix(
                 subject,
                 states,
@@ -124,12 +121,14 @@ def matrix_command(
                 embedder=chosen.bank.embedder,
                 **given,
                 threads=threads,
-                on_cell=tell,
+                on_start=tell,
+                on_cell=run.on_cell,
             )
             run.log_matrix(found)
     if json_:
         again = [{"program": name, "backbone": on} for name, on in found.to_recompile()]
         print_json({**found.model_dump(mode="json"), "recompile": again, "mlflow_run": run_id(run)})
+        _check_any(found)
         return
     _print(found, len(todo), todo.name)
     source = options(**({"tasks-file": tasks_file or file} if tasks_file or file else {"stream": stream}))
@@ -137,6 +136,16 @@ def matrix_command(
     _print_next(found, models, files, None if whole else same, config, set_)
     if run_id(run):
         out.print(where_to_look(chosen.tracking, run), soft_wrap=True)
+    _check_any(found)
+
+
+def _check_any(found: Matrix) -> None:
+    """Raise ``InfrastructureError`` where no cell could be run, as ``rb-dspy run`` does where every task broke."""
+    if all(cell.error for cell in found.cells):
+        last = found.cells[-1]
+        raise InfrastructureError(
+            f"no cell could be run; the last one, {last.program} on {last.backbone}: {last.error}"
+        )
 
 
 def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
@@ -189,7 +198,9 @@ def _states(
 
 
 def _print(found: Matrix, tasks: int, name: str) -> None:
-    out.print(Text.assemble((name, "bold"), f"  {tasks} tasks, {found.orders} order{'s' if found.orders > 1 else ''}"))
+    counts = f"{tasks} tasks, {found.orders} order{'s' if found.orders > 1 else ''}"
+    dark = f", {found.left_out} left out: no ground truth" if found.left_out else ""
+    out.print(Text.assemble((name, "bold"), f"  {counts}", (dark, "yellow")))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("backbone", "program", "solved", "against seed", "", "judge", "tokens"):
         right = heading in ("solved", "judge", "tokens")

@@ -3,7 +3,7 @@
 Optimizers do not agree on what they tell, count and keep. So the program that they see is a ``Student``, which has its
 calls made here, and the metric is a ``Record``'s. The budget counts calls of the student, each of which is rated once;
 the call beyond it ends the optimizer, and the best of the ``Candidates`` so far is the result. One that is rated 1 on
-all dev examples ends the optimizer too, since nothing can take its place.
+all dev examples that count ends the optimizer too, since nothing can take its place.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rb_dspy.compile.broken import all_broke, said
 from rb_dspy.compile.candidates import Candidates
 from rb_dspy.compile.demos import fit
 from rb_dspy.compile.progress import Teller
+from rb_dspy.compile.ratings import rated_example
 from rb_dspy.compile.state import Prompts, digest, prompts_of
 from rb_dspy.compile.truth import Missing
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, RBError
@@ -224,7 +225,7 @@ class Record:
             if self._candidates.counts(example):
                 if (missing := self._missing.after(example, pred)) is not None:
                     raise Stopped(missing)
-                best = self._candidates.rate(pred._rb_key, example, score)
+                best = self._candidates.rate(pred._rb_key, example, rated_example(example, pred, score))
         if best is not None:
             try:
                 self._on_best(best)

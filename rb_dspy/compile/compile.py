@@ -29,6 +29,7 @@ from rb_dspy.compile.student import student_of
 from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.orders import Streams
+from rb_dspy.stream.program import check_bank
 
 log = logging.getLogger("rb_dspy")
 
@@ -86,10 +87,11 @@ def compile_program(
     for streams without ground truth, and for a folder of another compile, ``BackboneError``, and
     ``InfrastructureError`` where all that is run breaks; ``Unscored`` in place of any of them, with the best program so
     far in it, once there is one that is better than ``program``, and where scoring breaks. Single tasks without ground
-    truth do not count in the scores.
+    truth do not count, in the search and in the scores: whether a program solves them, nobody knows.
     """
     optimizer_named(optimizer)
     _check(stage, budget=budget, threads=threads, orders=orders, window=window)
+    check_bank(bank)
     work = program.deepcopy()
     backbones = work.backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
     work.backbones = None  # those of the compile are bound around every call

@@ -18,13 +18,19 @@ from rb_dspy.steps.memory import render
 
 @dataclass(frozen=True)
 class Pair:
-    """One sibling, done without the lessons and with them: how many of the rollouts solved it, in [0, 1]."""
+    """One sibling, done without the lessons and with them: how many of the rollouts solved it, in [0, 1].
+
+    Without them somebody knew how it ended. Where nobody does with them, that is not solved: else lessons would gain by
+    what an environment cannot tell of them.
+    """
 
     task: Task
     without: float
     given: float
     failed: Trajectory | None = None
     """A rollout that failed with the lessons."""
+    untold: bool = False
+    """Whether nobody knows of any rollout with the lessons how it ended."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,13 @@ class Credit:
     def __init__(self, program: Program) -> None:
         self._program = program
 
-    def without(self, task: Task, rollouts: int = 1) -> float:
-        """How many of the rollouts solve ``task`` without lessons. Raises like ``ReasoningBank``."""
-        return self._solved(task, Memory(), rollouts)[0]
+    def without(self, task: Task, rollouts: int = 1) -> float | None:
+        """How many of the rollouts solve ``task`` without lessons; None where nobody knows it of any.
+
+        Raises like ``ReasoningBank``.
+        """
+        done = self._done(task, Memory(), rollouts)
+        return None if done.untold else done.given
 
     def of(
         self, drafts: Sequence[MemoryDraft], siblings: Sequence[Task], baseline: Sequence[float], rollouts: int = 1
@@ -74,25 +84,26 @@ class Credit:
         pairs, broken = [], []
         for task, without in zip(siblings, baseline, strict=True):
             try:
-                given, failed = self._solved(task, memory, rollouts)
+                pairs.append(self._done(task, memory, rollouts, without))
             except (InfrastructureError, UnparseableOutput) as exc:
                 broken.append(f"task {task.id}: {exc}")
-            else:
-                pairs.append(Pair(task, without, given, failed))
         return Credited(tuple(pairs), tuple(broken))
 
-    def _solved(self, task: Task, memory: Memory, rollouts: int) -> tuple[float, Trajectory | None]:
+    def _done(self, task: Task, memory: Memory, rollouts: int, without: float = 0.0) -> Pair:
         scored = ScoredEnvironments(self._program.environments)
-        solved, failed = 0, None
+        solved, failed, untold = 0, None, True
         with session(self._program.backbones), dspy.context(trace=None, disable_history=True):
             for rollout in range(rollouts):
                 trajectory: Trajectory = self._program.act(task, memory, scored, rollout)
                 outcome = scored.outcome(task.id, trajectory.rollout_id)
-                if outcome is not None and outcome.success:
+                if outcome is None:
+                    continue
+                untold = False
+                if outcome.success:
                     solved += 1
                 else:
                     failed = failed or trajectory
-        return solved / rollouts, failed
+        return Pair(task, without, solved / rollouts, failed, untold)
 
 
 def shown(drafts: Sequence[MemoryDraft], max_tokens: int) -> Memory:

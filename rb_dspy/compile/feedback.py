@@ -23,6 +23,7 @@ from rb_dspy.compile.evidence import (
 )
 from rb_dspy.config import MattsMode
 from rb_dspy.schema import MemoryItem, Task, Trajectory
+from rb_dspy.stream.program import solved, untold
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult
 
@@ -59,11 +60,17 @@ class _View:
         """The tasks that did not break, with their predictions."""
         return [(result, result.prediction) for result in self.report.results if result.prediction is not None]
 
+    def told(self) -> list[tuple[TaskResult, Any]]:
+        """Those of them that somebody knows the outcome of: the rest is neither solved nor failed."""
+        return [(result, prediction) for result, prediction in self.done() if not untold(result)]
+
     def head(self) -> str:
         results = self.report.results
         broke = sum(bool(result.error) for result in results)
-        said = f"The stream had {_count(len(results), 'task')}, {sum(map(_solved, results))} solved"
-        return said + (f"; {broke} broke for reasons outside of any prompt." if broke else ".")
+        dark = sum(map(untold, results))
+        said = f"The stream had {_count(len(results), 'task')}, {sum(map(solved, results))} solved"
+        said += f"; {broke} broke for reasons outside of any prompt" if broke else ""
+        return said + (f"; of {dark} nobody knows how they ended." if dark else ".")
 
     def listed(self, what: str, entries: Sequence[tuple[TaskResult, str]]) -> list[str]:
         """The entries under a heading, those of the task whose call is shown first; nothing for none."""
@@ -102,6 +109,7 @@ def _lessons(maker: str) -> Callable[[_View], list[str]]:
         harmful: list[tuple[TaskResult, str]] = []
         mixed: list[tuple[TaskResult, str]] = []
         useful: list[tuple[TaskResult, str]] = []
+        dark: list[tuple[TaskResult, str]] = []
         unused: list[tuple[TaskResult, str]] = []
         notes: list[tuple[TaskResult, str]] = []
         told_of: set[str] = set()
@@ -115,16 +123,18 @@ def _lessons(maker: str) -> Callable[[_View], list[str]]:
                     continue
                 told_of.add(item.id)
                 uses = _uses(view, item)
-                line = _line(view, result, item, uses)
-                solved = sum(map(_solved, uses))
-                kind = unused if not uses else useful if solved == len(uses) else mixed if solved else harmful
-                kind.append((result, line))
-        bare = [result for result, prediction in view.done() if not prediction.memory.items]
-        compare = f"For comparison, tasks that were shown no lesson: {sum(map(_solved, bare))} of {len(bare)} solved."
+                known = [use for use in uses if not untold(use)]
+                right = sum(map(solved, known))
+                kind = useful if right == len(known) else mixed if right else harmful
+                kind = kind if known else dark if uses else unused
+                kind.append((result, _line(view, result, item, known, dark=len(uses) - len(known))))
+        bare = [result for result, prediction in view.told() if not prediction.memory.items]
+        compare = f"For comparison, tasks that were shown no lesson: {sum(map(solved, bare))} of {len(bare)} solved."
         told = [
             *view.listed("Lessons of yours after which every task failed:", harmful),
             *view.listed("Lessons of yours after which some tasks failed:", mixed),
             *view.listed("Lessons of yours after which every task was solved:", useful),
+            *view.listed("Lessons of yours of which nobody knows what came of them:", dark),
             *view.listed("Lessons of yours that no later task was shown:", unused),
             *view.listed("Lessons of yours that were not kept, and why:", notes),
         ]
@@ -133,17 +143,20 @@ def _lessons(maker: str) -> Callable[[_View], list[str]]:
     return told
 
 
-def _line(view: _View, source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
+def _line(view: _View, source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult], *, dark: int) -> str:
+    """``uses``: the tasks that were shown it and ended as somebody knows; ``dark``: how many others were."""
     own = literals(source.task, item, [result.task for result in view.report.results])
     literal = f" It holds what belongs to its own task only ({', '.join(own)})." if own else ""
     text = f"{item.title!r} (from task {quoted(source.task)}): {short(item.content, 160)}{literal}"
+    others = _count(dark, "other task" if uses else "task")
+    unseen = f"Shown for {others} that nobody knows the outcome of."
     if not uses:
-        return text
-    solved = [quoted(use.task) for use in uses if _solved(use)]
-    parts = [text, f"Shown for {_count(len(uses), 'task')}, {len(solved)} solved."]
-    if solved:
-        parts.append(f"Helped or did no harm on {', '.join(solved[:3])}.")
-    for use in [use for use in uses if not _solved(use)][:2]:
+        return f"{text} {unseen}" if dark else text
+    right = [quoted(use.task) for use in uses if solved(use)]
+    parts = [text, f"Shown for {_count(len(uses), 'task')}, {len(right)} solved.", *([unseen] if dark else [])]
+    if right:
+        parts.append(f"Helped or did no harm on {', '.join(right[:3])}.")
+    for use in [use for use in uses if not solved(use)][:2]:
         if use.prediction is not None:
             trajectory = use.prediction.trajectory
             how = "Misled, being taken up," if taken_up(item, use.task, trajectory) else "Ignored"
@@ -154,8 +167,9 @@ def _line(view: _View, source: TaskResult, item: MemoryItem, uses: Sequence[Task
 def _agent(view: _View) -> list[str]:
     failed: list[tuple[TaskResult, str]] = []
     partly: list[tuple[TaskResult, str]] = []
-    with_lessons = [result for result, prediction in view.done() if prediction.memory.items]
-    without = [result for result, prediction in view.done() if not prediction.memory.items]
+    beside: list[tuple[TaskResult, str]] = []
+    with_lessons = [result for result, prediction in view.told() if prediction.memory.items]
+    without = [result for result, prediction in view.told() if not prediction.memory.items]
     for result, prediction in view.done():
         both = list(zip(result.rollouts, result.outcomes, strict=False))
         losing = [rollout for rollout, outcome in both if outcome is not None and not outcome.success]
@@ -163,12 +177,13 @@ def _agent(view: _View) -> list[str]:
         if losing:
             shown = prediction.trajectory if prediction.trajectory in losing else losing[0]
             line = _rollout(result.task, shown, prediction.memory.items, winning)
-            (partly if _solved(result) else failed).append((result, line))
+            (beside if untold(result) else partly if solved(result) else failed).append((result, line))
     return [
-        f"Tasks with lessons: {sum(map(_solved, with_lessons))} of {len(with_lessons)} solved;"
-        f" without: {sum(map(_solved, without))} of {len(without)}.",
+        f"Tasks with lessons: {sum(map(solved, with_lessons))} of {len(with_lessons)} solved;"
+        f" without: {sum(map(solved, without))} of {len(without)}.",
         *view.listed("Failed:", failed),
         *view.listed("Solved, but not by every rollout; one that failed:", partly),
+        *view.listed("Nobody knows how the rollout ended that was handed in; another failed:", beside),
     ]
 
 
@@ -259,10 +274,6 @@ def _uses(view: _View, item: MemoryItem) -> list[TaskResult]:
     return [
         result for result, prediction in view.done() if any(shown.id == item.id for shown in prediction.memory.items)
     ]
-
-
-def _solved(result: TaskResult) -> bool:
-    return result.outcome is not None and result.outcome.success
 
 
 def _count(number: int, what: str) -> str:

@@ -21,10 +21,15 @@ from rb_dspy.compile.examples import (
 from rb_dspy.compile.stages import Program, Stage
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
+from rb_dspy.stream.program import untold
 from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.result import TaskResult
 
 UNKNOWN = "no ground truth"
 """Why the rollouts of a task teach nothing where nobody knows their outcome."""
+
+_BROKE = "the siblings broke"
+_DARK = "no other task of its template has ground truth"
 
 
 class Gathered:
@@ -66,13 +71,12 @@ def gathered(
     ========  ==========================================================================================
     judge     rollouts with ground truth, none twice
     select    several rollouts that differ in reward
-    distill   rollouts judged rightly, with siblings that are not all solved without lessons
+    distill   rollouts judged rightly, with siblings that have ground truth and are not all solved without lessons
     contrast  several rollouts that differ in what was done, with such siblings
     agent     tasks with ground truth
     ========  ==========================================================================================
     """
-    tasks = [result.task for report in reports for result in report.results]
-    kin = _Kin(tasks, program, siblings, rollouts, on_sibling)
+    kin = _Kin([result for report in reports for result in report.results], program, siblings, rollouts, on_sibling)
     found = Gathered()
     for done in (done for report in reports for done in _done(report)):
         if not any(done.outcomes):
@@ -111,22 +115,29 @@ def _done(report: RunReport) -> Iterator[_Done]:
 
 
 class _Kin:
-    """Tasks of the same template, and how far the agent gets with them without lessons; each is done once."""
+    """Tasks of the same template, and how far the agent gets with them without lessons; each is done once.
+
+    Those of which the runs could not tell how they ended are none of them.
+    """
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        results: Sequence[TaskResult],
         program: Program | None,
         siblings: int,
         rollouts: int,
         on_done: Callable[[], None],
     ) -> None:
-        self._tasks = {task.id: task for task in tasks}
+        self._tasks = {result.task.id: result.task for result in results}
+        self._told = {
+            result.task.id for result in results if not untold(result) or result.resumed or any(result.outcomes)
+        }
         self._credit = Credit(program) if program is not None else None
         self._most = siblings
         self.rollouts = rollouts
         self._on_done = on_done
-        self._without: dict[str, float | None] = {}
+        self._without: dict[str, float | str] = {}
+        """Of each that was done; or why there is nothing to be said."""
 
     def of(self, task: Task) -> tuple[list[Task], list[float]] | str:
         """Siblings and their baselines; or why there are none that could teach."""
@@ -141,21 +152,26 @@ class _Kin:
         ]
         if task.template is None or not kin:
             return "no other task of its template"
+        kin = [other for other in kin if other.id in self._told]
+        if not kin:
+            return _DARK
         chosen = random.Random(f"siblings of {task.id}").sample(kin, min(self._most, len(kin)))
-        known = [(other, without) for other in chosen if (without := self._baseline(other)) is not None]
+        found = [(other, self._baseline(other)) for other in chosen]
+        known = [(other, without) for other, without in found if not isinstance(without, str)]
         if not known:
-            return "the siblings broke"
+            return next(why for why in (_BROKE, _DARK) if any(why == each for _, each in found))
         if all(without == 1 for _, without in known):
             return "its siblings are solved without lessons"
         return [other for other, _ in known], [without for _, without in known]
 
-    def _baseline(self, task: Task) -> float | None:
+    def _baseline(self, task: Task) -> float | str:
         assert self._credit is not None
         if task.id not in self._without:
             try:
-                self._without[task.id] = self._credit.without(task, self.rollouts)
+                without = self._credit.without(task, self.rollouts)
+                self._without[task.id] = _DARK if without is None else without
             except (InfrastructureError, UnparseableOutput):
-                self._without[task.id] = None
+                self._without[task.id] = _BROKE
             self._on_done()
         return self._without[task.id]
 

@@ -8,6 +8,9 @@ folder a program and in it one file a backbone, by the names that the caller giv
             default.json        for a backbone that has no file of its own
             small.json          compiled on the backbone called "small"
             large.json
+
+All numbers of a matrix are over the same tasks: those that somebody knows the outcome of in any cell
+(``rb_dspy.compile.ratings``).
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ from rb_dspy.backbones import Backbones, metered
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.compile.measure import rate_stream
-from rb_dspy.compile.scores import Estimate, Ratings, compare, estimate
+from rb_dspy.compile.ratings import Ratings
+from rb_dspy.compile.scores import Estimate, compare, estimate
 from rb_dspy.compile.stages import Program
 from rb_dspy.compile.state import load_program
+from rb_dspy.compile.truth import check_known, check_truth, say_left_out
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import RoleUsage
-from rb_dspy.stream.program import StreamProgram
+from rb_dspy.stream.program import StreamProgram, check_bank
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.tasks import TaskStream
 
@@ -72,6 +77,8 @@ class Matrix(pydantic.BaseModel):
     """Digest of the held-out tasks."""
     orders: int
     cells: list[Cell]
+    left_out: int = 0
+    """Tasks that nobody knows the outcome of, in any cell: they count in none."""
 
     def cell(self, program: str, backbone: str) -> Cell:
         """The cell of a program on a backbone. Raises ``InputError`` where there is none."""
@@ -119,43 +126,71 @@ def matrix(
     orders: int = 1,
     seed: int = 0,
     threads: int = 1,
+    on_start: Callable[[str, str], None] = lambda program, backbone: None,
     on_cell: Callable[[Cell], None] = lambda cell: None,
 ) -> Matrix:
     """Run every program on every backbone over ``stream``, from a fork of ``bank`` each time.
 
     ``programs``: name -> what ``save_program`` or ``Compiled.save`` wrote for one like ``program``, or a folder of
     such files by backbone; the seed program, ``program`` as it is, is always run too. ``backbones``: name ->
-    ``Backbones``, an LM, a ``BackboneConfig`` or a model's name. What breaks one cell is noted in it. Raises
-    ``InputError`` for no backbones, and for a program that is called ``seed``.
+    ``Backbones``, an LM, a ``BackboneConfig`` or a model's name. What breaks one cell is noted in it.
+
+    ``on_start`` is told the program and the backbone of each cell before it is run; ``on_cell`` is given the cells when
+    all are done, since only then it is known which tasks count. Where something else ends it, an interrupt for one, it
+    is given those that were done. Raises ``InputError`` for no backbones, for a program that is called ``seed``, for
+    what is no bank, and for questions none of which has an answer.
     """
     if not backbones:
         raise InputError("no backbones; a matrix needs at least one: name -> language model")
-    found = Matrix(stream=stream.digest, orders=orders, cells=[])
     if SEED in programs:
         raise InputError(f"a program called {SEED!r}: that is the name of the one without compiled prompts; rename it")
+    check_bank(bank)
+    check_truth([stream], program.environments)
+    found = Matrix(stream=stream.digest, orders=orders, cells=[])
+    rated: dict[tuple[str, str], Ratings] = {}
     states = {SEED: None, **programs}
-    for backbone, lm in backbones.items():
-        against: Ratings | None = None
-        for name, path in states.items():
-            cell = Cell(program=name, backbone=backbone)
-            try:
-                work = program.deepcopy()
-                work.backbones = None
-                if path is not None:
-                    load_program(work, state_for(path, backbone))
-                cast = Cast(lm if isinstance(lm, Backbones) else Backbones(agent=lm), Answers())
-                whole = StreamProgram(work, bank, embedder=embedder)
-                ratings = _run(whole, stream, cast, cell, orders=orders, seed=seed, threads=threads)
-                cell.success = estimate(ratings)
-                if name == SEED:
-                    against = ratings
-                elif against is not None:
-                    cell.difference = compare(against, ratings).difference
-            except RBError as exc:
-                cell.error = str(exc)
-            found.cells.append(cell)
+    try:
+        for backbone, lm in backbones.items():
+            for name, path in states.items():
+                on_start(name, backbone)
+                cell = Cell(program=name, backbone=backbone)
+                try:
+                    work = program.deepcopy()
+                    work.backbones = None
+                    if path is not None:
+                        load_program(work, state_for(path, backbone))
+                    cast = Cast(lm if isinstance(lm, Backbones) else Backbones(agent=lm), Answers())
+                    whole = StreamProgram(work, bank, embedder=embedder)
+                    ratings = _run(whole, stream, cast, cell, orders=orders, seed=seed, threads=threads)
+                    rated[name, backbone] = ratings
+                except RBError as exc:
+                    cell.error = str(exc)
+                found.cells.append(cell)
+    finally:
+        _estimate(found, rated, stream)
+        for cell in found.cells:
             on_cell(cell)
     return found
+
+
+def _estimate(found: Matrix, rated: Mapping[tuple[str, str], Ratings], stream: TaskStream) -> None:
+    """The numbers of the cells that were ``rated``, all over the same tasks."""
+    every = list(rated.values())
+    if not every:
+        return
+    try:
+        check_known(stream, *every)
+    except InputError as exc:
+        for cell in found.cells:
+            cell.error = cell.error or str(exc)
+        return
+    found.left_out = say_left_out(stream, *every)
+    for cell in found.cells:
+        own, seed = rated.get((cell.program, cell.backbone)), rated.get((SEED, cell.backbone))
+        if own is not None:
+            cell.success = estimate(own, *every)
+        if own is not None and seed is not None and cell.program != SEED:
+            cell.difference = compare(seed, own, *every).difference
 
 
 def _run(

@@ -14,9 +14,8 @@ from rb_dspy.compile.answers import Cast
 from rb_dspy.compile.broken import all_broke, said
 from rb_dspy.compile.budget import Rate
 from rb_dspy.compile.counted import counting
-from rb_dspy.compile.scores import Ratings
+from rb_dspy.compile.ratings import Ratings, rated_run
 from rb_dspy.compile.stages import Stage
-from rb_dspy.compile.truth import no_truth
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency
 from rb_dspy.stream.tasks import TaskStream
 
@@ -40,11 +39,11 @@ def rate_stream(
     on_scored: Callable[[], None] = lambda: None,
 ) -> Ratings:
     """Which tasks ``program``, a ``StreamProgram``, solves, order by order. A task that broke counts as not solved;
-    one whose outcome nobody knows does not count (``left_out``).
+    one whose outcome nobody knows, in none of the ratings that are looked at together, does not count (``left_out``).
 
     Other orders are other samples as well; the same order of two programs has the same rollout ids. ``on_scored`` is
     called after every task of every order, from whichever thread did it. Raises ``InfrastructureError`` where every
-    task of an order broke, ``InputError`` where nobody knows the outcome of any.
+    task of an order broke.
     """
     ratings = Ratings(crossed=True)
     ordered = in_orders(stream, orders, seed)
@@ -60,12 +59,7 @@ def rate_stream(
 
     for prediction in in_threads(run, range(orders), threads):
         on_report(prediction.report)
-        for result in prediction.report.results:
-            solved = result.outcome is not None and result.outcome.success
-            broken, unknown = bool(result.error), result.outcome is None
-            ratings.add(result.task.id, float(solved), broken=broken, unknown=unknown)
-    if not ratings.known:
-        raise no_truth(stream)
+        rated_run(prediction.report, ratings)
     return ratings
 
 

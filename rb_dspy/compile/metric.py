@@ -46,7 +46,7 @@ def metric_for(stage: Stage, program: Program) -> Metric:
     distill, contrast  downstream credit (``Credit``) in [0, 1]: a half is no effect
     select             reward of the choice, from 0 for the worst rollout to 1 for the best
     agent              1 for a success
-    all                tasks solved, of all
+    all                tasks solved, of those with ground truth; 0 where none has
     =================  ====================================================================
 
     Credit asks the agent of ``program`` to do siblings, once for the same lessons, whoever asks again. Without a
@@ -60,7 +60,7 @@ def metric_for(stage: Stage, program: Program) -> Metric:
     if stage == "all":
         mode = program.config.mode if isinstance(program, MaTTS) else None
         return _Metric(
-            lambda gold, pred: float(pred.score),
+            lambda gold, pred: float(pred.score or 0.0),
             lambda gold, pred, name, task: stream_feedback(pred.report, name, mode=mode, task=task),
         )
     return {
@@ -204,6 +204,8 @@ def _told(distilled: Distilled, credited: Credited) -> list[str]:
     ]
     said += [f"- Helped: {quoted(pair.task)}, solved only with them." for pair in pairs if pair.given > pair.without]
     for pair in pairs:
+        if pair.untold:
+            said.append(f"- Not known: how {quoted(pair.task)} ended with them, which counts as not solved.")
         if pair.failed is None or pair.given > pair.without:
             continue
         what = "Misled" if pair.given < pair.without else "Did not help"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.result import Hashes
 from rb_dspy.compile.stages import Program, Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
-from rb_dspy.compile.truth import check_truth, no_truth
+from rb_dspy.compile.truth import check_truth, may_be_scored, no_truth
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Embedder
@@ -29,6 +30,8 @@ from rb_dspy.stream.orders import Streams
 from rb_dspy.stream.program import stream_example
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.tasks import TaskStream
+
+log = logging.getLogger("rb_dspy")
 
 WINDOW = (2, 10)
 """Fewest and most tasks of a window where nobody says how many: lessons need a task to come from and one to go to."""
@@ -133,7 +136,7 @@ def examples_of(plan: Plan, cast: Cast, teller: Teller) -> Examples:
     held_out: list[Any] = []
     if plan.stage == "all":
         size = plan.window or _window(plan.streams)
-        train, all_dev = ([stream_example(each) for each in stream.windows(size)] for stream in (compile_, dev))
+        train, all_dev = (_windows(plan, stream, size) for stream in (compile_, dev))
     else:
         _check_given(plan)
         train = found_in(plan, plan.given or plan.harvest("compile", compile_, cast, teller), compile_)
@@ -154,6 +157,20 @@ def found_in(plan: Plan, harvest: Harvest, stream: TaskStream) -> list[Any]:
             f" ({'; '.join(harvest.summary().splitlines())}); give more tasks, or compile stage 'all'"
         )
     return examples
+
+
+def _windows(plan: Plan, stream: TaskStream, size: int) -> list[Any]:
+    """An example for each window of ``stream`` that can be scored, as far as it can be told by now."""
+    every = stream.windows(size)
+    found = [each for each in every if may_be_scored(each, plan.work.environments)]
+    if len(found) < len(every):
+        log.warning(
+            "%s: %d of %d windows have no task with ground truth, and are left out",
+            stream.name,
+            len(every) - len(found),
+            len(every),
+        )
+    return [stream_example(each) for each in found]
 
 
 def _check_given(plan: Plan) -> None:

@@ -18,7 +18,6 @@ better; five wins without a loss are the fewest that are. Nothing is drawn at ra
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean
 from typing import Literal
@@ -26,14 +25,12 @@ from typing import Literal
 import pydantic
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
+from rb_dspy.compile.ratings import Ratings, Unit, left_out
 from rb_dspy.errors import InputError
 
 LEVEL = 0.95
 MIN_ORDERS = 3
 """Fewer say nothing of how much the order matters."""
-
-Unit = Literal["task", "template"]
-"""What is taken to be drawn independently."""
 
 Says = Literal["better", "worse", "no better than before", "too few to tell", "too much broke to tell"]
 
@@ -104,61 +101,24 @@ class Comparison(pydantic.BaseModel):
         return f"{self.before} -> {self.after}, difference {self.difference}"
 
 
-@dataclass
-class Ratings:
-    """Task -> its scores in [0, 1]: one an order where ``crossed``, else one an example of the task's."""
+def estimate(ratings: Ratings, *others: Ratings) -> Estimate:
+    """The mean score over the tasks that count, in ``ratings`` or in ``others`` of the same tasks (``left_out``).
 
-    scores: dict[str, list[float]] = field(default_factory=dict)
-    crossed: bool = False
-    unit: Unit = "task"
-    weights: dict[str, list[float]] = field(default_factory=dict)
-    """Aligned with ``scores``; empty where every task counts the same."""
-    broken: int = 0
-    """Scores that are 0 since something broke."""
-    touched: set[str] = field(default_factory=set)
-    """The tasks of those."""
-    known: set[str] = field(default_factory=set)
-    """The tasks whose outcome somebody knew, at least once."""
-    unknown: set[str] = field(default_factory=set)
-    """The tasks that came to their end, at least once, and nobody knew how; where nobody ever does, they do not count.
+    Raises ``InputError`` for no tasks.
     """
-
-    def add(
-        self, task: str, score: float, *, weight: float | None = None, broken: bool = False, unknown: bool = False
-    ) -> None:
-        """One more score of a task; all have a weight, or none. One that is ``unknown`` is 0."""
-        self.scores.setdefault(task, []).append(score)
-        if weight is not None:
-            self.weights.setdefault(task, []).append(weight)
-        if broken:
-            self.broken += 1
-            self.touched.add(task)
-        else:
-            (self.unknown if unknown else self.known).add(task)
+    return _mean(ratings, left_out(ratings, *others))
 
 
-def left_out(*ratings: Ratings) -> set[str]:
-    """The tasks that do not count: of which nobody knows how they ended, in none of ``ratings``.
+def compare(before: Ratings, after: Ratings, *others: Ratings) -> Comparison:
+    """What changed from ``before`` to ``after``; ``others`` as in ``estimate``.
 
-    One that is known somewhere counts everywhere, and is not solved where it is not known: else a program would gain by
-    what an environment cannot tell of it.
+    Raises ``InputError`` for other tasks, or other orders of them.
     """
-    unknown: set[str] = set().union(*(each.unknown for each in ratings))
-    return unknown.difference(*(each.known for each in ratings))
-
-
-def estimate(ratings: Ratings) -> Estimate:
-    """The mean score. Raises ``InputError`` for no tasks."""
-    return _mean(ratings, left_out(ratings))
-
-
-def compare(before: Ratings, after: Ratings) -> Comparison:
-    """What changed from ``before`` to ``after``. Raises ``InputError`` for other tasks, or other orders of them."""
     if {task: len(each) for task, each in before.scores.items()} != {
         task: len(each) for task, each in after.scores.items()
     }:
         raise InputError("the two were rated on other tasks, or in another number of orders; rate both on the same")
-    gone = left_out(before, after)
+    gone = left_out(before, after, *others)
     paired = {
         task: [new - old for old, new in zip(scores, after.scores[task], strict=True)]
         for task, scores in before.scores.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,14 @@ from rb_dspy.compile.measure import rate_examples, rate_stream
 from rb_dspy.compile.metric import metric_for
 from rb_dspy.compile.plan import Examples, Plan
 from rb_dspy.compile.progress import Teller
+from rb_dspy.compile.ratings import Ratings
 from rb_dspy.compile.result import Scores
-from rb_dspy.compile.scores import Comparison, Ratings, compare, left_out
+from rb_dspy.compile.scores import Comparison, compare
 from rb_dspy.compile.stages import Program
 from rb_dspy.compile.state import save_program
+from rb_dspy.compile.truth import check_known, say_left_out
 from rb_dspy.errors import RBError, Unscored
 from rb_dspy.stream.tasks import TaskStream
-
-log = logging.getLogger("rb_dspy")
 
 
 @contextmanager
@@ -55,10 +54,8 @@ def scores_of(plan: Plan, program: Program, examples: Examples, cast: Cast, tell
         before = rated(plan.work, stream, of_stream)
         teller.phase(f"scoring {name} after", count if changed else 0)
         after = rated(program, stream, of_stream) if changed else before
-        if gone := left_out(before, after):
-            log.warning(
-                "%s: %d of %d tasks have no ground truth, and do not count", stream.name, len(gone), len(stream)
-            )
+        check_known(stream, before, after)
+        say_left_out(stream, before, after)
         return compare(before, after)
 
     def rated(of: Program, stream: TaskStream, of_stream: Sequence[Any]) -> Ratings:

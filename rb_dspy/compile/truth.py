@@ -1,16 +1,24 @@
-"""Whether anybody knows how tasks end: without ground truth there is nothing to compile for, and nothing to score."""
+"""Whether anybody knows how tasks end: without ground truth there is nothing to compile for, and nothing to score.
+
+Single tasks without it do not count (``rb_dspy.compile.ratings``); here is what becomes of streams without any.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rb_dspy.compile.ratings import Ratings, left_out
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task
+from rb_dspy.stream.program import untold
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.tasks import TaskStream
+
+log = logging.getLogger("rb_dspy")
 
 _QUESTION = "question"
 
@@ -20,11 +28,28 @@ def check_truth(streams: Iterable[TaskStream], environments: EnvironmentFactory)
 
     Other environments, and those of a factory of the caller's, say it only when a rollout has ended.
     """
-    if environments is not make_environment:
-        return
     for stream in streams:
-        if len(stream) and not any(map(_may_be_known, stream)):
+        if len(stream) and not may_be_scored(stream, environments):
             raise no_truth(stream)
+
+
+def may_be_scored(stream: TaskStream, environments: EnvironmentFactory) -> bool:
+    """False only where it can be told by now that nobody knows the outcome of any task."""
+    return environments is not make_environment or any(map(_may_be_known, stream))
+
+
+def check_known(stream: TaskStream, *ratings: Ratings) -> None:
+    """Raise ``InputError`` where nobody knows the outcome of any task of ``stream``, whichever program did it."""
+    if not any(each.known for each in ratings):
+        raise no_truth(stream)
+
+
+def say_left_out(stream: TaskStream, *ratings: Ratings) -> int:
+    """Warn of the tasks of ``stream`` that do not count, where there are any; how many they are."""
+    gone = len(left_out(*ratings))
+    if gone:
+        log.warning("%s: %d of %d tasks have no ground truth, and do not count", stream.name, gone, len(stream))
+    return gone
 
 
 def no_truth(stream: TaskStream) -> InputError:
@@ -68,6 +93,6 @@ class Missing:
         if any(result.outcome is not None for result in report.results):
             self._unseen = None
             return None
-        if not any(result.error for result in report.results):  # what broke may be known another time
+        if all(map(untold, report.results)):  # what broke may be known another time
             self._unseen.discard(id(example))
         return None if self._unseen else no_truth(example.stream)

@@ -11,7 +11,9 @@ from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
+from rb_dspy.steps import ingest
 from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.result import TaskResult
 from rb_dspy.stream.run import run_stream
 from rb_dspy.stream.tasks import TaskStream
 
@@ -23,9 +25,10 @@ class StreamProgram(dspy.Module):
     """A program over a whole stream, or a window of one, as one call: one ``dspy.Example`` is one stream.
 
     ``stream_program(stream=stream)`` returns a ``dspy.Prediction`` with ``report`` (``RunReport``, every task in it)
-    and ``score``: tasks solved by ground truth, of all tasks of the stream. A task that broke counts as not solved, and
-    is in the report with its error; nothing but what would break every task (``BackboneError``, ``MissingDependency``)
-    is raised. So a program that breaks on all tasks scores 0: look at ``report.summary().infrastructure_errors``.
+    and ``score``: tasks solved, of those that have ground truth; None where none has. A task that broke counts as not
+    solved, and is in the report with its error; nothing but what would break every task (``BackboneError``,
+    ``MissingDependency``) is raised. So a program that breaks on all tasks scores 0: look at
+    ``report.summary().infrastructure_errors``.
 
     Every call starts from a fresh fork of ``bank``, of ``bank`` in the call where it is given, else from an empty bank
     in memory with ``embedder`` (None: the default one), and ends it. So a call can be repeated, deep-copied and made
@@ -40,12 +43,19 @@ class StreamProgram(dspy.Module):
         *,
         embedder: Embedder | str | None = None,
     ) -> None:
+        """Raises ``InputError`` where ``bank`` is no bank."""
         super().__init__()
+        check_bank(bank)
         self.program = program
         self._start = _Start(bank, embedder)
 
     def forward(self, stream: TaskStream, bank: MemoryBank | None = None) -> dspy.Prediction:
         """Run the stream. Raises ``InputError`` for one without tasks, or with two tasks of one id."""
+        check_bank(bank)
+        if not isinstance(stream, TaskStream):
+            raise InputError(
+                f"got {type(stream).__name__} for a stream; expected a TaskStream: TaskStream(name, tasks) makes one"
+            )
         if not len(stream):
             raise InputError(f"the stream {stream.name!r} has no tasks; a score needs at least one")
         ids = [task.id for task in stream]
@@ -62,13 +72,33 @@ class StreamProgram(dspy.Module):
                         " that run"
                     )
                 report.results += done
-        solved = sum(result.outcome is not None and result.outcome.success for result in report.results)
-        return dspy.Prediction(report=report, score=solved / len(stream))
+        counted = [result for result in report.results if not untold(result)]
+        score = sum(map(solved, counted)) / len(counted) if counted else None
+        return dspy.Prediction(report=report, score=score)
 
 
 def stream_example(stream: TaskStream) -> Any:
     """The ``dspy.Example`` that ``StreamProgram`` takes."""
     return dspy.Example(stream=stream).with_inputs("stream")
+
+
+def solved(result: TaskResult) -> bool:
+    """Whether ground truth says so."""
+    return result.outcome is not None and result.outcome.success
+
+
+def untold(result: TaskResult) -> bool:
+    """Whether a task came to its end, and nobody knows how: it is neither solved nor failed, and does not count.
+
+    One that broke is not such a task: it counts as not solved.
+    """
+    return result.outcome is None and not result.error
+
+
+def check_bank(bank: MemoryBank | object | None) -> None:
+    """Raise ``InputError`` for anything but a bank, or None."""
+    if bank is not None:
+        ingest.check_bank(bank)
 
 
 class _Start:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dspy import lm15
 
 from rb_dspy import ReasoningBank, save_program
 from rb_dspy.cli.main import main
 from rb_dspy.config import TrackingConfig
+from rb_dspy.testing import Prompt, Reply
 from rb_dspy.tracking import Tracker
 from tests.cli.desk import CODES, deaf, staffed, write_tasks
 
@@ -56,6 +58,42 @@ def called(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     printed = capsys.readouterr()
     assert given == 0, printed
     return printed.out
+
+
+def test_tasks_without_an_answer_are_left_out_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [json.loads(line) for line in Path("mail.jsonl").read_text().splitlines()]
+    for task in tasks[:6]:
+        task["env_args"] = {}
+    Path("mail.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    assert main([*MATRIX, "--backbone", "quick=some/quick"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[0] == "mail  10 tasks, 1 order, 6 left out: no ground truth"
+    found = json.loads(called(capsys, *MATRIX, "--backbone", "quick=some/quick", "--json"))
+    assert found["left_out"] == 6
+    assert [cell["success"]["tasks"] for cell in found["cells"]] == [4, 4]
+    Path("mail.jsonl").write_text(json.dumps({"instruction": "Why?"}))
+    assert main([*MATRIX, "--backbone", "quick=some/quick"]) == 2
+    assert "mail: none of its 1 tasks has a known answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_where_no_cell_could_be_run_it_ends_as_a_run_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    def down(prompt: Prompt) -> Reply:
+        raise lm15.AuthError("bad key")
+
+    staffed(monkeypatch, **{"some/down": down})
+    assert main([*MATRIX, "--backbone", "down=some/down", *form]) == 5
+    printed = capsys.readouterr()
+    assert " ".join(printed.err.split()).startswith("error: no cell could be run; the last one, mail on down: ")
+    assert "bad key" in printed.err
+    if form:
+        assert [cell["success"] for cell in json.loads(printed.out)["cells"]] == [None, None]
+    else:
+        assert printed.out.count("could not be run") == 2
+    one_of_two = ("--backbone", "down=some/down", "--backbone", "quick=some/quick")
+    assert main([*MATRIX, *one_of_two, *form]) == 0
 
 
 @pytest.mark.parametrize("asked", [("--track",), ("--set", "tracking.traces=false")])

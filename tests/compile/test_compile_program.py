@@ -14,8 +14,9 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.compile import compile_program
 from rb_dspy.compile.optimizers import OPTIMIZERS
 from rb_dspy.compile.progress import Progress
+from rb_dspy.compile.ratings import Ratings
 from rb_dspy.compile.result import Compiled, Scores
-from rb_dspy.compile.scores import Ratings, compare
+from rb_dspy.compile.scores import compare
 from rb_dspy.compile.state import prompts_of
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.matts import MaTTS
@@ -297,6 +298,7 @@ def test_language_models_come_from_the_context_where_the_program_has_none() -> N
         ({"orders": 0}, "orders is 0"),
         ({"window": 0}, "window is 0"),
         ({"threads": -1}, "threads is -1"),
+        ({"bank": "x.sqlite"}, "got str for a bank; expected a MemoryBank"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(given: dict[str, Any], said: str) -> None:

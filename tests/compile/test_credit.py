@@ -11,7 +11,12 @@ from dspy import lm15
 
 from rb_dspy import MemoryDraft, ReasoningBank, Task
 from rb_dspy.compile.credit import Credit, Credited, Pair
+from rb_dspy.compile.examples import distill_example
+from rb_dspy.compile.metric import metric_for
+from rb_dspy.schema import Trajectory, Verdict
+from rb_dspy.steps import Distilled
 from rb_dspy.testing import Lock, Prompt, Reply
+from tests.compile.school import Hushed, hushed
 from tests.worlds import answers, backbones, lock, prompts
 
 
@@ -26,7 +31,7 @@ def lesson(code: str) -> MemoryDraft:
 def credited(drafts: list[MemoryDraft], *codes: str, script: Any = answers, rollouts: int = 1) -> Credited:
     siblings = [lock("Abus", number, code) for number, code in enumerate(codes)]
     credit = Credit(program(script))
-    return credit.of(drafts, siblings, [credit.without(task, rollouts) for task in siblings], rollouts)
+    return credit.of(drafts, siblings, [credit.without(task, rollouts) or 0.0 for task in siblings], rollouts)
 
 
 def test_a_lesson_that_opens_locks_is_credited_and_one_that_shuts_them_debited() -> None:
@@ -91,6 +96,33 @@ def test_a_sibling_that_breaks_counts_on_neither_side() -> None:
     assert len(found.broken) == 1
     assert "overloaded" in found.broken[0]
     assert found.credit == 1
+
+
+class HushedOnce(Hushed):
+    """Nobody knows how it ended where 4711 was tried, as a lesson says."""
+
+    def outcome(self) -> Any:
+        return None if self.answer() == "4711" else Lock.outcome(self)
+
+
+def test_what_nobody_knows_is_neither_solved_nor_failed() -> None:
+    plain, dark = lock("Abus", 0, "0000"), hushed(lock("Abus", 1))
+    made = ReasoningBank(backbones=backbones(), environments=HushedOnce.of)
+    credit = Credit(made)
+    assert (credit.without(plain), credit.without(dark)) == (1.0, 0.0)
+    (pair,) = credit.of([lesson("4711")], [dark], [0.0]).pairs
+    assert (pair.given, pair.failed, pair.untold) == (0.0, None, True)
+    made.environments = Hushed.of
+    assert Credit(made).without(dark, rollouts=2) is None
+    made.environments = HushedOnce.of
+    rollout = Trajectory(task_id=plain.id)
+    gold = distill_example(plain, rollout, Verdict(label="success", reasons=""), [dark], [1.0], 1)
+    told = metric_for("distill", made)(
+        gold, dspy.Prediction(distilled=Distilled(drafts=(lesson("4711"),), note="")), None, "distill.success"
+    )
+    assert told.score == 0.0  # else lessons would gain by what an environment cannot tell of them
+    assert 'Not known: how "Open the lock that Abus made, serial 1." ended with them' in told.feedback
+    assert "Misled" not in told.feedback
 
 
 def test_credit_stays_in_its_range() -> None:

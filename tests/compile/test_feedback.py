@@ -32,6 +32,7 @@ from rb_dspy.steps.memory import render
 from rb_dspy.stream import RunReport
 from rb_dspy.stream.program import StreamProgram, stream_example
 from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
+from tests.compile.school import Hushed, hushed
 from tests.worlds import answers, attempts, backbones, hall, item, lock, openers, worked
 
 GOOD, BAD = Outcome(reward=1, success=True), Outcome(reward=0, success=False)
@@ -168,6 +169,45 @@ def test_one_lesson_that_is_learned_again_and_again_is_told_once() -> None:
     text = told(scaled(), TaskStream("s", tuple(hall("Elm", n, "yellow") for n in range(4))), "contrast.predict")
     assert text.count("'Open the door that decides'") == 1
     assert "Shown for 3 tasks, 3 solved." in text
+
+
+def test_nothing_is_made_of_tasks_that_nobody_knows_the_outcome_of() -> None:
+    """Only the first task is known: a lesson of it did no harm as far as anybody knows."""
+    program = ReasoningBank(backbones=backbones(answers), environments=Hushed.of)
+    first, *later = locks("0000", "4711", "4711")
+    report = run(program, TaskStream("s", (first, *map(hushed, later))))
+    head, *told = stream_feedback(report, "distill.success").splitlines()
+    assert head == "The stream had 3 tasks, 1 solved; of 2 nobody knows how they ended."
+    assert "Lessons of yours of which nobody knows what came of them:" in told
+    assert any("Shown for 1 task that nobody knows the outcome of." in line for line in told)
+    assert told[-1] == "For comparison, tasks that were shown no lesson: 1 of 1 solved."
+    assert not any(word in "\n".join(told) for word in ("failed", "Misled", "Ignored", "no later task"))
+    agent = stream_feedback(report, "act.predict").splitlines()
+    assert agent[1:] == ["Tasks with lessons: 0 of 0 solved; without: 1 of 1."]
+    assert stream_feedback(report, "judge.predict").splitlines()[1:] == ["Verdicts: 1 right, 0 wrong."]
+
+
+def test_a_lesson_is_told_by_the_tasks_that_somebody_knows_the_outcome_of() -> None:
+    program = ReasoningBank(backbones=backbones(answers), environments=Hushed.of)
+    first, second, third, fourth = locks("0000", "0000", "4711", "0000")
+    report = run(program, TaskStream("s", (first, second, hushed(third), hushed(fourth))))
+    told = stream_feedback(report, "distill.success")
+    assert "after which every task was solved" in told
+    assert "Shown for 1 task, 1 solved. Shown for 1 other task that nobody knows the outcome of." in told
+    assert "Tasks with lessons: 1 of 1 solved; without: 1 of 1." in stream_feedback(report, "act.predict")
+
+
+def test_a_rollout_that_failed_beside_one_that_nobody_knows_is_told_as_such() -> None:
+    class Dim(Doors):
+        def outcome(self) -> Any:
+            found = super().outcome()
+            return None if found.success else found
+
+    text = told(scaled(environments=Dim.make), TaskStream("s", (hall("Elm", 0, "yellow"),)), "act.predict")
+    assert "The stream had 1 task, 0 solved; of 1 nobody knows how they ended." in text
+    assert "Tasks with lessons: 0 of 0 solved; without: 0 of 0." in text
+    assert "Nobody knows how the rollout ended that was handed in; another failed:" in text
+    assert "\nFailed:" not in text
 
 
 def test_the_agent_is_told_which_lessons_it_took_up_and_which_it_ignored() -> None:

@@ -10,14 +10,18 @@ from dspy import lm15
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.compile.matrix import SEED, Cell, matrix, state_for, state_path
-from rb_dspy.compile.scores import Ratings, estimate
+from rb_dspy.compile.ratings import Ratings
+from rb_dspy.compile.scores import estimate
 from rb_dspy.compile.state import save_program
 from rb_dspy.errors import InputError
+from rb_dspy.program import ReasoningBank
+from rb_dspy.schema import Task
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from rb_dspy.testing.teacher import BACKWARDS, EVIDENCE, locks, pupil
-from tests.compile.school import program
+from tests.compile.school import Hushed, hushed, program
+from tests.worlds import answers, lock
 
 
 def stubborn(prompt: Prompt) -> Reply:
@@ -116,6 +120,74 @@ def test_what_breaks_one_cell_stands_in_it(tmp_path: Path) -> None:
     assert found.to_recompile() == [("lost", "up"), ("lost", "down")]
     with pytest.raises(InputError, match="no program 'x'"):
         found.cell("x", "up")
+
+
+NINE = TaskStream("nine", (*(hushed(lock("Abus", n), "wins") for n in range(8)), hushed(lock("Abus", 8))))
+"""Locks: of eight it is known where they are opened, of the last nobody ever knows it."""
+
+
+def opener(opened: int) -> Any:
+    """Who opens the first ``opened`` locks; told to work backwards, one more."""
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" not in prompt.wants:
+            return answers(prompt)
+        known = opened + (BACKWARDS in prompt.system)
+        return {"thought": "So.", "action": "4711" if any(f"serial {n}" in prompt.text for n in range(known)) else "0"}
+
+    return scripted_lm(script)
+
+
+def test_all_cells_are_rated_on_the_same_tasks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An environment that tells of wins only: a program gains nothing by what it does not tell."""
+    made = ReasoningBank(environments=Hushed.of)
+    path = tmp_path / "better.json"
+    better = ReasoningBank()
+    predict = better.act.predict
+    predict.signature = predict.signature.with_instructions(f"{predict.signature.instructions}\n\n{BACKWARDS}")
+    save_program(better, path)
+    lms = {"none": opener(0), "seven": opener(7), "one": opener(1)}
+    told: list[Any] = []
+    found = matrix(
+        made, {"better": path}, lms, NINE, embedder=HashEmbedder(),
+        on_start=lambda *names: told.append(names), on_cell=told.append,
+    )  # fmt: skip
+    rates = {(cell.backbone, cell.program): cell.success for cell in found.cells}
+    assert {names: rate and (rate.mean, rate.tasks) for names, rate in rates.items()} == {
+        ("none", SEED): (0.0, 8),
+        ("none", "better"): (1 / 8, 8),
+        ("seven", SEED): (7 / 8, 8),
+        ("seven", "better"): (1.0, 8),
+        ("one", SEED): (1 / 8, 8),
+        ("one", "better"): (2 / 8, 8),
+    }
+    differences = [cell.difference for cell in found.cells if cell.difference is not None]
+    assert [(difference.mean, difference.tasks) for difference in differences] == [(1 / 8, 8)] * 3
+    assert found.left_out == 1
+    assert "nine: 1 of 9 tasks have no ground truth, and do not count" in caplog.text
+    assert told == [*((cell.program, cell.backbone) for cell in found.cells), *found.cells]
+
+
+def test_what_was_done_before_an_interrupt_is_told(tmp_path: Path) -> None:
+    def stopped(prompt: Prompt) -> Reply:
+        raise KeyboardInterrupt
+
+    told: list[Cell] = []
+    lms = {"up": opener(2), "off": scripted_lm(stopped)}
+    with pytest.raises(KeyboardInterrupt):
+        matrix(ReasoningBank(environments=Hushed.of), {}, lms, NINE, embedder=HashEmbedder(), on_cell=told.append)
+    assert [(cell.backbone, cell.success and cell.success.mean) for cell in told] == [("up", 1.0)]
+
+
+def test_what_cannot_be_scored_and_what_is_no_bank_is_refused_before_anything_is_asked() -> None:
+    lm = opener(1)
+    open_ones = TaskStream("open", (Task(id="a", instruction="Why?"), Task(id="b", instruction="Who?")))
+    with pytest.raises(InputError, match="open: none of its 2 tasks has a known answer"):
+        matrix(ReasoningBank(), {}, {"one": lm}, open_ones, embedder=HashEmbedder())
+    path: Any = "x.sqlite"
+    with pytest.raises(InputError, match="got str for a bank"):
+        matrix(program(), {}, {"one": lm}, HELD_OUT, bank=path)
+    assert lm.engine.prompts == []
 
 
 def test_without_backbones_there_is_no_matrix() -> None:

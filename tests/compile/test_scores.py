@@ -7,7 +7,8 @@ from math import comb
 
 import pytest
 
-from rb_dspy.compile.scores import Estimate, Ratings, compare, estimate
+from rb_dspy.compile.ratings import Ratings
+from rb_dspy.compile.scores import Estimate, compare, estimate
 from rb_dspy.errors import InputError
 
 

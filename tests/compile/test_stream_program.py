@@ -20,6 +20,7 @@ from rb_dspy.protocols import Vectors
 from rb_dspy.stream import RunReport, run_stream
 from rb_dspy.stream.program import StreamProgram, stream_example
 from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
+from tests.compile.school import Hushed, hushed
 from tests.worlds import answers, backbones, hall, lock, openers, prompts
 
 
@@ -112,6 +113,33 @@ def test_tasks_that_break_are_recorded_and_never_end_the_stream() -> None:
     assert ["overloaded" in result.error for result in done.report.results] == [True] * 5 + [False]
     assert done.score == 1 / 6
     assert done.report.summary().infrastructure_errors == 5
+
+
+def test_tasks_that_nobody_knows_the_outcome_of_do_not_count() -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "Basta" in prompt.text and "action" in prompt.wants:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Hushed.of)
+    right, wrong, broken = lock("Yale", 0, code="0000"), lock("Abus", 1), lock("Basta", 2)
+    dark = tuple(hushed(lock("Krypto", number)) for number in range(3))
+    done = whole(program)(stream=TaskStream("s", (dark[0], right, dark[1], wrong, broken, dark[2])))
+    assert done.score == 1 / 3
+    assert whole(program)(stream=TaskStream("s", (right, *dark))).score == 1.0
+    assert whole(program)(stream=TaskStream("s", (broken, *dark))).score == 0.0
+    assert whole(program)(stream=TaskStream("s", dark)).score is None
+
+
+def test_what_is_no_bank_and_what_is_no_stream_is_refused_in_one_line(tmp_path: Path) -> None:
+    stream = TaskStream("s", (lock("Abus", 0),))
+    path: Any = str(tmp_path / "x.sqlite")
+    for refused in (lambda: StreamProgram(simple(), path), lambda: whole(simple())(stream=stream, bank=path)):
+        with pytest.raises(InputError, match=r"^got str for a bank; expected a MemoryBank: MemoryBank\.open\(.*$"):
+            refused()
+    with pytest.raises(InputError, match=r"^got list for a stream; expected a TaskStream.*$"):
+        whole(simple())(stream=[lock("Abus", 0)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_would_break_every_task_is_raised() -> None:

@@ -8,18 +8,22 @@ import pytest
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.compile.compile import compile_program
+from rb_dspy.compile.harvest import harvest_report
 from rb_dspy.compile.matrix import matrix
 from rb_dspy.compile.progress import Progress
-from rb_dspy.compile.scores import Ratings, compare, estimate, left_out
+from rb_dspy.compile.ratings import Ratings, left_out
+from rb_dspy.compile.scores import compare, estimate
 from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.stream import Streams, TaskStream
-from rb_dspy.testing import Lock, scripted_lm
+from rb_dspy.stream.program import StreamProgram
+from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from rb_dspy.testing.teacher import pupil
-from tests.compile.school import compiled, streams
+from tests.compile.school import Hushed, compiled, hushed, streams
+from tests.worlds import answers, lock
 
 
 class _Silent(Lock):
@@ -99,6 +103,66 @@ def test_single_tasks_without_ground_truth_do_not_count(caplog: pytest.LogCaptur
         assert one.before.tasks == one.difference.tasks == other.before.tasks - 1
     assert made.scores.held_out.after.mean == 1.0
     assert f"held-out: 1 of {len(streams().held_out)} tasks have no ground truth, and do not count" in caplog.text
+
+
+def searched(parts: Streams, environments: Any = None, **given: Any) -> Any:
+    """A compile whose program solves all that anybody knows the outcome of."""
+    lm = scripted_lm(answers)
+    made = ReasoningBank(backbones=Backbones(agent=lm), **({"environments": environments} if environments else {}))
+    return compiled(**{"program": made, "streams": parts, "optimizer": "bootstrap", "budget": 30, **given})
+
+
+def doors(name: str, *tells: str | None, code: str = "0000") -> TaskStream:
+    """Locks of a maker each; ``tells`` as in ``hushed``, None for plain ones."""
+    made = [lock(f"{name}{number}", number, code) for number in range(len(tells))]
+    return TaskStream(name, tuple(hushed(task, how) if how else task for task, how in zip(made, tells, strict=True)))
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap", "gepa"])
+@pytest.mark.parametrize("tells", [(None,) * 6, (None, "nothing") * 3, ("nothing",) * 5 + (None,)])
+def test_what_nobody_knows_keeps_no_candidate_from_a_perfect_score(optimizer: str, tells: tuple[str | None]) -> None:
+    parts = Streams(doors("Abus", *tells), doors("Yale", *tells), doors("Basta", None), check=False)
+    made = searched(parts, Hushed.of, optimizer=optimizer)
+    assert [found.score for found in made.candidates] == [1.0]
+    assert made.metric_calls == 3  # each of the three windows of dev, once
+    assert made.scores.dev.before.mean == 1.0
+    assert made.scores.dev.before.tasks == tells.count(None)
+
+
+def test_windows_of_questions_without_an_answer_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    parts = {name: questions(name, answer="0000") for name in ("compile", "dev", "held_out")}
+    open_ones = questions("dev").tasks[:2]
+    parts["dev"] = TaskStream("dev", (*open_ones, *parts["dev"].tasks[2:]))
+    made = searched(Streams(**parts, check=False), window=2)
+    assert (made.metric_calls, [found.score for found in made.candidates]) == (1, [1.0])
+    assert made.examples == {"train": 2, "dev": 1}
+    assert "dev: 1 of 2 windows have no task with ground truth, and are left out" in caplog.text
+    assert "dev: 2 of 4 tasks have no ground truth, and do not count" in caplog.text
+
+
+def test_siblings_that_nobody_knows_the_outcome_of_show_nothing() -> None:
+    asked: list[str] = []
+
+    def script(prompt: Prompt) -> Reply:
+        asked.append(prompt.text)
+        return answers(prompt)
+
+    tasks = [lock("Abus", number) for number in range(4)]
+    stream = TaskStream("s", (tasks[0], hushed(tasks[1]), tasks[2], hushed(tasks[3])))
+    made = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Hushed.of)
+    report = StreamProgram(made, embedder=HashEmbedder())(stream=stream).report
+    asked.clear()
+    examples = harvest_report(report, made).examples("distill")
+    assert {example.task.id: [other.id for other in example.siblings] for example in examples} == {
+        "lock/Abus/0": ["lock/Abus/2"],
+        "lock/Abus/2": ["lock/Abus/0"],
+    }
+    assert not [text for text in asked if "serial 1" in text or "serial 3" in text]
+    alone = StreamProgram(made, embedder=HashEmbedder())(stream=stream.window(0, 2)).report
+    assert harvest_report(alone, made).left_out["distill"] == {
+        "no ground truth": 1,
+        "no other task of its template has ground truth": 1,
+    }
 
 
 def test_a_matrix_says_that_nobody_knows() -> None:
