@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from rb_dspy.bank import portability
+from rb_dspy.bank import given, portability
 from rb_dspy.bank.admission import admit, checked_name, identity, now
 from rb_dspy.bank.appending import append, append_all
 from rb_dspy.bank.current import Current
@@ -23,7 +23,7 @@ from rb_dspy.bank.opening import chosen_embedder, marked, open_store
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.bank.sources import source_of, source_of_id, unknown
-from rb_dspy.errors import BankError, EmbedderMismatch, InputError, StorageError
+from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
     Change,
@@ -38,7 +38,6 @@ from rb_dspy.schema import (
     Task,
     Trajectory,
     Verdict,
-    visible,
 )
 
 DEFAULT_EMBEDDER = "minilm"
@@ -127,17 +126,17 @@ class MemoryBank:
         ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored, unless the disk
         failed: that says that it is not known.
         """
-        draft = ExperienceDraft(
-            task=task,
-            trajectories=_rollouts(trajectory),
-            verdicts=(verdict,) if isinstance(verdict, Verdict) else tuple(verdict),
-            drafts=tuple(drafts),
+        draft = given.drafted(
+            task,
+            trajectory,
+            verdict,
+            drafts,
+            shown,
             run_id=run_id,
             polarity=polarity,
             distiller=distiller,
             note=note,
             origin=origin,
-            shown=tuple(item.id for item in shown),
         )
         return self._append(draft)
 
@@ -148,7 +147,7 @@ class MemoryBank:
         repeats nothing. What was removed from the bank stays away: what comes back for such a one is what it was. Each
         experience that comes back is put together when it is first looked at.
         """
-        admitted = (admit(self.scope, draft) for draft in drafts)
+        admitted = (admit(self.scope, draft) for draft in given.many(drafts))
         return append_all(self._store, self.scope, self._current, admitted)
 
     def ingest(
@@ -164,7 +163,7 @@ class MemoryBank:
 
         The same attempt (as in ``append``) gives the same ingest, as far as it got.
         """
-        rollouts, items = _rollouts(trajectory), [item.id for item in shown]
+        rollouts, items = given.rollouts(task, trajectory), given.ids_of(shown)
         return begin(self._store, self.scope, self._append, task, rollouts, run_id=run_id, origin=origin, shown=items)
 
     def pending(self) -> list[Ingest]:
@@ -176,7 +175,7 @@ class MemoryBank:
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
     ) -> Experience | None:
         """What ``append`` of these rollouts has stored already; None where nothing was learned from them yet."""
-        id = identity(self.scope, task, _rollouts(trajectory), run_id=run_id)
+        id = identity(self.scope, task, given.rollouts(task, trajectory), run_id=run_id)
         return self._store.experience(self.scope, id)
 
     def retrieve(
@@ -215,10 +214,10 @@ class MemoryBank:
         trajectory: Trajectory | Sequence[Trajectory],
         verdict: Verdict | Sequence[Verdict],
         drafts: Sequence[MemoryDraft],
-        **given: Any,
+        **more: Any,
     ) -> Experience:
         """``append`` in a thread, in the caller's context. Cancelling the await does not undo the append."""
-        return await asyncio.to_thread(self.append, task, trajectory, verdict, drafts, **given)
+        return await asyncio.to_thread(self.append, task, trajectory, verdict, drafts, **more)
 
     async def aretrieve(
         self,
@@ -227,10 +226,10 @@ class MemoryBank:
         unit: Unit = "experience",
         min_score: float | None = None,
         exclude_tasks: Collection[str] = (),
-        **given: Any,
+        **more: Any,
     ) -> list[Retrieved]:
         """``retrieve`` in a thread, in the caller's context."""
-        return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks, **given)
+        return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks, **more)
 
     def items(self) -> list[MemoryItem]:
         """All items, oldest first."""
@@ -242,7 +241,7 @@ class MemoryBank:
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` where the scope has none."""
-        wanted = _id(id)
+        wanted = given.id_(id)
         found = self._store.item(self.scope, wanted) or self._store.experience(self.scope, wanted)
         if found is None:
             raise unknown(self._store, self.scope, wanted, "item or experience")
@@ -250,7 +249,7 @@ class MemoryBank:
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """The newest experience of a task, of this run where one is named; None where there is none."""
-        store, wanted = self._store, _id(task_id)
+        store, wanted = self._store, given.id_(task_id)
         found = store.latest(self.scope, wanted)
         while found is not None and run_id is not None:
             if found.run_id == run_id and (now := store.experience(self.scope, found.id)) is not None:
@@ -263,7 +262,8 @@ class MemoryBank:
 
         A task whose rollouts are only pending is not among them.
         """
-        return {task_id for task_id in self._store.task_ids(self.scope) if task_id.startswith(prefix)}
+        begins = given.text("prefix", prefix)
+        return {task_id for task_id in self._store.task_ids(self.scope) if task_id.startswith(begins)}
 
     def scopes(self) -> list[str]:
         """Names of all scopes of this bank."""
@@ -295,7 +295,7 @@ class MemoryBank:
         there is no such item, for an empty title or content, for what is longer than a ``MemoryDraft`` may be, and
         where another item says exactly this.
         """
-        wanted = _id(id)
+        wanted = given.id_(id)
         item = self._store.item(self.scope, wanted)
         if item is None:
             raise unknown(self._store, self.scope, wanted, "item")
@@ -306,7 +306,7 @@ class MemoryBank:
         def stored(embedder: Embedder) -> MemoryItem:
             (vector,) = embed(embedder, [item_text(new)], embedder.dimension)
             whose = embedder.id, embedder.dimension
-            return self._store.edit(self.scope, new.id, new, vector, note=visible(note), embedder=whose)
+            return self._store.edit(self.scope, new.id, new, vector, note=given.text("note", note), embedder=whose)
 
         return self._current.settled(stored)
 
@@ -315,12 +315,12 @@ class MemoryBank:
 
         An item that another experience gave as well outlives an experience. Raises ``InputError`` for an unknown id.
         """
-        store, wanted = self._store, _id(id)
+        store, wanted = self._store, given.id_(id)
         if any(state.id == wanted for state in store.ingestions(self.scope)):
             store.drop(self.scope, wanted)
             return Removal(ingestions=(wanted,))
         source = source_of_id(store, self.scope, wanted)
-        return store.remove(self.scope, kind="delete", source=source, descendants=False, note=visible(note))
+        return store.remove(self.scope, kind="delete", source=source, descendants=False, note=given.text("note", note))
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
         """Take away what came from ``source``, with all that descends from it: what was learned under its influence.
@@ -329,14 +329,19 @@ class MemoryBank:
         item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too.
         Raises ``InputError`` for a source of which nothing is here.
         """
-        meant = source_of(self._store, self.scope, _id(source))
+        meant = source_of(self._store, self.scope, given.id_(source))
         return self._store.remove(
-            self.scope, kind="rollback", source=meant, descendants=descendants, note=visible(note), dry_run=dry_run
+            self.scope,
+            kind="rollback",
+            source=meant,
+            descendants=descendants,
+            note=given.text("note", note),
+            dry_run=dry_run,
         )
 
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also when it is gone."""
-        wanted = _id(id)
+        wanted = given.id_(id)
         found = self._store.history(self.scope, wanted)
         if not found:
             raise unknown(self._store, self.scope, wanted, "item or experience, nor ever had one,")
@@ -362,7 +367,7 @@ class MemoryBank:
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write this scope's experiences to a JSON Lines file, whole; returns how many. See ``portability``."""
-        return portability.write(self._store, self.scope, Path(path))
+        return portability.write(self._store, self.scope, given.file(path))
 
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> Sequence[Experience]:
         """Append what ``export_jsonl`` wrote, with its provenance; what is here already is not repeated.
@@ -371,7 +376,7 @@ class MemoryBank:
         before any of it is stored. Raises ``InputError`` naming the line that cannot be used.
         """
         named = checked_name("origin", origin) if origin else ""
-        checked = portability.read(Path(path), self.scope, origin=named, store=self._store)
+        checked = portability.read(given.file(path), self.scope, origin=named, store=self._store)
         return append_all(self._store, self.scope, self._current, checked)
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
@@ -466,14 +471,3 @@ class MemoryBank:
                 f" again with {bound[0]}"
             )
         return MemoryBank(store, self.scope, embedder, Finder(store, self.scope, embedder, over=self._finder))
-
-
-def _rollouts(given: Trajectory | Sequence[Trajectory]) -> tuple[Trajectory, ...]:
-    return (given,) if isinstance(given, Trajectory) else tuple(given)
-
-
-def _id(given: str | object) -> str:
-    """An id as it is stored. Raises ``InputError`` for what is no text, such as the item that has it."""
-    if not isinstance(given, str):
-        raise InputError(f"got {type(given).__name__}; expected an id, which is text: give its id")
-    return visible(given)

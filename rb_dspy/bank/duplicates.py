@@ -66,8 +66,8 @@ def near_duplicates(store: BankStore, scope: str, min_score: float) -> list[Near
     Every item is compared with every other, once: some seconds for 10,000, a hundred times that for ten times as many.
     Of more than ``MOST`` pairs the nearest are given. Raises ``InputError`` for a score that is not in [-1, 1].
     """
-    if not -1 <= min_score <= 1:  # True for NaN
-        raise InputError(f"min_score {min_score}: expected a cosine, from -1 to 1")
+    if not isinstance(min_score, int | float | np.floating) or not -1 <= min_score <= 1:  # True for NaN
+        raise InputError(f"min_score {repr(min_score)[:40]}: expected a cosine, from -1 to 1")
     items = {item.seq: item for item in store.items(scope)}
     found = _pairs(store, scope, np.array(sorted(items), np.int64), min_score - _TOLERANCE)
     pairs = [

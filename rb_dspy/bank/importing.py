@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -77,7 +78,9 @@ def read(path: Path, scope: str, *, origin: str = "", store: BankStore | None = 
         shown.update(new.shown)
     ids: dict[str, str] = {}
     if store is not None:
-        ids = ids_here(store, scope, seen.texts(shown), lambda: _read(path, scope, origin, _Seen(), {}), seen)
+        texts = seen.texts(shown)
+        again = partial(_read, path, scope, origin, _Seen(), {})
+        ids = ids_here(store, scope, texts, seen.givers(texts), again, seen)
     return _read(path, scope, origin, _Seen(), ids)
 
 
@@ -145,6 +148,13 @@ class _Seen:
         numbers = [int(id[1:], 16) for id in shown if _ITEM_ID(id)]
         digests = {self.items[number][1] for number in numbers if number in self.items}
         return {f"m{id:020x}": f"{digest:020x}" for id, (_, digest, _) in self.items.items() if digest in digests}
+
+    def givers(self, ids: Iterable[str]) -> dict[str, str]:
+        """The first experience with each of these items, which are here, by the item's id."""
+        first = {id: self.items[int(id[1:], 16)][0] for id in ids}
+        lines = set(first.values())
+        stand = {line: f"e{number:020x}" for number, line in self.experiences.items() if line in lines}
+        return {id: stand[line] for id, line in first.items()}
 
     def __contains__(self, id: object) -> bool:
         """Whether an item of this id, which is one, was among them."""

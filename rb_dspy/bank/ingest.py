@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pydantic
+
 from rb_dspy.bank.admission import identity, now
+from rb_dspy.bank.given import each, refused, text
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.stages import same_rollouts
 from rb_dspy.errors import InputError
@@ -101,7 +104,7 @@ class Ingest:
         if self.state.drafts is None:
             self._keep(
                 verdicts=judged,
-                drafts=tuple(drafts),
+                drafts=each("drafts", drafts, MemoryDraft),
                 distiller=visible(distiller),
                 note=visible(note),
                 polarity=polarity,
@@ -111,7 +114,7 @@ class Ingest:
 
     def failed(self, why: str) -> None:
         """Say why it did not get further; it stays where it is."""
-        self._keep(error=visible(why) or "failed")
+        self._keep(error=text("why", why) or "failed")
 
     def admitted(self) -> Experience:
         """The experience that it becomes, with its items. Raises like ``MemoryBank.append``; then it stays pending."""
@@ -143,12 +146,13 @@ class Ingest:
         return self.experience
 
     def _one_each(self, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-        if len(verdicts) != len(self.state.trajectories):
+        given = each("verdicts", verdicts, Verdict)
+        if len(given) != len(self.state.trajectories):
             raise InputError(
-                f"task {self.task.id}: {len(verdicts)} verdicts for {len(self.state.trajectories)} trajectories;"
+                f"task {self.task.id}: {len(given)} verdicts for {len(self.state.trajectories)} trajectories;"
                 " expected one for each"
             )
-        return tuple(verdicts)
+        return given
 
     def _keep(self, **update: object) -> None:
         state = self.state.model_copy(update=update) if update else self.state
@@ -197,16 +201,19 @@ def begin(
     if not trajectories:
         raise InputError(f"task {task.id}: no rollouts to learn from; give at least one")
     id = identity(scope, task, trajectories, run_id=run_id)
-    state = Ingestion(
-        id=id,
-        scope=scope,
-        task=task,
-        trajectories=trajectories,
-        run_id=run_id,
-        origin=origin,
-        shown=tuple(dict.fromkeys(shown)),
-        created_at=now(),
-    )
+    try:
+        state = Ingestion(
+            id=id,
+            scope=scope,
+            task=task,
+            trajectories=trajectories,
+            run_id=run_id,
+            origin=origin,
+            shown=tuple(dict.fromkeys(shown)),
+            created_at=now(),
+        )
+    except pydantic.ValidationError as exc:
+        raise refused(exc) from None
     known = store.experience(scope, id)
     if known is None:
         try:

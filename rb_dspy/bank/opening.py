@@ -47,8 +47,10 @@ def chosen_embedder(given: Embedder | str | object) -> Embedder:
     """An embedder, or the one of this name. Raises ``InputError`` for anything else, ``MissingDependency``."""
     if isinstance(given, str):
         return plugins.embedder(given)
-    if isinstance(given, Embedder) and not isinstance(given, type):
-        return given
+    # Asked one by one: from Python 3.12 on, ``isinstance`` sees nothing of what a wrapper hands on.
+    if not isinstance(given, type) and all(hasattr(given, name) for name in ("id", "dimension", "embed")):
+        found: Embedder = given  # type: ignore[assignment]
+        return found
     name = getattr(given, "__name__", repr(given)[:40])
     hint = f": give {name}()" if isinstance(given, type) else ""
     raise InputError(
@@ -58,6 +60,8 @@ def chosen_embedder(given: Embedder | str | object) -> Embedder:
 
 def marked(store: BankStore, scope: str, at: str | int) -> int:
     """The sequence number that ``at`` means: that of the snapshot of this name, or the end of the write it is of."""
+    if not isinstance(at, int | str) or isinstance(at, bool):
+        raise InputError(f"at {repr(at)[:40]}: expected the name of a snapshot, or a sequence number")
     mark = store.mark(scope)
     if isinstance(at, int):
         if 0 <= at <= mark:

@@ -34,7 +34,7 @@ def opened(
     """
     chosen = chosen_settings(config, bank, scope).bank
     if not embeds:
-        return of_any_embedder(chosen.url, chosen.scope, chosen.embedder, at)
+        return of_any_embedder(chosen.url, chosen.scope, at)
     with named():
         return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False, at=at)
 

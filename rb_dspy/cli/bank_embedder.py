@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.cli.common import err
-from rb_dspy.errors import EmbedderMismatch, MissingDependency, UnknownScope
+from rb_dspy.errors import EmbedderMismatch, UnknownScope
 from rb_dspy.protocols import Embedder, Vectors
 
 _HOW = (
@@ -20,30 +20,26 @@ _HOW = (
 )
 
 
-def of_any_embedder(url: str, scope: str, embedder: Embedder | str, at: str | None = None) -> MemoryBank:
-    """The bank, whichever embedder it belongs to; nothing can be embedded where that is not ``embedder``."""
+def of_any_embedder(url: str, scope: str, at: str | None = None) -> MemoryBank:
+    """The bank, whichever embedder it belongs to: none is loaded, and nothing can be embedded."""
     try:
-        return MemoryBank.open(url, scope=scope, embedder=embedder, create=False, at=at)
-    except MissingDependency:
-        if not isinstance(embedder, str):
-            raise
-        return of_any_embedder(url, scope, _Absent("none", 1), at)  # a scope that is there has an embedder, another one
-    except EmbedderMismatch:
+        return MemoryBank.open(url, scope=scope, embedder=_Absent("none", 1), create=False, at=at)
+    except EmbedderMismatch:  # a scope that is there has an embedder, another one
         with _store(url) as store:
-            found = store.stats(scope)
-    return MemoryBank.open(url, scope=scope, embedder=_Absent(found.embedder, found.dimension), create=False, at=at)
+            its = _Absent(*store.bind("none", 1))
+    return MemoryBank.open(url, scope=scope, embedder=its, create=False, at=at)
 
 
-def of_all_scopes(url: str, scope: str, embedder: Embedder | str) -> MemoryBank:
+def of_all_scopes(url: str, scope: str) -> MemoryBank:
     """``of_any_embedder`` for what is done to all scopes: where ``scope`` is not there, opened at another one."""
     try:
-        return of_any_embedder(url, scope, embedder)
+        return of_any_embedder(url, scope)
     except UnknownScope:
         with _store(url) as store:
             scopes = store.scopes()
         if not scopes:
             raise
-    return of_any_embedder(url, scopes[0], embedder)
+    return of_any_embedder(url, scopes[0])
 
 
 @contextmanager
@@ -64,7 +60,7 @@ def _store(url: str) -> Iterator[BankStore]:
 
 
 class _Absent:
-    """The name of an embedder that nothing is embedded with: it may not be installed any more."""
+    """The name of an embedder that nothing is embedded with: it may not be installed any more, or not load."""
 
     def __init__(self, id: str, dimension: int) -> None:
         self.id = id

@@ -19,10 +19,9 @@ from rb_dspy.bank import MemoryBank, portability
 from rb_dspy.bank.admission import checked_name
 from rb_dspy.cli.bank_common import AtOption, chosen_settings, counted, opened, show_below
 from rb_dspy.cli.bank_embedder import named, of_all_scopes, of_any_embedder, watched
-from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, err, out, print_json
+from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, command_name, err, out, print_json
 from rb_dspy.config import BankConfig
 from rb_dspy.errors import CorruptBank
-from rb_dspy.protocols import Embedder
 
 app = typer.Typer()
 
@@ -42,10 +41,17 @@ def export_(
             _to_stdout(kept)
             return
         number = kept.export_jsonl(file)
+        waiting = len(kept.pending())
     if json_:
-        print_json({"path": file, "experiences": number})
-    else:
-        out.print(Text(f"{counted(number, 'experience')} written to {file}"), soft_wrap=True)
+        print_json({"path": file, "experiences": number, "pending": waiting})
+        return
+    out.print(Text(f"{counted(number, 'experience')} written to {file}"), soft_wrap=True)
+    if waiting:
+        out.print(
+            f"left out, since nobody has learned from them: the rollouts of {counted(waiting, 'task')};"
+            f" {command_name()} resume does",
+            soft_wrap=True,
+        )
 
 
 @app.command("import")
@@ -115,7 +121,7 @@ def reindex(
     else:
         with (
             watched(plugins.embedder(embedder), "embedding") as new,
-            _whole(chosen, scope, new) as kept,
+            _whole(chosen, scope) as kept,
         ):
             made = kept.reindex(new)
             name = kept.stats().embedder
@@ -136,7 +142,7 @@ def doctor(
 ) -> None:
     """Read everything, of all scopes; say what is wrong with it and what to do. Exits with 6 when there is an error."""
     chosen = chosen_settings(config, bank, scope).bank
-    with _whole(chosen, scope, chosen.embedder) as kept:
+    with _whole(chosen, scope) as kept:
         with err.status("reading everything …"):
             findings = kept.doctor()
         scopes = len(kept.scopes())
@@ -156,10 +162,10 @@ def doctor(
         out.print(f"{warned} in {counted(scopes, 'scope')}")
 
 
-def _whole(chosen: BankConfig, scope: str | None, embedder: Embedder | str) -> MemoryBank:
+def _whole(chosen: BankConfig, scope: str | None) -> MemoryBank:
     """A bank for what is done to all its scopes; ``scope``: the command's own option, which must be there."""
     with_any = of_all_scopes if scope is None else of_any_embedder
-    return with_any(chosen.url, chosen.scope, embedder)
+    return with_any(chosen.url, chosen.scope)
 
 
 def _to_stdout(bank: MemoryBank) -> None:

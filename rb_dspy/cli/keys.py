@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import NoneType, UnionType
@@ -14,6 +13,7 @@ from pydantic.fields import FieldInfo
 from rich.table import Table
 from rich.text import Text
 
+from rb_dspy.cli.addresses import without_secrets
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, out, print_json, settings
 from rb_dspy.config import Settings
 
@@ -46,7 +46,8 @@ def settings_command(config: ConfigOption = None, set_: SetOption = None, json_:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("key", "type", "default", "now"):
-        table.add_column(heading, no_wrap=heading == "key")
+        # Folded, not cut: what is cut at a terminal's edge, or in a pipe, can be neither read nor copied.
+        table.add_column(heading, no_wrap=heading == "key", overflow="fold")
     for each in found:
         changed = "" if each.value in (each.default, None) else "bold"
         kind = Text(", ".join(each.choices) or each.type, "dim")
@@ -99,8 +100,10 @@ def _get(tables: Mapping[str, Any] | None, name: str) -> Any:
 
 
 def _open(value: Any) -> Any:
-    """``value`` without what an address may hold before its host."""
-    return re.sub(r"://\S*@", "://…@", value) if isinstance(value, str) else value
+    """``value`` without the secrets that an address may hold."""
+    if isinstance(value, list | tuple):
+        return [_open(each) for each in value]
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _shown(value: Any) -> str:

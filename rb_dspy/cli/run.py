@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +33,7 @@ from rb_dspy.cli.display import Display, print_summary
 from rb_dspy.cli.tasks import of_file
 from rb_dspy.cli.tracked import TrackOption, tracker_for, where_to_look
 from rb_dspy.config import RunConfig, Settings
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
 from rb_dspy.steps.ingest import as_task
@@ -84,8 +85,10 @@ def run(
     own = as_task(task) if task is not None else None
     built = program_for(chosen)
     noted = "" if program is None else _compiled(built, program)
-    # A file that cannot be used makes no bank.
+    # Neither a file nor a stream that cannot be used makes a bank.
     file = of_file(Path(chosen.run.stream)) if own is None and chosen.run.stream.endswith(".jsonl") else None
+    if own is None and file is None and not _named(chosen.run, 1):
+        raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
     with named():
         opened = MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder)
     with opened:
@@ -96,7 +99,8 @@ def run(
             return
         name = "your task" if own is not None else chosen.run.stream
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
-        _run(built, name, todo, opened, chosen, tracker, noted, json_=json_)
+        # As the text that it is: one that comes again is another occasion.
+        _run(built, name, todo, [task] if task is not None else todo, opened, chosen, tracker, noted, json_=json_)
 
 
 def _compiled(program: Program, path: Path) -> str:
@@ -111,17 +115,21 @@ def _tasks(config: RunConfig, file: TaskStream | None, bank: MemoryBank) -> list
     seen = bank.seen_tasks()
     if file is not None:
         return [task for task in file if task.id not in seen][: config.tasks]
-    return list(
-        TaskStream.named(
-            config.stream, n=config.tasks, seed=config.seed, split=config.split, templates=config.templates, skip=seen
-        )
+    return _named(config, config.tasks, seen)
+
+
+def _named(config: RunConfig, n: int, seen: Collection[str] = ()) -> list[Task]:
+    found = TaskStream.named(
+        config.stream, n=n, seed=config.seed, split=config.split, templates=config.templates, skip=seen
     )
+    return list(found)
 
 
 def _run(
     program: Program,
     name: str,
     todo: list[Task],
+    given: Sequence[Task | str],
     bank: MemoryBank,
     chosen: Settings,
     tracker: Tracker,
@@ -129,7 +137,10 @@ def _run(
     *,
     json_: bool,
 ) -> None:
-    """Run, and say what came of it, also when it is interrupted or a language model gives up."""
+    """Run, and say what came of it, also when it is interrupted or a language model gives up.
+
+    ``given``: the tasks ``todo``, in the form in which the program gets them.
+    """
     report = RunReport(secrets.token_hex(6))
     display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
     if not json_:
@@ -159,7 +170,7 @@ def _run(
         ):
             run_stream(
                 program,
-                todo,
+                given,
                 bank,
                 run_id=report.run_id,
                 on_result=on_result,

@@ -127,12 +127,23 @@ def _uri(name_or_uri: str, version: int | str | None) -> str:
 def _check_champion(place: Place, name: str) -> None:
     if CHAMPION in place.client.get_registered_model(name).aliases:
         return
-    numbers = [int(found.version) for found in place.client.search_model_versions(f"name='{name}'")]
-    newest = max(numbers, default=1)
+    found = sorted(place.client.search_model_versions(f"name='{name}'"), key=lambda each: int(each.version))
+    if not found:
+        raise InputError(
+            f"{name}: no version is there to be {CHAMPION}; register one: rb-dspy programs register {name}"
+        )
+    better = [each for each in found if each.tags.get(_IMPROVED) == "true"]
+    newest = (better or found)[-1].version
+    by_number = f'by its number (version="{newest}", or models:/{name}/{newest})'
+    promotion = f"make it {CHAMPION}: rb-dspy programs promote {name} {newest}"
+    if better:  # and its alias, or the version that had it, was taken away
+        raise InputError(
+            f"{name}: no version is {CHAMPION}; version {newest} was shown to be better on held-out tasks: {promotion},"
+            f" or load it {by_number}"
+        )
     raise InputError(
-        f"{name}: no version was shown to be better on held-out tasks, so none is {CHAMPION}; load one by its number"
-        f' (version="{newest}", or models:/{name}/{newest}), or make it {CHAMPION}: rb-dspy programs promote {name}'
-        f" {newest} --force"
+        f"{name}: no version was shown to be better on held-out tasks, so none is {CHAMPION}; load one {by_number}, or"
+        f" {promotion} --force"
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from rb_dspy.bank.embedding import embed
-from rb_dspy.errors import EmbedderMismatch, InvalidVector
+from rb_dspy.errors import EmbedderMismatch, InputError, InvalidVector
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_task, add, open_bank
 
@@ -53,6 +53,33 @@ def test_same_id_other_dimension_is_refused(tmp_path: Path) -> None:
     fixed.dimension = 4
     with pytest.raises(EmbedderMismatch):
         open_bank(path, embedder=fixed)
+
+
+class Counting:
+    """Hands on what it does not have itself."""
+
+    def __init__(self, embedder: HashEmbedder) -> None:
+        self.embedder = embedder
+        self.texts = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.embedder, name)
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        self.texts += len(texts)
+        return self.embedder.embed(texts)
+
+
+def test_an_embedder_may_hand_on_what_another_has() -> None:
+    """Whatever the version of Python, whose own look at protocols sees it only up to 3.11."""
+    counting = Counting(HashEmbedder())
+    with open_bank(embedder=counting) as bank:
+        add(bank)
+        assert bank.stats().embedder == "hash-64"
+        assert bank.reindex(counting) == 2
+    assert counting.texts == 4
+    with pytest.raises(InputError, match="expected an object with id, dimension and embed"):
+        open_bank(embedder=type("Half", (), {"id": "half", "embed": counting.embed})())
 
 
 BAD = {

@@ -267,7 +267,7 @@ def call(bank: MemoryBank, name: str, *args: Any) -> object:
     if name == "append":
         draft, shown = args
         shown = tuple(ids[each % len(ids)] for each in shown if ids)
-        return bank.append_many([draft.model_copy(update={"shown": shown})])
+        return list(bank.append_many([draft.model_copy(update={"shown": shown})]))
     if name == "fork":
         fork = bank.fork()
         fork.append_many(list(args))

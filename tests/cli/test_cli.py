@@ -105,6 +105,23 @@ def test_a_task_of_an_unknown_environment_is_bad_input(capsys: pytest.CaptureFix
     assert [path.name for path in Path().iterdir()] == ["tasks.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--stream", "typo"], "unknown stream 'typo'"),
+        (["--stream", "x.parquet"], "unknown stream 'x.parquet'"),
+        (["--stream", "missing.jsonl"], "no such file"),
+        (["--set", 'run.templates=["zzz"]'], "zzz"),
+    ],
+)
+def test_a_stream_that_is_not_there_makes_no_bank(
+    capsys: pytest.CaptureFixture[str], args: list[str], message: str
+) -> None:
+    assert main(["run", "--set", "backbones.agent.model=openai/x", *args]) == 2
+    assert message in _line(capsys)
+    assert list(Path().iterdir()) == []
+
+
 def test_a_file_that_is_no_bank_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     Path("rb-bank.sqlite").write_bytes(b"not a database" * 1000)
     assert main(["bank", "list"]) == 6

@@ -275,8 +275,26 @@ def test_what_is_of_all_scopes_needs_no_scope(capsys: pytest.CaptureFixture[str]
         assert "no scope 'acne'; did you mean 'acme'" in run(capsys, *args, "--scope", "acne", code=6)
 
 
-@pytest.mark.parametrize("configured", ["", "no/such/model"])
-def test_what_embeds_nothing_needs_no_embedder(capsys: pytest.CaptureFixture[str], configured: str) -> None:
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an embedder that is installed, and that cannot be imported."""
+    about = tmp_path / "site" / "acme-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[rb_dspy.embedders]\nacme = acme_embedder:make\n")
+    (about.parent / "acme_embedder.py").write_text("import not_installed_any_more\n")
+    monkeypatch.syspath_prepend(about.parent)
+    return "acme"
+
+
+@pytest.mark.parametrize("configured", ["", "no/such/model", "acme"])
+def test_what_embeds_nothing_needs_no_embedder(
+    capsys: pytest.CaptureFixture[str], broken: str, configured: str
+) -> None:
+    """Nor is the one that is configured loaded, which may fail in any way."""
+    if configured == broken:
+        with pytest.raises(ModuleNotFoundError):
+            embedder(broken)
     with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=HashEmbedder(dimension=16)) as bank:
         made, other = learn(bank, 1, OPEN), learn(bank, 2, TENS, run_id="tuesday")
     if configured:

@@ -147,3 +147,43 @@ def test_settings_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> 
     assert "matts.k integer, at least 1, at most 64 3 not set" in lines
     assert main(["settings", "-s", "bank.embeder=x"]) == 2
     assert "did you mean 'embedder'" in capsys.readouterr().err
+
+
+def test_nothing_of_the_settings_is_cut_where_lines_are_short(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    url = "/var/lib/acme/memory/banks/rb-bank.sqlite"
+    assert main(["settings", "-s", f'bank.url="{url}"']) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    at = [head.index(name) for name in ("default", "now")]
+    begins = next(number for number, line in enumerate(lines) if line.startswith("bank.url"))
+    ends = next(number for number, line in enumerate(lines) if line.startswith("bank.scope"))
+    cells = [[line[at[0] : at[1]].strip(), line[at[1] :].strip()] for line in lines[begins:ends]]
+    assert ["".join(parts) for parts in zip(*cells, strict=True)] == ['"rb-bank.sqlite"', f'"{url}"']
+    assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://me:hunter2@db.acme/ml", "postgresql://…@db.acme/ml"),
+        ("postgresql://db.acme/ml?user=u&password=hunter2", "postgresql://db.acme/ml?user=u&password=…"),
+        ("postgresql://db.acme/ml?PWD=hunter2&sslmode=require", "postgresql://db.acme/ml?PWD=…&sslmode=require"),
+        ("http://host/x?api_key=hunter2&b=1#access_token=hunter2", "http://host/x?api_key=…&b=1#access_token=…"),
+        ("http://u:hun?t=1/er2@host/x", "http://…@host/x"),
+        ("postgresql://db.acme/ml?password=hun@ter2", "postgresql://…"),
+        ("postgresql://me:hun?key=ter2@db.acme/ml", "postgresql://…"),
+        ("mssql://db/x?passwd=a b hunter2&author=me", "mssql://db/x?passwd=…&author=me"),
+        ("sqlite:////home/me@work/keys.db", "sqlite:////home/me@work/keys.db"),
+        ("host/x?token=hunter2", "host/x?token=…"),
+    ],
+)
+def test_no_secret_of_an_address_is_shown(capsys: pytest.CaptureFixture[str], address: str, shown: str) -> None:
+    given = ["-s", f"tracking.uri={json.dumps(address)}", "-s", f"backbones.agent.api_base={json.dumps(address)}"]
+    given += ["-s", "backbones.agent.model=openai/x", "-s", f"run.templates={json.dumps([address])}"]
+    found = keys(capsys, *given)
+    assert [found[key]["value"] for key in ("tracking.uri", "backbones.agent.api_base")] == [shown, shown]
+    assert found["run.templates"]["value"] == [shown]
+    assert main(["settings", *given]) == 0
+    assert "hunter2" not in capsys.readouterr().out

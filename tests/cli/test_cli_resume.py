@@ -126,6 +126,41 @@ def test_compiled_prompts_are_used(play: Callable[[Callable[[Prompt], Reply]], N
     assert seen == {"judge", "distill", "contrast", "select"}
 
 
+def test_an_export_says_what_it_leaves_out(play: object, capsys: pytest.CaptureFixture[str]) -> None:
+    keep("one")
+    keep("two")
+    export = ["bank", "export", "kept.jsonl", "--bank", "kept.sqlite", "--scope", "desk"]
+    assert main(export) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "0 experiences written to kept.jsonl left out, since nobody has learned from them" in printed
+    assert "the rollouts of 2 tasks" in printed
+    assert main([*export, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pending"] == 2
+    assert resume() == 0
+    capsys.readouterr()
+    assert main(export) == 0
+    assert capsys.readouterr().out == "2 experiences written to kept.jsonl\n"
+
+
+def test_a_text_that_is_run_again_is_shown_what_it_taught(
+    play: Callable[[Callable[[Prompt], Reply]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    memories = list[str]()
+
+    def acts(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            memories.append(prompt["memory"])
+            return {"thought": "I count.", "action": "7"}
+        return answered(prompt)
+
+    play(acts)
+    for _ in range(2):
+        assert (
+            main(["run", "--task", "How many of one?", "--bank", "kept.sqlite", "--scope", "desk", "--no-track"]) == 0
+        )
+    assert ["Count twice" in memory for memory in memories] == [False, True]
+
+
 def test_there_must_be_a_bank(play: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert resume() == 6
     assert "no bank there" in capsys.readouterr().err

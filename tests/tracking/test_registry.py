@@ -181,6 +181,32 @@ def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tr
     assert champion(client, "contest") == 3
 
 
+def test_where_the_champion_is_gone_the_newest_that_is_better_is_offered(tracker: Tracker, client: Any) -> None:
+    """Which needs no force."""
+    made = program()
+    for result in (compiled(made), compiled(made), None):
+        last = tracker.register(result, made, "retired", embedder=HASH)
+    assert (last, champion(client, "retired")) == (3, 2)
+
+    def refused() -> str:
+        with pytest.raises(InputError) as caught:
+            tracker.load("retired")
+        return str(caught.value)
+
+    client.delete_registered_model_alias("retired", "champion")
+    better = "retired: no version is champion; version {0} was shown to be better on held-out tasks: make it champion:"
+    better += " rb-dspy programs promote retired {0}, or load it by its number"
+    better += ' (version="{0}", or models:/retired/{0})'
+    assert refused() == better.format(2)
+    client.delete_model_version("retired", "2")
+    assert refused() == better.format(1)
+    tracker.promote("retired", 1)
+    assert champion(client, "retired") == 1
+    for version in ("1", "3"):
+        client.delete_model_version("retired", version)
+    assert refused() == "retired: no version is there to be champion; register one: rb-dspy programs register retired"
+
+
 def test_a_better_judge_does_not_take_the_place_of_a_better_agent(tracker: Tracker, client: Any) -> None:
     """Its scores say nothing of the agent. It does where it was compiled from the champion's prompts."""
     agent = program()

@@ -1,0 +1,123 @@
+"""What callers give a bank, seen to be what it takes: anything else is one line, and nothing is stored of it.
+
+Appends are many: what is right costs no more than a look at its type.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+
+from rb_dspy.errors import InputError
+from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Trajectory, Verdict, visible
+
+T = TypeVar("T")
+
+
+def drafted(
+    task: Task,
+    trajectory: Trajectory | Sequence[Trajectory],
+    verdict: Verdict | Sequence[Verdict],
+    drafts: Sequence[MemoryDraft],
+    shown: Sequence[MemoryItem],
+    **more: Any,
+) -> ExperienceDraft:
+    """What ``MemoryBank.append`` was given, as one. Raises ``InputError`` for what is of another type."""
+    trajectories = (trajectory,) if isinstance(trajectory, Trajectory) else several("trajectories", trajectory)
+    verdicts = (verdict,) if isinstance(verdict, Verdict) else several("verdicts", verdict)
+    try:
+        return ExperienceDraft(
+            task=task,
+            trajectories=trajectories,
+            verdicts=verdicts,
+            drafts=several("drafts", drafts),
+            shown=ids_of(shown),
+            **more,
+        )
+    except pydantic.ValidationError as exc:
+        raise refused(exc) from None
+
+
+def refused(exc: pydantic.ValidationError) -> InputError:
+    """The first error, in one line."""
+    first = exc.errors(include_url=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    said = first["msg"]
+    return InputError(f"{where}: got {type(first['input']).__name__}; {said[:1].lower()}{said[1:]}")
+
+
+def ids_of(shown: Sequence[MemoryItem]) -> tuple[str, ...]:
+    """The ids of what an agent was shown. Raises ``InputError`` for what is no item: an id may be anything's."""
+    items = several("shown", shown)
+    for item in items:
+        if not isinstance(item, MemoryItem):
+            raise _another("shown", item, "the items themselves, as retrieve or get gives them")
+    return tuple([item.id for item in items])
+
+
+def rollouts(task: Task, given: Trajectory | Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+    """One rollout of ``task``, or several. Raises ``InputError`` for what is of another type, the task as well."""
+    if not isinstance(task, Task):
+        raise _another("task", task, "a Task")
+    return (given,) if isinstance(given, Trajectory) else each("trajectories", given, Trajectory)
+
+
+def each(what: str, given: Sequence[T], kind: type[T]) -> tuple[T, ...]:
+    """All of them, of this type. Raises ``InputError``."""
+    these = several(what, given)
+    for one in these:
+        if not isinstance(one, kind):
+            raise _another(what, one, f"a list of {kind.__name__}")
+    return these
+
+
+def many(drafts: Iterable[ExperienceDraft]) -> Iterator[ExperienceDraft]:
+    """What is appended together, one by one as it is asked for. Raises ``InputError`` for what is of another type."""
+    return map(_draft, _listed("drafts", drafts))
+
+
+def several(what: str, given: Iterable[T]) -> tuple[T, ...]:
+    """All of them. Raises ``InputError`` for what is no list, nor can be gone through like one."""
+    return tuple(given if given.__class__ is list or given.__class__ is tuple else _listed(what, given))
+
+
+def text(what: str, given: str | object) -> str:
+    """A text as it is stored. Raises ``InputError`` for what is none."""
+    if not isinstance(given, str):
+        raise _another(what, given, "text")
+    return visible(given)
+
+
+def id_(given: str | object) -> str:
+    """An id as it is stored. Raises ``InputError`` for what is no text, such as the item that has it."""
+    if not isinstance(given, str):
+        raise InputError(f"got {type(given).__name__}; expected an id, which is text: give its id")
+    return visible(given)
+
+
+def file(given: str | Path) -> Path:
+    """The place of a file. Raises ``InputError`` for what is none."""
+    if not isinstance(given, str | os.PathLike):
+        raise _another("path", given, "the name of a file")
+    return Path(given)
+
+
+def _listed(what: str, given: Iterable[T]) -> Iterable[T]:
+    # A record can be gone through as well, and gives its fields.
+    if isinstance(given, str | pydantic.BaseModel) or not isinstance(given, Iterable):
+        raise _another(what, given, "a list")
+    return given
+
+
+def _draft(given: ExperienceDraft) -> ExperienceDraft:
+    if not isinstance(given, ExperienceDraft):
+        raise _another("drafts", given, "a list of ExperienceDraft")
+    return given
+
+
+def _another(what: str, given: object, expected: str) -> InputError:
+    return InputError(f"{what}: got {type(given).__name__}; expected {expected}")
