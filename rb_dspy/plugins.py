@@ -10,7 +10,7 @@ import functools
 from importlib.metadata import entry_points
 
 from rb_dspy.errors import InputError
-from rb_dspy.protocols import Embedder, EnvironmentFamily, SaysWhatTells
+from rb_dspy.protocols import Embedder, EnvironmentFamily
 
 
 def environment_names() -> list[str]:
@@ -38,7 +38,8 @@ def instruction_tells_all(name: str) -> bool:
     if name not in environment_names():
         return True
     family = environment_family(name)
-    return family.instruction_tells_all if isinstance(family, SaysWhatTells) else True
+    told: bool = getattr(family, "instruction_tells_all", True)  # see ``SaysWhatTells``
+    return told
 
 
 @functools.cache

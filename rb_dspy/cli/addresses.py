@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-_HIDDEN = "…"
-
 _SECRET = re.compile(
     r"(?P<name>[?&;#][^=&?#]*(?:pass|pwd|token|key|secret|credential|auth(?!or)|signature|\bsig\b)[^=&?#]*=)(?P<value>[^&]*)",
     re.IGNORECASE,
@@ -13,7 +11,7 @@ _SECRET = re.compile(
 """What stands behind a path for the one who is meant; drivers and servers take passwords there as well."""
 
 
-def without_secrets(address: str) -> str:
+def without_secrets(address: str, hidden: str = "…") -> str:
     """``address`` without who enters, and with what: before its host or in its query. Other texts stay.
 
     Where nobody can tell where a secret ends, what is not one is hidden as well.
@@ -21,7 +19,7 @@ def without_secrets(address: str) -> str:
     scheme, sign, rest = address.partition("://")
     if sign and not rest.startswith("/"):  # else it has no host, and an @ is part of a path
         if any("@" in found["value"] for found in _SECRET.finditer(rest)):
-            return f"{scheme}{sign}{_HIDDEN}"  # it may end before a host, or be all of a password
+            return f"{scheme}{sign}{hidden}"  # it may end before a host, or be all of a password
         before, at, host = rest.rpartition("@")
-        rest = f"{_HIDDEN}@{host}" if at else before + host
-    return _SECRET.sub(rf"\g<name>{_HIDDEN}", f"{scheme}{sign}{rest}")
+        rest = f"{hidden}@{host}" if at else before + host
+    return _SECRET.sub(rf"\g<name>{hidden}", f"{scheme}{sign}{rest}")

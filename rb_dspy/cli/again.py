@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-_USER = re.compile(r"(?<=//)[^/]*@")
+from rb_dspy.cli.addresses import without_secrets
 
 
 def as_argument(value: object) -> str:
@@ -24,7 +23,7 @@ def options(**given: object) -> list[str]:
 def settings_options(config: Path | None, overrides: Iterable[str] | None, only: str = "") -> list[str]:
     """``--config`` and every ``--set``, as they were given; with ``only`` no ``--set`` of other sections.
 
-    Who a database is entered as, and the password, are left out: what is printed may be kept in logs.
+    Who a database is entered as, and what with, are left out: what is printed may be kept in logs.
     """
     found = [each for each in overrides or () if each.strip().startswith(f"{only}." if only else "")]
-    return [*options(config=config), *(f"--set {shlex.quote(_USER.sub('...@', each))}" for each in found)]
+    return [*options(config=config), *(f"--set {shlex.quote(without_secrets(each, '...'))}" for each in found)]

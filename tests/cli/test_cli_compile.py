@@ -124,6 +124,9 @@ def test_what_is_offered_next_gives_no_password_away(capsys: pytest.CaptureFixtu
     shown = called(capsys, *COMPILE, "--no-track", "--set", uri)
     assert "secret" not in shown
     assert "--set tracking.uri=postgresql://...@host/db" in " ".join(shown.split())
+    shown = called(capsys, *COMPILE, "--no-track", "--set", f"{uri}?user=me&password=secret")
+    assert "secret" not in shown
+    assert "--set 'tracking.uri=postgresql://...@host/db?user=me&password=...'" in " ".join(shown.split())
 
 
 def test_json_is_one_line_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
