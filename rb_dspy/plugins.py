@@ -7,9 +7,10 @@ Groups: ``rb_dspy.embedders`` (a callable without arguments, or taking the model
 from __future__ import annotations
 
 import functools
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any
 
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InputError, MissingDependency
 from rb_dspy.protocols import Embedder, EnvironmentFamily
 
 
@@ -24,7 +25,7 @@ def environment_family(name: str) -> EnvironmentFamily:
     found = entry_points(group="rb_dspy.environments", name=name)
     if not found:
         raise InputError(f"unknown environment {name!r}; installed: {', '.join(environment_names())}")
-    family: EnvironmentFamily = next(iter(found)).load()()
+    family: EnvironmentFamily = _loaded(found, "environment")()
     return family
 
 
@@ -44,11 +45,26 @@ def instruction_tells_all(name: str) -> bool:
 
 @functools.cache
 def embedder(name: str) -> Embedder:
-    """The embedder called ``name``, loaded once a process; any other name is taken as a sentence-transformers model."""
+    """The embedder called ``name``, loaded once a process; any other name is taken as a sentence-transformers model.
+
+    Raises ``MissingDependency`` for an installed one that cannot be imported.
+    """
     found = entry_points(group="rb_dspy.embedders", name=name)
     if found:
-        made: Embedder = next(iter(found)).load()()
+        made: Embedder = _loaded(found, "embedder")()
         return made
     default = next(iter(entry_points(group="rb_dspy.embedders", name="sentence-transformers")))
     other: Embedder = default.load()(name)
     return other
+
+
+def _loaded(found: EntryPoints, what: str) -> Any:
+    first = next(iter(found))
+    try:
+        return first.load()
+    except (ImportError, AttributeError) as exc:
+        package = first.dist.name if first.dist is not None else first.value
+        raise MissingDependency(
+            f"the {what} {first.name!r} of {package} cannot be imported: {exc}; install what it needs, or choose"
+            " another"
+        ) from exc

@@ -17,6 +17,7 @@ import pytest
 
 from rb_dspy import MemoryBank, Trajectory, Verdict
 from rb_dspy.cli.main import main
+from rb_dspy.errors import MissingDependency
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Experience, MemoryDraft, Step, Task
 from rb_dspy.testing import HashEmbedder
@@ -293,7 +294,7 @@ def test_what_embeds_nothing_needs_no_embedder(
 ) -> None:
     """Nor is the one that is configured loaded, which may fail in any way."""
     if configured == broken:
-        with pytest.raises(ModuleNotFoundError):
+        with pytest.raises(MissingDependency, match="'acme' of acme cannot be imported: No module named"):
             embedder(broken)
     with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=HashEmbedder(dimension=16)) as bank:
         made, other = learn(bank, 1, OPEN), learn(bank, 2, TENS, run_id="tuesday")
@@ -310,6 +311,8 @@ def test_what_embeds_nothing_needs_no_embedder(
         run(capsys, *args)
     assert as_json(capsys, "list") == []
     assert as_json(capsys, "stats")[0]["embedder"] == HashEmbedder(dimension=16).id
+    if configured == broken:
+        assert "install what it needs, or choose another" in run(capsys, "search", "shirt", code=3)
 
 
 def test_what_embeds_says_how_an_embedder_is_named(capsys: pytest.CaptureFixture[str]) -> None:
