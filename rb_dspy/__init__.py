@@ -32,11 +32,11 @@ from rb_dspy.schema import (
 from rb_dspy.steps import Memory
 from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream, run_stream, split_streams
 from rb_dspy.stream.program import StreamProgram
-from rb_dspy.tracking import Tracker
 
 if TYPE_CHECKING:
     from rb_dspy.compile.compile import compile_program
     from rb_dspy.compile.result import Compiled
+    from rb_dspy.tracking import Tracker
 
 __version__ = "0.1.0"
 
@@ -87,8 +87,12 @@ __all__ = [
     "testing",
 ]
 
-_LATE = {"Compiled": "rb_dspy.compile.result", "compile_program": "rb_dspy.compile.compile"}
-"""Names whose modules are imported when they are used: they bring scipy, which takes as long as all the rest."""
+_LATE = {
+    "Compiled": "rb_dspy.compile.result",
+    "Tracker": "rb_dspy.tracking",
+    "compile_program": "rb_dspy.compile.compile",
+}
+"""Names whose modules are imported when they are used: compiling brings scipy, which takes as long as all the rest."""
 
 
 def __getattr__(name: str) -> Any:
