@@ -10,13 +10,13 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.backbones import Backbones, Ledger, session
+from rb_dspy.backbones import Backbones, Ledger
+from rb_dspy.backbones.session import session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import InputError, RBError
-from rb_dspy.protocols import EnvironmentFactory, Reranker
-from rb_dspy.protocols import Judge as JudgeProtocol
+from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
 from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory
 from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_trajectory
 from rb_dspy.steps.ask import Do, Routine, adrive, drive

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import rb_dspy
-from rb_dspy import errors
+from rb_dspy import backbones, errors, matts, signatures, steps, stream, testing
 
 
 def test_public_names_are_the_pinned_ones() -> None:
@@ -63,21 +65,60 @@ def test_public_names_are_the_pinned_ones() -> None:
     assert all(hasattr(rb_dspy, name) for name in rb_dspy.__all__)
 
 
-def test_importing_the_package_brings_none_of_what_few_need() -> None:
-    """dspy itself brings gepa."""
-    code = "import sys, dspy; before = set(sys.modules); import rb_dspy; print(*(set(sys.modules) - before))"
+def brought(code: str) -> set[str]:
+    """The packages that are loaded after ``code``."""
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    brought = {name.partition(".")[0] for name in done.stdout.split()}
-    assert "rb_dspy" in brought
-    assert not brought & {"mlflow", "gepa", "optuna", "scipy", "matplotlib", "datasets", "torch", "faiss"}
+    command = [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_a_name_that_is_not_there_is_missed_as_in_any_module() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'compile_programme'"):
+FEW = {"mlflow", "optuna", "scipy", "matplotlib", "datasets", "torch", "faiss"}
+
+
+def test_importing_the_package_brings_nothing() -> None:
+    loaded = brought("import rb_dspy")
+    assert "rb_dspy" in loaded
+    assert not loaded & {"dspy", "litellm", "numpy", "pydantic", *FEW}
+
+
+@pytest.mark.parametrize(
+    ("name", "needless"),
+    [
+        ("Settings", {"dspy", "numpy", *FEW}),
+        ("Task", {"dspy", "numpy", *FEW}),
+        ("MemoryBank", {"dspy", *FEW}),
+        ("make_environment", {"dspy", *FEW}),
+        ("ReasoningBank", FEW),
+        ("MaTTS", FEW),
+        ("run_stream", FEW),
+    ],
+)
+def test_a_name_brings_none_of_what_others_need(name: str, needless: set[str]) -> None:
+    loaded = brought(f"from rb_dspy import {name}")
+    assert "pydantic" in loaded
+    assert not loaded & needless
+
+
+@pytest.mark.parametrize(
+    "package", [rb_dspy, testing, signatures, backbones, matts, steps, stream], ids=lambda it: it.__name__
+)
+def test_the_names_of_a_package_are_what_they_are_where_they_come_from(package: ModuleType) -> None:
+    """Each name is loaded late, from where the stub says; none is hidden by a module of the same name."""
+    names = set(package.__all__) - {"errors", "testing", "__version__"}
+    assert names
+    assert names <= set(dir(package))
+    for name in names:
+        found = getattr(package, name)
+        assert not isinstance(found, ModuleType), name
+        assert importlib.util.find_spec(f"{package.__name__}.{name}") is None, name
+
+
+def test_a_name_that_is_not_there_is_missed() -> None:
+    with pytest.raises(AttributeError, match="compile_programme"):
         rb_dspy.compile_programme  # noqa: B018
-    assert rb_dspy.compile_program.__module__ == "rb_dspy.compile.compile"
-    assert rb_dspy.Compiled.__module__ == "rb_dspy.compile.result"
+    with pytest.raises(ImportError, match="compile_programme"):
+        from rb_dspy import compile_programme  # noqa: F401
 
 
 def test_the_loop_is_called_as_documented() -> None:

@@ -6,12 +6,12 @@ import json
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rb_dspy import MemoryDraft, Step, Task, Trajectory
 from rb_dspy.errors import InvalidTask
-from rb_dspy.schema import MAX_INSTRUCTION, MAX_TEXT, hidden_characters, visible
+from rb_dspy.schema import MAX_INSTRUCTION
+from rb_dspy.text import MAX_TEXT, hidden_characters, visible
 
 
 @pytest.mark.parametrize(

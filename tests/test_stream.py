@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dspy import lm15
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rb_dspy import MemoryBank, ReasoningBank, StreamProgram, Task, TaskResult, TaskStream, run_stream
 from rb_dspy.config import ProgramConfig, RetrieveConfig

@@ -10,8 +10,7 @@ from typing import Any
 
 import dspy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rb_dspy import RunReport, Task, TaskResult
 from rb_dspy.schema import Outcome, Step, Trajectory, Verdict

@@ -48,8 +48,7 @@ class ReasoningBank:
             import pysqlite3
 
             sys.modules["sqlite3"] = pysqlite3
-        from reasoning_bank import MemoryItem
-        from reasoning_bank import ReasoningBank as Bank
+        from reasoning_bank import MemoryItem, ReasoningBank as Bank
         from reasoning_bank.stores.sqlite_vec import SQLiteVecStore
 
         async def no_model(*given: object, **named: object) -> str:

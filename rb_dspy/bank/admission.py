@@ -17,16 +17,14 @@ from pydantic_core import PydanticSerializationError, to_json
 from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.errors import InputError
 from rb_dspy.schema import (
-    MAX_TEXT,
     ExperienceDraft,
     Label,
     MemoryDraft,
     Task,
     Trajectory,
     Verdict,
-    hidden_characters,
-    visible,
 )
+from rb_dspy.text import MAX_TEXT, hidden_characters, visible
 
 _NAME = 200
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import pydantic
 
 from rb_dspy.errors import InputError
-from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Trajectory, Verdict, visible
+from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
+from rb_dspy.text import visible
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from rb_dspy.bank.jsonlines import MAX_LINES, objects
 from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.bank.renaming import ids_here
 from rb_dspy.errors import InputError
-from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict, visible
+from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict
+from rb_dspy.text import visible
 
 FORMAT = "rb_dspy-bank"
 VERSION = 1

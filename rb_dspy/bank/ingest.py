@@ -20,8 +20,8 @@ from rb_dspy.schema import (
     Task,
     Trajectory,
     Verdict,
-    visible,
 )
+from rb_dspy.text import visible
 
 
 class Ingest:

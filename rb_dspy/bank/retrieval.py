@@ -22,7 +22,8 @@ from rb_dspy.bank.parts import UNITS, Finding, Match, Unit, task_key
 from rb_dspy.bank.records import whole
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError
 from rb_dspy.protocols import Embedder
-from rb_dspy.schema import Polarity, Retrieved, visible
+from rb_dspy.schema import Polarity, Retrieved
+from rb_dspy.text import visible
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """What decides: the embedder's cosine, the words that are shared (BM25), or both by reciprocal rank."""

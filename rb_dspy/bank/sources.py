@@ -5,7 +5,7 @@ from __future__ import annotations
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import Source
 from rb_dspy.errors import InputError
-from rb_dspy.schema import visible
+from rb_dspy.text import visible
 
 
 def source_of_id(store: BankStore, scope: str, id: str) -> Source:

@@ -17,11 +17,11 @@ import typer
 from rich.text import Text
 
 import rb_dspy
-from rb_dspy.cli import bank, compile, envs, keys, models, programs, resume, roles, run
+from rb_dspy.cli import late
 from rb_dspy.cli.common import err
 from rb_dspy.cli.ending import TERMINATED, told_to_end
 from rb_dspy.errors import RBError, StorageError
-from rb_dspy.schema import visible
+from rb_dspy.text import visible
 
 app = typer.Typer(
     name="rb-dspy",
@@ -47,15 +47,33 @@ def _options(
     """What can be given before a command."""
 
 
-app.command("run")(run.run)
-app.command("resume")(resume.resume)
-app.command("compile")(compile.compile_)
-app.add_typer(programs.app, name="programs")
-app.add_typer(bank.app, name="bank")
-app.add_typer(roles.app, name="backbones")
-app.add_typer(models.app, name="models")
-app.command("envs")(envs.envs)
-app.command("settings")(keys.settings_command)
+COMMANDS = {
+    "run": (
+        "rb_dspy.cli.run:run",
+        "Run the program over a stream of tasks, learning from each; a second run goes on where the first ended.",
+    ),
+    "resume": (
+        "rb_dspy.cli.resume:resume",
+        "Learn from the rollouts that wait in a bank; no task is done again. Not while a run is at them.",
+    ),
+    "compile": (
+        "rb_dspy.cli.compile:compile_",
+        "Compile the prompts for tasks of yours, and measure them on tasks that were kept apart.",
+    ),
+    "programs": ("rb_dspy.cli.programs:app", "Compiled programs in MLflow: versions, scores, who is champion."),
+    "bank": ("rb_dspy.cli.bank:app", "Look into a bank, change it, keep it."),
+    "backbones": ("rb_dspy.cli.roles:app", "The language models by role."),
+    "models": ("rb_dspy.cli.models:app", "The language models that run inside the process."),
+    "envs": ("rb_dspy.cli.envs:envs", "The environments, their templates, and how baselines do in them."),
+    "settings": (
+        "rb_dspy.cli.keys:settings_command",
+        "Every key that rb.toml and --set take, with its default and what it is now.",
+    ),
+}
+"""Commands -> where they are, and what they do in one sentence, as their own help says it."""
+
+for _name, (_where, _summary) in COMMANDS.items():
+    late.add(app, _name, _where, _summary)
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

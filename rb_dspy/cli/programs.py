@@ -17,7 +17,7 @@ from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, command_name
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
-from rb_dspy.schema import visible
+from rb_dspy.text import visible
 from rb_dspy.tracking.names import check_name
 
 app = typer.Typer(no_args_is_help=True, help="Compiled programs in MLflow: versions, scores, who is champion.")

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.compile.state import Prompts
-from rb_dspy.schema import Usage, visible
+from rb_dspy.schema import Usage
+from rb_dspy.text import visible
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Scores

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import dspy
 
-from rb_dspy.backbones import session
+from rb_dspy.backbones.session import session
 from rb_dspy.compile.stages import Program
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InfrastructureError, UnparseableOutput

@@ -15,8 +15,7 @@ from rb_dspy.compile.balance import chosen
 from rb_dspy.compile.broken import first_error
 from rb_dspy.compile.examples import to_plain
 from rb_dspy.compile.gather import UNKNOWN
-from rb_dspy.compile.harvest import Harvest
-from rb_dspy.compile.harvest import harvest as harvested
+from rb_dspy.compile.harvest import Harvest, harvest as harvested
 from rb_dspy.compile.identity import named, named_embedder
 from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.result import Hashes

@@ -9,7 +9,7 @@ from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 from dspy.utils.exceptions import AdapterParseError
 
 from rb_dspy.backbones.roles import adapter_for
-from rb_dspy.schema import visible
+from rb_dspy.text import visible
 
 TRIES = 3
 """How often an instruction is asked for until it is another one."""

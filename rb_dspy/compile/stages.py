@@ -8,7 +8,8 @@ from typing import Literal, get_args
 
 import dspy
 
-from rb_dspy.backbones import Backbones, session
+from rb_dspy.backbones import Backbones
+from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError

@@ -9,7 +9,8 @@ import pydantic
 
 from rb_dspy.environments.engine import Engine, Frame, Game
 from rb_dspy.errors import InputError, RBError
-from rb_dspy.schema import Outcome, Task, visible
+from rb_dspy.schema import Outcome, Task
+from rb_dspy.text import visible
 
 MAX_ACTION = 1_000
 """Characters of an action that the engine is shown; the longest valid one has about 60."""

@@ -1,6 +1,6 @@
 """Memory-aware test-time scaling: k rollouts that are contrasted, or k passes over one."""
 
-from rb_dspy.matts.matts import MaTTS
-from rb_dspy.matts.rollouts import Lost
+import lazy_loader
 
-__all__ = ["Lost", "MaTTS"]
+# The names are in ``__init__.pyi``, as in ``rb_dspy``.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,7 +10,8 @@ from typing import Any
 import dspy
 import pydantic
 
-from rb_dspy.backbones import Ledger, lm_of, session
+from rb_dspy.backbones import Ledger, lm_of
+from rb_dspy.backbones.session import session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import ConfigError

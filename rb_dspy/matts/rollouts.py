@@ -9,8 +9,7 @@ from typing import Any
 
 from rb_dspy.config import AdaptiveConfig
 from rb_dspy.errors import InfrastructureError, RBError
-from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.protocols import Judge as JudgeProtocol
+from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Memory, Refine, Refined
 from rb_dspy.steps.ask import Routine, Stopped

@@ -11,12 +11,13 @@ import dspy
 from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
-from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage, visible
+from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine, translated
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
 from rb_dspy.steps.seen import Seen, after, going_on, handed_in
+from rb_dspy.text import visible
 
 
 class Episode:

@@ -1,27 +1,6 @@
 """Ordered tasks, and running a program over them with one bank."""
 
-from rb_dspy.stream.orders import COMPILE_SHARES, Streams, split_streams
-from rb_dspy.stream.report import RunReport, Summary
-from rb_dspy.stream.result import TaskResult
-from rb_dspy.stream.run import Program, run_stream
-from rb_dspy.stream.scaling import PassAt, Passes, Scaling
-from rb_dspy.stream.tasks import PRESETS, SHARES, TaskStream, split_templates, stream_names
+import lazy_loader
 
-__all__ = [
-    "COMPILE_SHARES",
-    "PRESETS",
-    "SHARES",
-    "PassAt",
-    "Passes",
-    "Program",
-    "RunReport",
-    "Scaling",
-    "Streams",
-    "Summary",
-    "TaskResult",
-    "TaskStream",
-    "run_stream",
-    "split_streams",
-    "split_templates",
-    "stream_names",
-]
+# The names are in ``__init__.pyi``, as in ``rb_dspy``.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,6 @@
 """Fakes that are part of the library: a scripted language model, a hash embedder, toy environments."""
 
-from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.environments import Corridor, Doors, Lock
-from rb_dspy.testing.lm import Prompt, Reply, ScriptedEngine, scripted_lm
+import lazy_loader
 
-__all__ = ["Corridor", "Doors", "HashEmbedder", "Lock", "Prompt", "Reply", "ScriptedEngine", "scripted_lm"]
+# The names are in ``__init__.pyi``, as in ``rb_dspy``.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

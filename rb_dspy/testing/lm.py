@@ -15,7 +15,7 @@ import dspy
 import pydantic
 from dspy import lm15
 
-from rb_dspy.schema import visible
+from rb_dspy.text import visible
 
 
 @dataclass(frozen=True)

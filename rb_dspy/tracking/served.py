@@ -10,7 +10,8 @@ import dspy
 import pydantic
 from mlflow.pyfunc.model import PythonModel
 
-from rb_dspy.backbones import Backbones, session
+from rb_dspy.backbones import Backbones
+from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import load_program
 from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError

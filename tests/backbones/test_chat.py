@@ -10,8 +10,7 @@ import dspy
 import pytest
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rb_dspy import signatures
 from rb_dspy.backbones.chat import ChatAdapter

@@ -23,8 +23,8 @@ from rb_dspy.schema import (
     Task,
     Trajectory,
     Verdict,
-    visible,
 )
+from rb_dspy.text import visible
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 

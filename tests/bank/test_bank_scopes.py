@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.memory.store import MemoryStore

@@ -1,8 +1,7 @@
 """Reciprocal rank fusion: ranks alone decide."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rb_dspy.bank.index.fusion import fused
 from rb_dspy.bank.index.view import Hit

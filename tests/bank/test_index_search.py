@@ -7,8 +7,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.vector import VectorIndex

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.portability import experiences
 from rb_dspy.errors import InputError, RBError, StorageError
-from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, MemoryItem, Step, Trajectory, Verdict, visible
+from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, MemoryItem, Step, Trajectory, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
+from rb_dspy.text import visible
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from rb_dspy.bank.parts import Source
-from rb_dspy.bank.sqlite import files as sqlite
-from rb_dspy.bank.sqlite import lock_elsewhere
+from rb_dspy.bank.sqlite import files as sqlite, lock_elsewhere
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, StorageError

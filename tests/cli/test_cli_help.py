@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +15,11 @@ import typer.main
 from rich.text import Text
 
 import rb_dspy
+from rb_dspy import MemoryBank
+from rb_dspy.cli import late, main as main_module
 from rb_dspy.cli.main import app, main
 from rb_dspy.config import ROLES, Settings, parse_settings
+from rb_dspy.plugins import embedder
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +28,16 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def commands(group: Any = None, above: str = "") -> Iterator[tuple[str, Any]]:
+def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     """Every command by its name."""
-    group = group or typer.main.get_command(app)
-    yield above, group
-    for name, command in getattr(group, "commands", {}).items():
-        yield from commands(command, f"{above} {name}".strip())
+    yield name, command
+    for below, each in getattr(command, "commands", {}).items():
+        yield from commands(f"{name} {below}", each)
 
 
-COMMANDS = dict(commands())
+COMMANDS = {"": typer.main.get_command(app)}
+for top, (where, _) in main_module.COMMANDS.items():
+    COMMANDS.update(commands(top, late.load(top, where)))
 
 
 def helped(capsys: pytest.CaptureFixture[str], *command: str) -> str:
@@ -44,6 +50,26 @@ def test_no_help_text_is_taken_for_markup(name: str) -> None:
     command = COMMANDS[name]
     for told in (command.help, *(each.help for each in command.params if hasattr(each, "help"))):
         assert Text.from_markup(told or "").spans == [], told
+
+
+@pytest.mark.parametrize("name", main_module.COMMANDS)
+def test_the_list_of_commands_says_of_each_what_it_says_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = " ".join((COMMANDS[name].help or "").split("\n\n")[0].split())
+    assert f"{name} {told}" in helped(capsys).replace("│", "").replace("  ", " ")
+    assert told in helped(capsys, name)
+
+
+@pytest.mark.parametrize(
+    "args", ["--version", "--help", "settings", "models list", "envs", "bank list", "bank export -"]
+)
+def test_what_needs_no_dspy_does_not_import_it(args: str) -> None:
+    MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")).close()
+    code = "import sys; from rb_dspy.cli.main import main; code = main(); print(*sys.modules); sys.exit(code)"
+    done = subprocess.run([sys.executable, "-c", code, *args.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "rb_dspy.cli.main" in loaded
+    assert not loaded & {"dspy", "litellm", "mlflow", "torch", "datasets", "scipy"}
 
 
 def test_brackets_in_a_help_text_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

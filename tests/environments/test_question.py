@@ -3,8 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rb_dspy.environments.question import Question
 from rb_dspy.errors import InputError, RBError

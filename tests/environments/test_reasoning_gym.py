@@ -9,8 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rb_dspy.environments import make_environment, run_baseline
 from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES, ReasoningGym

@@ -10,8 +10,7 @@ from typing import Any
 import dspy
 import pytest
 from dspy import lm15
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rb_dspy import signatures
 from rb_dspy.bank import MemoryBank

@@ -11,8 +11,7 @@ import sys
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError

@@ -20,13 +20,12 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError, InvalidTask, RBError
-from rb_dspy.schema import hidden_characters
 from rb_dspy.stream.data import check_environments
+from rb_dspy.text import hidden_characters
 
 _text = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20).filter(
     lambda text: bool(text.strip()) and not hidden_characters(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rb_dspy.bank.admission import overall
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import BankStats
-from rb_dspy.schema import visible
+from rb_dspy.text import visible
 
 
 def stats(of: Timeline, embedder: tuple[str, int]) -> BankStats:

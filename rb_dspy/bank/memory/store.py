@@ -8,9 +8,7 @@ from itertools import islice
 from typing import Literal
 
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.memory import indexed
-from rb_dspy.bank.memory import snapshots as memory_snapshots
-from rb_dspy.bank.memory import writes as memory_writes
+from rb_dspy.bank.memory import indexed, snapshots as memory_snapshots, writes as memory_writes
 from rb_dspy.bank.memory.reindexing import Reindexing
 from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline

@@ -13,7 +13,7 @@ from rb_dspy.bank.sqlite.compression import decompressed
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.vectors import unpacked
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import visible
+from rb_dspy.text import visible
 
 _FROM_A_COPY = "it is left out of what is read; restore the file from a copy, or delete it"
 

@@ -18,7 +18,8 @@ from rb_dspy.bank.records import whole
 from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.errors import CorruptBank, InputError
-from rb_dspy.schema import Ingestion, MemoryItem, Polarity, Provenance, visible
+from rb_dspy.schema import Ingestion, MemoryItem, Polarity, Provenance
+from rb_dspy.text import visible
 
 _log = logging.getLogger("rb_dspy.bank")
 

@@ -15,8 +15,20 @@ import sqlalchemy as sa
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
-from rb_dspy.bank.sqlite import check, edits, feed, history, item_queries, keys, queries, rows, seldom, state, writes
-from rb_dspy.bank.sqlite import files as sqlite
+from rb_dspy.bank.sqlite import (
+    check,
+    edits,
+    feed,
+    files as sqlite,
+    history,
+    item_queries,
+    keys,
+    queries,
+    rows,
+    seldom,
+    state,
+    writes,
+)
 from rb_dspy.bank.sqlite.appends import Append
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock

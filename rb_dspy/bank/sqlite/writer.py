@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from rb_dspy.bank.sqlite import failpoints
-from rb_dspy.bank.sqlite import files as sqlite
+from rb_dspy.bank.sqlite import failpoints, files as sqlite
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.log import Log
 from rb_dspy.bank.sqlite.original import Original

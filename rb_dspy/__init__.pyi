@@ -1,0 +1,52 @@
+# The public names; see ``__init__.py``.
+
+from . import errors as errors, testing as testing
+from .backbones import Backbones as Backbones
+from .bank import BankStore as BankStore, MemoryBank as MemoryBank
+from .compile.compile import compile_program as compile_program
+from .compile.result import Compiled as Compiled
+from .compile.state import load_program as load_program, save_program as save_program
+from .config import (
+    BackboneConfig as BackboneConfig,
+    MattsConfig as MattsConfig,
+    ProgramConfig as ProgramConfig,
+    Settings as Settings,
+    TrackingConfig as TrackingConfig,
+    load_settings as load_settings,
+)
+from .environments import make_environment as make_environment
+from .errors import RBError as RBError
+from .matts import MaTTS as MaTTS
+from .program import ReasoningBank as ReasoningBank
+from .protocols import (
+    Embedder as Embedder,
+    Environment as Environment,
+    EnvironmentFactory as EnvironmentFactory,
+    EnvironmentFamily as EnvironmentFamily,
+    Judge as Judge,
+    Reranker as Reranker,
+)
+from .schema import (
+    Experience as Experience,
+    ExperienceDraft as ExperienceDraft,
+    MemoryDraft as MemoryDraft,
+    MemoryItem as MemoryItem,
+    Outcome as Outcome,
+    Step as Step,
+    Task as Task,
+    Trajectory as Trajectory,
+    Verdict as Verdict,
+)
+from .steps import Memory as Memory
+from .stream import (
+    RunReport as RunReport,
+    Streams as Streams,
+    TaskResult as TaskResult,
+    TaskStream as TaskStream,
+    run_stream as run_stream,
+    split_streams as split_streams,
+)
+from .stream.program import StreamProgram as StreamProgram
+from .tracking import Tracker as Tracker
+
+__version__: str

@@ -1,0 +1,9 @@
+# The names of this package; see ``__init__.py``.
+
+from .act import Act as Act
+from .check import CheckAgain as CheckAgain, CheckFirst as CheckFirst
+from .contrast import Contrast as Contrast, ContrastDraft as ContrastDraft
+from .distill import DistillFailure as DistillFailure, DistillSuccess as DistillSuccess
+from .draft import MemoryDraft as MemoryDraft
+from .judge import Judge as Judge
+from .select import Select as Select

@@ -1,0 +1,14 @@
+# The names of this package; see ``__init__.py``.
+
+from .orders import COMPILE_SHARES as COMPILE_SHARES, Streams as Streams, split_streams as split_streams
+from .report import RunReport as RunReport, Summary as Summary
+from .result import TaskResult as TaskResult
+from .run import Program as Program, run_stream as run_stream
+from .scaling import PassAt as PassAt, Passes as Passes, Scaling as Scaling
+from .tasks import (
+    PRESETS as PRESETS,
+    SHARES as SHARES,
+    TaskStream as TaskStream,
+    split_templates as split_templates,
+    stream_names as stream_names,
+)
