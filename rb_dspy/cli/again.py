@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from rb_dspy.cli.addresses import without_secrets
+from rb_dspy.addresses import without_secrets
 
 
 def as_argument(value: object) -> str:

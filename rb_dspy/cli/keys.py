@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.cli.addresses import without_secrets
+from rb_dspy.addresses import without_secrets
 from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, out, print_json, settings
 from rb_dspy.config import Settings
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import ParamSpec, TypeVar
 
-from rb_dspy.tracking.said import without_user
+from rb_dspy.addresses import without_secrets_in
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,5 +56,5 @@ class Guard:
         """Say that something of what was to be tracked is lost, unless that has been said."""
         if not self._warned.is_set():
             self._warned.set()
-            said = without_user(" ".join(what.split()))
+            said = without_secrets_in(" ".join(what.split()))
             log.warning("tracking: %s; the run goes on, its record in MLflow is incomplete", said[:300])

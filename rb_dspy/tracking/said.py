@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_USER = re.compile(r"(?<=//)[^/\s]*@")
+from rb_dspy.addresses import without_secrets_in
+
 _MOST = 300
 """Characters of it."""
 # SQLAlchemy's: (driver.Error) what is wrong [SQL: statement] [parameters: values] (Background on this error at: URL)
@@ -17,14 +18,9 @@ def of_database(exc: BaseException) -> bool:
     return _STATEMENT.search(str(exc)) is not None or type(exc.__cause__).__module__.startswith("sqlalchemy.")
 
 
-def without_user(text: str) -> str:
-    """``text`` without the user and the password of the addresses in it."""
-    return _USER.sub("", text)
-
-
 def said(exc: BaseException) -> str:
     """What is wrong."""
     text = str(exc)
     if of_database(exc):
         text = _STATEMENT.sub("", _ERROR.split(text)[-1])
-    return without_user(" ".join(text.split()))[:_MOST] or type(exc).__name__
+    return without_secrets_in(" ".join(text.split()))[:_MOST] or type(exc).__name__

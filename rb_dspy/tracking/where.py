@@ -14,9 +14,10 @@ from typing import Any
 
 import httpx
 
+from rb_dspy.addresses import without_secrets
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
-from rb_dspy.tracking.said import said, without_user
+from rb_dspy.tracking.said import said
 
 _SQLITE = "sqlite:///"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -70,7 +71,7 @@ class Place:
             raise
         except Exception as exc:
             raise ConfigError(
-                f"tracking.uri = {without_user(config.uri)!r}: MLflow cannot use it: {said(exc)}; correct it, or set"
+                f"tracking.uri = {without_secrets(config.uri)!r}: MLflow cannot use it: {said(exc)}; correct it, or set"
                 " tracking.enabled=false"
             ) from exc
 
@@ -163,7 +164,7 @@ def _resolved(uri: str) -> tuple[str, Path | None]:
     scheme = _scheme(uri)
     if scheme not in _SCHEMES:
         raise ConfigError(
-            f"tracking.uri = {without_user(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"
+            f"tracking.uri = {without_secrets(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"
             " (http://HOST:PORT)"
         )
     if scheme == "sqlite":
@@ -182,7 +183,7 @@ def _check_answers(uri: str) -> None:
     try:
         httpx.get(f"{uri.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
-        shown = without_user(uri)
+        shown = without_secrets(uri)
         raise ConfigError(
             f"tracking.uri = {shown!r}: no tracking server answers there ({exc or type(exc).__name__}); start one"
             " (`mlflow server`; without a network it hangs unless MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false), correct"

@@ -83,8 +83,11 @@ def test_off_means_that_mlflow_is_never_imported(tmp_path: Path) -> None:
         ("sqlite:///nowhere/at/all.db", "is no folder"),
         ("http://127.0.0.1:1", "no tracking server answers there"),
         ("http://name:secret@127.0.0.1:1", "no tracking server answers there"),
+        ("http://127.0.0.1:1/x?api_key=secret&y=1", "no tracking server answers there"),
         ("http://[", "tracking.uri"),
         ("postgresql://name:secret@127.0.0.1:1/x", "MLflow cannot use it"),
+        ("postgresql://127.0.0.1:1/x?user=name&password=secret", "MLflow cannot use it"),
+        ("nonsense://127.0.0.1:1/x?password=secret", "expected sqlite:///FILE.db"),
     ],
 )
 def test_a_wrong_place_is_refused_at_the_start(uri: str, message: str) -> None:
@@ -199,7 +202,7 @@ def test_no_password_is_said() -> None:
     """Also where MLflow says the address again, with what it was entered as."""
     with answering(Failing) as port, pytest.raises(ConfigError) as refused:
         Tracker(TrackingConfig(uri=f"http://user:s3cr@t@127.0.0.1:{port}"))
-    assert "MLflow cannot use it: API request to http://127.0.0.1" in str(refused.value)
+    assert "MLflow cannot use it: API request to http://…@127.0.0.1" in str(refused.value)
     assert "s3cr" not in str(refused.value)
 
 

@@ -10,6 +10,8 @@ _SECRET = re.compile(
 )
 """What stands behind a path for the one who is meant; drivers and servers take passwords there as well."""
 
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://\S*")
+
 
 def without_secrets(address: str, hidden: str = "…") -> str:
     """``address`` without who enters, and with what: before its host or in its query. Other texts stay.
@@ -23,3 +25,8 @@ def without_secrets(address: str, hidden: str = "…") -> str:
         before, at, host = rest.rpartition("@")
         rest = f"{hidden}@{host}" if at else before + host
     return _SECRET.sub(rf"\g<name>{hidden}", f"{scheme}{sign}{rest}")
+
+
+def without_secrets_in(text: str) -> str:
+    """``text`` with ``without_secrets`` of every address in it."""
+    return _ADDRESS.sub(lambda found: without_secrets(found[0]), text)
