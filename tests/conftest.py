@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -13,6 +14,13 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.testing.embedder import HashEmbedder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_loaded_is_not_collected() -> None:
+    """Else each collection looks through torch, dspy and thousands of tests again, which takes a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,8 @@ from rb_dspy.backbones.worker import Worker
 from rb_dspy.errors import MissingDependency, ModelFileError
 
 _MAGIC = b"GGUF"
+_SPINS = "300"
+"""Of GNU's OpenMP: some microseconds."""
 _SAVED_PROMPTS_MIB = 512
 """Memory for prompts that lost their slot; they come back without being evaluated again."""
 _SIMILARITY = 0.1
@@ -179,9 +181,7 @@ def _add(answer: Answer, event: dict[str, Any]) -> None:
 
 def _start(load: Load) -> Any:
     _check_file(load.path)
-    # OpenMP threads that spin while they wait take the core away from the one thread they wait for: on a busy
-    # machine that means 1 token a second. The library reads the variable once, when it is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    _let_threads_sleep()
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -220,6 +220,19 @@ def _start(load: Load) -> Any:
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _let_threads_sleep() -> None:
+    """How long the engine's OpenMP threads spin while they wait for each other, unless that is set already.
+
+    Those that spin on take the core away from the one that they wait for: on a busy machine that means 1 token a
+    second. Those that sleep at once are woken some hundred times a token: on a quiet one that takes longer than
+    computing a small model. The library reads the variables once, when it is imported. (Measured by
+    ``experiments/local_speed``.)
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
 
 
 def _check_file(path: Path) -> None:

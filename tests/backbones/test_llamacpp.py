@@ -323,6 +323,30 @@ assert os.listdir(sys.argv[2]) == []
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+@pytest.mark.parametrize(
+    ("given", "then"),
+    [
+        ({}, ("passive", "300")),
+        ({"GOMP_SPINCOUNT": "7"}, ("passive", "7")),
+        ({"OMP_WAIT_POLICY": "active"}, ("active", None)),
+    ],
+)
+def test_threads_spin_for_a_moment_unless_it_is_set_how_they_wait(
+    small_model: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], then: tuple[str, str | None]
+) -> None:
+    for name in SPINNING:
+        monkeypatch.delenv(name, raising=False)
+        if name in given:
+            monkeypatch.setenv(name, given[name])
+    engine = LlamaEngine(str(small_model), context=256 + len(given), slots=1)  # not one that is loaded already
+    engine.load()
+    engine.close()
+    assert tuple(map(os.environ.get, SPINNING)) == then
+
+
 def test_state_names_the_model_and_no_path(engine: LlamaEngine, small_model: Path) -> None:
     lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=0.0, max_tokens=8))
     state = json.loads(json.dumps(lm.dump_state()))
