@@ -67,6 +67,7 @@ class MatrixRun:
                 "total/tokens": sum(cell.tokens for cell in found.cells),
                 "total/seconds": sum(cell.seconds for cell in found.cells),
                 "total/broken": sum(cell.broken for cell in found.cells),
+                "total/left_out": found.left_out,
             }
         )
         rows = [self._row(cell) for cell in found.cells]

@@ -61,7 +61,8 @@ def of_matrix(found: Matrix) -> str:
         )
         for cell in found.cells
     ]
-    return _table(head, *rows)
+    dark = f"{found.left_out} tasks left out: nobody knows their outcome, in one cell or another."
+    return "\n\n".join([_table(head, *rows), *([dark] if found.left_out else [])])
 
 
 def _table(*rows: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
-from rb_dspy.compile.matrix import Matrix, matrix
+from rb_dspy.compile.matrix import Cell, Matrix, matrix
 from rb_dspy.compile.state import save_program
 from rb_dspy.config import TrackingConfig
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
@@ -60,6 +60,18 @@ def test_its_page_shows_every_cell(made: tuple[str, Matrix], client: Any) -> Non
     assert [tuple(row.split()[:2]) for row in rows] == [(cell.backbone, cell.program) for cell in made[1].cells]
     assert [row.endswith("compile again") for row in rows] == [cell.recompile for cell in made[1].cells]
     assert ["could not be run" in row for row in rows] == [cell.success is None for cell in made[1].cells]
+
+
+@pytest.mark.parametrize("left_out", [0, 2])
+def test_tasks_that_count_in_no_cell_are_told_of(
+    tracker: Tracker, client: Any, bank: MemoryBank, left_out: int
+) -> None:
+    cell = Cell(program="seed", backbone="quick")
+    with tracker.matrix_run("matrix dark", ReasoningBank(), {}, locks(), bank) as run:
+        run.log_matrix(Matrix(stream="feed", orders=1, cells=[cell], left_out=left_out))
+    kept = client.get_run(run.id).data
+    assert kept.metrics["total/left_out"] == left_out
+    assert ("2 tasks left out" in kept.tags["mlflow.note.content"]) == bool(left_out)
 
 
 @pytest.fixture(scope="module")
