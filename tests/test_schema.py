@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -81,3 +82,31 @@ def test_of_ascii_control_characters_are_hidden_and_layout_is_not(code: int) -> 
 
 def test_the_schema_that_distillers_read_gives_no_titles_to_copy() -> None:
     assert '"Title"' not in json.dumps(MemoryDraft.model_json_schema())
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (float("inf"), "the number inf"),
+        (float("nan"), "the number nan"),
+        (10**4300, "more than 4,300 digits"),
+        (-(10**5000), "more than 4,300 digits"),
+        ("half: \ud83d", "surrogate"),
+    ],
+    ids=["inf", "nan", "long", "long and negative", "half"],
+)
+@pytest.mark.parametrize(
+    "around", [lambda odd: odd, lambda odd: [1, odd], lambda odd: {"a": {"b": [odd]}}], ids=["bare", "listed", "deep"]
+)
+def test_env_args_that_would_not_be_read_as_written_are_refused(odd: Any, why: str, around: Any) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        Task(id="t", instruction="x", env_args={"answer": around(odd)})
+    if isinstance(odd, str):
+        with pytest.raises(InvalidTask, match=why):
+            Task(id="t", instruction="x", env_args={odd: 1})
+
+
+def test_other_env_args_come_back_as_they_were() -> None:
+    args = {"a": 10**4300 - 1, "b": [1e308, -0.0, None, True, "naïve 🎉"], "c": {"d": -(2**64)}}
+    task = Task(id="t", instruction="x", env_args=args)
+    assert Task.model_validate_json(task.model_dump_json()).env_args == args

@@ -34,6 +34,7 @@ from rb_dspy.backbones.worker import Worker
 from rb_dspy.errors import MissingDependency, ModelFileError
 
 _MAGIC = b"GGUF"
+_SHORTEST = {"messages": [{"role": "user", "content": "."}], "max_tokens": 1, "stream": True}
 _SPINS = "300"
 """Of GNU's OpenMP: some microseconds."""
 _SAVED_PROMPTS_MIB = 512
@@ -90,6 +91,8 @@ class Runtime:
         self.computing = False
         """Whether llama.cpp may be at work: a request that was ended early is not over before its batch is."""
         self._server: Any = None
+        self._was_asked = False
+        """Whether the server has answered anything."""
         self._worker = Worker("rb-dspy-llama")
 
     def load(self) -> None:
@@ -109,8 +112,11 @@ class Runtime:
         return self._worker.submit(self._drop)
 
     def _drop(self) -> None:
+        if self._server is not None and not self._was_asked:
+            # A server that is told to end before its loop has begun never ends; who is answered knows that it has.
+            self._server.handle_chat_completions(json.dumps(_SHORTEST), lambda _: False)
         self._server = None
-        self.computing = False
+        self._was_asked = self.computing = False
 
     def _loaded(self) -> Any:
         if self._server is None:
@@ -151,6 +157,7 @@ class Runtime:
                     server.handle_chat_completions(json.dumps({**body, "return_progress": True}), collect)
                 finally:
                     self._worker.native = False
+                self._was_asked = self._was_asked or not refused  # what is refused may not have come to its loop
         if stop():  # a part of an answer must not be taken, and cached, for the whole
             raise RequestRefused("stopped", "stopped: the work that this belonged to was given up")
         self.computing = warm

@@ -26,8 +26,8 @@ def load(name: str, where: str) -> Any:
     """The command, or group of commands, that ``where`` names."""
     module, _, attribute = where.partition(":")
     given = getattr(import_module(module), attribute)
-    if not isinstance(given, typer.Typer):
-        alone = typer.Typer(add_completion=False)
-        alone.command(name)(given)
-        given = alone
-    return typer.main.get_command(given)
+    if isinstance(given, typer.Typer):
+        return typer.main.get_group(given)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(given)
+    return typer.main.get_command(alone)

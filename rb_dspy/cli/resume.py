@@ -101,7 +101,7 @@ def _show(ingest: Ingest, experience: Experience | None, error: str, *, json_: b
         print_json({**found, "items": [] if experience is None else experience.items})
         return
     if experience is None:
-        out.print(Text.assemble((ingest.task.id, "bold"), "  ", (line(error, 300), "red")), soft_wrap=True)
+        out.print(Text.assemble((line(ingest.task.id), "bold"), "  ", (line(error, 300), "red")), soft_wrap=True)
         return
     what = f"{', '.join(verdicts)} · {counted(len(experience.items), 'lesson')}"
     out.print(Text.assemble((line(ingest.task.id), "bold"), "  ", (what, "dim")), soft_wrap=True)

@@ -53,11 +53,11 @@ def where_to_look(config: TrackingConfig, run: Any = None) -> Text:
     if config.uri.startswith(("http://", "https://")):
         place = getattr(getattr(run, "run", run), "place", None)
         parts = urlsplit(config.uri)
-        page = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+        page = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")).rstrip("/")
         if place is not None:
             page += f"/#/experiments/{place.experiment_id}/runs/{run.id}"
         return Text.assemble("in MLflow: ", (page, "bold"))
-    uri = config.uri if config.uri.startswith("sqlite") else "..."  # others may hold a password
+    uri = config.uri if config.uri.startswith("sqlite:") else "..."  # others may hold a password
     return Text.assemble("in MLflow: ", (f"{_NO_JOBS} {_mlflow()} ui --backend-store-uri {shlex.quote(uri)}", "bold"))
 
 

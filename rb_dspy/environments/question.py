@@ -93,10 +93,6 @@ def _answers(task: Task) -> tuple[str, ...]:
     single = task.env_args.get("answer")
     found = [*([] if single is None else [single]), *listed]
     for answer in found:
-        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not normalised(_text(answer)):
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not normalised(str(answer)):
             raise InputError(f"task {task.id!r}: {answer!r} is no answer; expected text or a number in env_args")
-    return tuple(map(_text, found))
-
-
-def _text(answer: object) -> str:
-    return str(Decimal(answer) if isinstance(answer, int) else answer)  # Python writes no int of over 4,300 digits
+    return tuple(map(str, found))

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from rb_dspy.addresses import without_secrets
+from rb_dspy.addresses import without_secrets, without_secrets_in
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
 from rb_dspy.tracking.said import said
@@ -162,17 +162,20 @@ def _scheme(uri: str) -> str:
 def _resolved(uri: str) -> tuple[str, Path | None]:
     """``uri`` as MLflow is given it, and the folder for artifacts where that is for us to say."""
     scheme = _scheme(uri)
-    if scheme not in _SCHEMES:
+    if scheme not in _SCHEMES or "://" not in uri:
         raise ConfigError(
             f"tracking.uri = {without_secrets(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"
             " (http://HOST:PORT)"
         )
     if scheme == "sqlite":
         if not uri.startswith(_SQLITE) or uri == _SQLITE:
-            raise ConfigError(f"tracking.uri = {uri!r}: expected sqlite:///FILE.db (four slashes: from the root)")
+            raise ConfigError(
+                f"tracking.uri = {without_secrets(uri)!r}: expected sqlite:///FILE.db (four slashes: from the root)"
+            )
         file = Path(uri.removeprefix(_SQLITE)).absolute()
         if file.is_dir() or not file.parent.is_dir():
-            raise ConfigError(f"tracking.uri = {uri!r}: {file.parent} is no folder, or {file.name} is one; make it")
+            shown, name = without_secrets(uri), without_secrets(file.name)
+            raise ConfigError(f"tracking.uri = {shown!r}: {file.parent} is no folder, or {name} is one; make it")
         return f"{_SQLITE}{file}", file.with_name(f"{file.stem}-artifacts")
     if scheme in ("http", "https"):
         _check_answers(uri)
@@ -184,8 +187,10 @@ def _check_answers(uri: str) -> None:
         httpx.get(f"{uri.rstrip('/')}/health", timeout=_ANSWER_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         shown = without_secrets(uri)
+        wrong = isinstance(exc, httpx.InvalidURL)  # then it says what, which may be a part of a password
+        why = "it is no address" if wrong else without_secrets_in(str(exc)) or type(exc).__name__
         raise ConfigError(
-            f"tracking.uri = {shown!r}: no tracking server answers there ({exc or type(exc).__name__}); start one"
+            f"tracking.uri = {shown!r}: no tracking server answers there ({why}); start one"
             " (`mlflow server`; without a network it hangs unless MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false), correct"
             " the address, or set tracking.enabled=false"
         ) from None

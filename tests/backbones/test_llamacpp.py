@@ -323,28 +323,26 @@ assert os.listdir(sys.argv[2]) == []
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
-SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-
-
-@pytest.mark.parametrize(
-    ("given", "then"),
-    [
-        ({}, ("passive", "300")),
-        ({"GOMP_SPINCOUNT": "7"}, ("passive", "7")),
-        ({"OMP_WAIT_POLICY": "active"}, ("active", None)),
-    ],
-)
-def test_threads_spin_for_a_moment_unless_it_is_set_how_they_wait(
-    small_model: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], then: tuple[str, str | None]
-) -> None:
-    for name in SPINNING:
-        monkeypatch.delenv(name, raising=False)
-        if name in given:
-            monkeypatch.setenv(name, given[name])
-    engine = LlamaEngine(str(small_model), context=256 + len(given), slots=1)  # not one that is loaded already
+WAITING = """
+import os, sys
+from rb_dspy.backbones.llamacpp import LlamaEngine
+names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+for number, given in enumerate([{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}]):
+    for name in names:
+        os.environ.pop(name, None)
+    os.environ.update(given)
+    engine = LlamaEngine(sys.argv[1], context=256 + number, slots=1)  # not one that is loaded already
     engine.load()
     engine.close()
-    assert tuple(map(os.environ.get, SPINNING)) == then
+    print(*map(os.environ.get, names))
+"""
+
+
+def test_engines_that_nobody_asks_end_and_leave_settings_of_threads_alone(small_model: Path) -> None:
+    """llama.cpp waits for good for a server that is told to end before its loop has begun; most often when busy."""
+    done = run_python(WAITING, str(small_model))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["passive 300", "passive 7", "active None"]
 
 
 def test_state_names_the_model_and_no_path(engine: LlamaEngine, small_model: Path) -> None:

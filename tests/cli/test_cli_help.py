@@ -72,6 +72,11 @@ def test_what_needs_no_dspy_does_not_import_it(args: str) -> None:
     assert not loaded & {"dspy", "litellm", "mlflow", "torch", "datasets", "scipy"}
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_changes_what_a_shell_does(name: str) -> None:
+    assert not [each.name for each in COMMANDS[name].params if "completion" in (each.name or "")]
+
+
 def test_brackets_in_a_help_text_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a .toml with [backbones]." in helped(capsys, "backbones", "matrix")
 

@@ -52,12 +52,6 @@ def test_any_of_several_answers_is_right():
     assert not answered("LA", answers=["New York", "NYC"]).success
 
 
-def test_a_number_may_have_more_digits_than_python_writes():
-    outcome = answered("1" + "0" * 5_000, answer=10**5_000)
-    assert outcome is not None
-    assert outcome.success
-
-
 def test_without_ground_truth_the_outcome_is_none():
     assert answered("Paris") is None
 

@@ -84,7 +84,12 @@ def test_off_means_that_mlflow_is_never_imported(tmp_path: Path) -> None:
         ("http://127.0.0.1:1", "no tracking server answers there"),
         ("http://name:secret@127.0.0.1:1", "no tracking server answers there"),
         ("http://127.0.0.1:1/x?api_key=secret&y=1", "no tracking server answers there"),
+        ("http://u:sec/secret@127.0.0.1:1", "no tracking server answers there"),
+        ("http://u:secret/x@127.0.0.1:1", "it is no address"),
         ("http://[", "tracking.uri"),
+        ("postgresql:name:secret@127.0.0.1", "expected sqlite:///FILE.db, or the address of a tracking server"),
+        ("sqlite+pysqlcipher://:secret@/x.db", "expected sqlite:///FILE.db"),
+        ("sqlite:///nowhere/x.db?key=secret", "is no folder"),
         ("postgresql://name:secret@127.0.0.1:1/x", "MLflow cannot use it"),
         ("postgresql://127.0.0.1:1/x?user=name&password=secret", "MLflow cannot use it"),
         ("nonsense://127.0.0.1:1/x?password=secret", "expected sqlite:///FILE.db"),
@@ -204,6 +209,11 @@ def test_no_password_is_said() -> None:
         Tracker(TrackingConfig(uri=f"http://user:s3cr@t@127.0.0.1:{port}"))
     assert "MLflow cannot use it: API request to http://…@127.0.0.1" in str(refused.value)
     assert "s3cr" not in str(refused.value)
+
+
+def test_nor_is_one_of_an_address_without_its_host(caplog: pytest.LogCaptureFixture) -> None:
+    Guard().warn("logging metrics: Max retries exceeded with url: /api?token=s3cr (Caused by it)")
+    assert "url: /api?token=… (Caused" in caplog.text
 
 
 def test_no_password_is_logged(caplog: pytest.LogCaptureFixture) -> None:
