@@ -6,8 +6,6 @@ Words: a *verdict* is a judge's opinion; an *outcome* is the environment's groun
 
 from __future__ import annotations
 
-import math
-import re
 from typing import Annotated, Literal
 
 import pydantic
@@ -19,8 +17,6 @@ from rb_dspy.text import hidden_characters, visible
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Text = Annotated[str, pydantic.AfterValidator(visible)]
 """Text that an agent, an environment or a language model wrote: made storable, never refused."""
@@ -35,19 +31,13 @@ _TOO_LONG = 10**_MAX_DIGITS
 """Neither Python nor pydantic reads an int of more digits from JSON."""
 
 
-def _not_json(value: JsonValue) -> str:
-    """What in ``value`` would not come back from JSON as it is; empty where all of it does."""
+def _too_long(value: JsonValue) -> bool:
+    """Whether ``value`` holds an int that could be written as JSON and not be read again."""
     if isinstance(value, dict):
-        return next(filter(None, map(_not_json, [*value, *value.values()])), "")
+        return any(map(_too_long, value.values()))
     if isinstance(value, list):
-        return next(filter(None, map(_not_json, value)), "")
-    if isinstance(value, str):
-        return "" if value.isascii() or not _SURROGATE.search(value) else "half of a character (a surrogate)"
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else f"the number {value}"
-    if isinstance(value, int) and abs(value) >= _TOO_LONG:
-        return f"a number of more than {_MAX_DIGITS:,} digits"
-    return ""
+        return any(map(_too_long, value))
+    return isinstance(value, int) and abs(value) >= _TOO_LONG
 
 
 class Task(_Frozen):
@@ -55,8 +45,8 @@ class Task(_Frozen):
 
     ``env`` names the environment family and ``env_args`` are its arguments; the agent, the judge and the distiller see
     ``instruction`` only. ``template`` groups tasks that were made alike, so that splits can keep them apart.
-    Raises ``InvalidTask`` for an instruction that is empty, too long, or hides characters, and for ``env_args`` that
-    would not be read as they were written.
+    Raises ``InvalidTask`` for an instruction that is empty, too long, or hides characters, and for ``env_args`` with
+    numbers that are too long to be read again.
     """
 
     id: str
@@ -95,9 +85,8 @@ class Task(_Frozen):
     @pydantic.field_validator("env_args")
     @classmethod
     def _check_env_args(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        odd = _not_json(value)
-        if odd:
-            raise InvalidTask(f"env_args hold {odd}, which JSON cannot; write it as a text, or leave it out")
+        if _too_long(value):
+            raise InvalidTask(f"env_args hold a number of more than {_MAX_DIGITS:,} digits; write it as a text")
         return value
 
     def without_ground_truth(self) -> Task:

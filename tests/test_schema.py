@@ -87,13 +87,10 @@ def test_the_schema_that_distillers_read_gives_no_titles_to_copy() -> None:
 @pytest.mark.parametrize(
     ("odd", "why"),
     [
-        (float("inf"), "the number inf"),
-        (float("nan"), "the number nan"),
         (10**4300, "more than 4,300 digits"),
         (-(10**5000), "more than 4,300 digits"),
-        ("half: \ud83d", "surrogate"),
     ],
-    ids=["inf", "nan", "long", "long and negative", "half"],
+    ids=["long", "long and negative"],
 )
 @pytest.mark.parametrize(
     "around", [lambda odd: odd, lambda odd: [1, odd], lambda odd: {"a": {"b": [odd]}}], ids=["bare", "listed", "deep"]
@@ -101,9 +98,6 @@ def test_the_schema_that_distillers_read_gives_no_titles_to_copy() -> None:
 def test_env_args_that_would_not_be_read_as_written_are_refused(odd: Any, why: str, around: Any) -> None:
     with pytest.raises(InvalidTask, match=why):
         Task(id="t", instruction="x", env_args={"answer": around(odd)})
-    if isinstance(odd, str):
-        with pytest.raises(InvalidTask, match=why):
-            Task(id="t", instruction="x", env_args={odd: 1})
 
 
 def test_other_env_args_come_back_as_they_were() -> None:

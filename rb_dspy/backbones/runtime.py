@@ -112,11 +112,20 @@ class Runtime:
         return self._worker.submit(self._drop)
 
     def _drop(self) -> None:
-        if self._server is not None and not self._was_asked:
+        if self.perhaps_begins:
             # A server that is told to end before its loop has begun never ends; who is answered knows that it has.
-            self._server.handle_chat_completions(json.dumps(_SHORTEST), lambda _: False)
+            self._worker.native = True
+            try:
+                self._server.handle_chat_completions(json.dumps(_SHORTEST), lambda _: False)
+            finally:
+                self._worker.native = False
         self._server = None
         self._was_asked = self.computing = False
+
+    @property
+    def perhaps_begins(self) -> bool:
+        """Whether it is loaded, and its loop may not have begun: nobody has been answered yet."""
+        return self._server is not None and not self._was_asked
 
     def _loaded(self) -> Any:
         if self._server is None:
@@ -270,7 +279,8 @@ def _unload_all() -> None:
     """Begin to free what is loaded and, unless there is no other way, not at work: that would wait for its batch."""
     stop_all()
     for (process, _), runtime in list(_pool.items()):
-        if process == os.getpid() and not (runtime.computing and leave_native_threads()):
+        busy = runtime.computing or runtime.perhaps_begins
+        if process == os.getpid() and not (busy and leave_native_threads()):
             runtime.unload()
 
 
