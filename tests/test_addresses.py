@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rb_dspy.addresses import without_secrets, without_secrets_in
+from rb_dspy.cli.tracked import where_to_look
+from rb_dspy.config import TrackingConfig
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,19 @@ def test_a_long_text_takes_no_longer_than_it_is(part: str) -> None:
     long = part * 1_000_000
     assert len(without_secrets_in(f"http://{long}")) <= len(long) + 8
     assert without_secrets_in(long) is not None
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://u:S3CR@h:5000/ml?token=S3CR", "http://h:5000/ml"),
+        ("https://h/#access_token=S3CR", "https://h"),
+        ("sqlite+pysqlcipher://:S3CR@/x.db", "--backend-store-uri ..."),
+        ("sqlite:///x.db?key=S3CR", "--backend-store-uri ..."),
+        ("sqlite:///x.db", "--backend-store-uri sqlite:///x.db"),
+    ],
+)
+def test_where_to_look_is_said_without_secrets(address: str, shown: str) -> None:
+    said = where_to_look(TrackingConfig(uri=address)).plain
+    assert said.endswith(shown)
+    assert "S3CR" not in said

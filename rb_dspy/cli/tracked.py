@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import typer
 from rich.text import Text
 
+from rb_dspy.addresses import without_secrets
 from rb_dspy.cli.common import default, err
 from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.tracking import Tracker
@@ -57,7 +58,8 @@ def where_to_look(config: TrackingConfig, run: Any = None) -> Text:
         if place is not None:
             page += f"/#/experiments/{place.experiment_id}/runs/{run.id}"
         return Text.assemble("in MLflow: ", (page, "bold"))
-    uri = config.uri if config.uri.startswith("sqlite:") else "..."  # others may hold a password
+    plain = config.uri.startswith("sqlite:") and without_secrets(config.uri) == config.uri
+    uri = config.uri if plain else "..."  # others may hold a password
     return Text.assemble("in MLflow: ", (f"{_NO_JOBS} {_mlflow()} ui --backend-store-uri {shlex.quote(uri)}", "bold"))
 
 
