@@ -22,6 +22,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -114,11 +115,8 @@ class Runtime:
     def _drop(self) -> None:
         if self.perhaps_begins:
             # A server that is told to end before its loop has begun never ends; who is answered knows that it has.
-            self._worker.native = True
-            try:
+            with self._worker.in_native_code():
                 self._server.handle_chat_completions(json.dumps(_SHORTEST), lambda _: False)
-            finally:
-                self._worker.native = False
         self._server = None
         self._was_asked = self.computing = False
 
@@ -129,7 +127,11 @@ class Runtime:
 
     def _loaded(self) -> Any:
         if self._server is None:
-            self._server = _start(self._load)
+            self.computing = True
+            try:
+                self._server = _start(self._load, self._worker)
+            finally:
+                self.computing = False
         return self._server
 
     def _answer(self, body: dict[str, Any], stop: Callable[[], bool]) -> Answer:
@@ -161,11 +163,9 @@ class Runtime:
         if not stop():
             server = self._loaded()  # which takes seconds: whoever asked may be gone by then
             if not stop():
-                self._worker.native = self.computing = True
-                try:
+                self.computing = True
+                with self._worker.in_native_code():
                     server.handle_chat_completions(json.dumps({**body, "return_progress": True}), collect)
-                finally:
-                    self._worker.native = False
                 self._was_asked = self._was_asked or not refused  # what is refused may not have come to its loop
         if stop():  # a part of an answer must not be taken, and cached, for the whole
             raise RequestRefused("stopped", "stopped: the work that this belonged to was given up")
@@ -195,7 +195,7 @@ def _add(answer: Answer, event: dict[str, Any]) -> None:
     answer.timings = event.get("timings") or answer.timings
 
 
-def _start(load: Load) -> Any:
+def _start(load: Load, worker: Worker) -> Any:
     _check_file(load.path)
     _let_threads_sleep()
     import xllamacpp
@@ -224,18 +224,20 @@ def _start(load: Load) -> Any:
     params.cors_origins = "null"
     params.cors_credentials = False
     folder = tempfile.mkdtemp(prefix="rb-dspy-")
+    remove = weakref.finalize(worker, shutil.rmtree, folder, ignore_errors=True)  # also when Python ends meanwhile
     try:
         socket = os.path.join(folder, "s.sock")
         if os.name == "posix" and len(socket) < _SOCKET_PATH_LIMIT:
             params.hostnames = [socket]
-        return xllamacpp.Server(params)
+        with worker.in_native_code():
+            return xllamacpp.Server(params)
     except RuntimeError as error:
         raise ModelFileError(
             f"{load.path} cannot be loaded with {load.slots} slots of {load.context:,} tokens: it is damaged, of a kind"
             " this llama.cpp does not know, or memory is short; fetch it again, or lower context or slots"
         ) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove()
 
 
 def _let_threads_sleep() -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -32,11 +33,24 @@ class Worker:
     """One daemon thread; jobs are done in the order they came."""
 
     def __init__(self, name: str) -> None:
-        self.native = False
-        """A job sets this while it is in native code that may call Python, and be long in doing so."""
+        self._native = False
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self.thread = Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
         self.thread.start()
+
+    @contextmanager
+    def in_native_code(self) -> Iterator[None]:
+        """For a job that is in native code which may call Python, or come back to it, and be long in doing so."""
+        self._native = True
+        try:
+            yield
+        finally:
+            self._native = False
+
+    def leave(self) -> None:
+        """At the end of Python: a job that is in native code is not to come back from it. See ``ending.hang``."""
+        if self._native:
+            hang(self.thread)
 
     def submit(self, function: Callable[..., T], *args: object) -> Future[T]:
         """Call ``function`` when the jobs before are done; the future holds whatever it raises."""
@@ -79,8 +93,7 @@ def _end() -> None:
     stop_all()
     wait(list(_under_way), timeout=_MOMENT)
     for worker in set(_under_way.values()):
-        if worker.native:
-            hang(worker.thread)
+        worker.leave()
 
 
 atexit.register(_end)

@@ -19,7 +19,7 @@ def small_model() -> Path:
 
 @pytest.fixture(scope="session")
 def engine(small_model: Path) -> LlamaEngine:
-    """Two slots of 2,048 tokens, so that tests reach their limits quickly."""
-    engine = LlamaEngine(SMALL, context=2048, slots=2)
+    """Two slots of 2,048 tokens, so that tests reach their limits quickly; one thread, since other tests run beside."""
+    engine = LlamaEngine(SMALL, context=2048, slots=2, threads=1)
     engine.load()
     return engine

@@ -229,6 +229,24 @@ sys.exit(7)
     assert ended - float(run.stdout) < 6 + seconds  # the answers would take much longer
 
 
+def test_a_program_may_end_while_the_model_is_loaded(small_model: Path, tmp_path: Path) -> None:
+    program = """
+import os, sys, threading, time
+os.environ["TMPDIR"] = sys.argv[2]
+import xllamacpp
+from rb_dspy.backbones.llamacpp import LlamaEngine
+engine = LlamaEngine(sys.argv[1], context=8192, slots=4)
+loading = threading.Thread(target=engine.load, daemon=True)
+loading.start()
+time.sleep(0.5)
+assert loading.is_alive()
+sys.exit(7)
+"""
+    run = run_python(program, str(small_model), str(tmp_path))
+    assert (run.returncode, run.stderr) == (7, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_streams_and_unloads(engine: LlamaEngine) -> None:
     kinds = [event.type for event in engine.stream(ask("Hello."))]
     assert (kinds[0], kinds[-1]) == ("start", "end")
