@@ -37,7 +37,7 @@ _perhaps_hidden = re.compile(rb"\\[bfu]").search
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def checked_name(what: str, name: str) -> str:
+def checked_name(what: str, name: str | object) -> str:
     """``name`` if it can be one: 1 to 200 visible characters."""
     if not isinstance(name, str) or not name.strip() or len(name) > _NAME or hidden_characters(name):
         raise InputError(f"{what} {str(name)[:40]!r}: expected 1 to {_NAME} visible characters")

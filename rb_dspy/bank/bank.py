@@ -326,7 +326,8 @@ class MemoryBank:
         """Take away what came from ``source``, with all that descends from it: what was learned under its influence.
 
         ``source``: the id of an experience or item, ``run:NAME``, or ``origin:NAME``. An experience descends from an
-        item when its agent had been shown it. ``dry_run`` only tells what would go. History stays; snapshots too.
+        item when its agent had been shown it. An item that another experience gave as well stays, unless all of those
+        had been shown it: they only repeat it. ``dry_run`` tells what would go. History stays; snapshots too.
         Raises ``InputError`` for a source of which nothing is here.
         """
         meant = source_of(self._store, self.scope, given.id_(source))

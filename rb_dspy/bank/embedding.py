@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 
 from rb_dspy.bank.parts import NewExperience, item_text
-from rb_dspy.errors import InvalidVector
+from rb_dspy.errors import InfrastructureError, InvalidVector
 from rb_dspy.protocols import Embedder, Vectors
 
 _SMALLEST = 1e-6
@@ -21,9 +22,13 @@ def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
     """Unit float32 rows, shape ``(len(texts), dimension)``.
 
     Raises ``InvalidVector`` for an answer of another shape and for rows that are zero or hold NaN or infinity. Rows of
-    another length than 1 are scaled, so that inner products are cosines. What the embedder raises is passed on.
+    another length than 1 are scaled, so that inner products are cosines. What the embedder raises is passed on, but a
+    cancel, which is an ``InfrastructureError``: whoever awaits the thread that this runs in would take it for its own.
     """
-    answer = embedder.embed(texts)
+    try:
+        answer = embedder.embed(texts)
+    except CancelledError as exc:
+        raise InfrastructureError(f"embedder {embedder.id} broke: {type(exc).__name__}: {exc}") from exc
     try:
         rows = np.asarray(answer)
         if rows.dtype != np.float32:

@@ -46,7 +46,8 @@ def closure(
 
     An experience takes its live item rows with it. An item whose last live row goes is gone; with ``descendants`` every
     live experience that was shown it, its ``viewers``, goes too, and so on. An item that keeps a row of an experience
-    that stays loses a provenance only, and its viewers stay. ``viewers`` is asked only with ``descendants``.
+    that stays loses a provenance only, and its viewers stay; but not where all that is left are its own viewers, who
+    said again what they had been shown. ``viewers`` is asked only with ``descendants``.
     """
     rows: dict[int, LiveRow] = {}
     going: set[int] = set()
@@ -62,12 +63,16 @@ def closure(
         rows |= {row.seq: row for row in touched}
         waiting = []
         for item in {row.item for row in touched} - gone.keys():
-            live = [row.seq for row in rows_of_item(item)]
+            live = rows_of_item(item)
             if not live or type(item) is not str:
                 nameless.add(item)
-            elif all(seq in rows for seq in live):
-                gone[item] = min(live)
-                waiting += viewers(item) if descendants else ()
+                continue
+            shown = set(viewers(item)) if descendants else set()
+            left = {row.experience for row in live if row.seq not in rows}
+            held = any(row.seq in rows and row.experience not in shown for row in live)  # up to now, by somebody's own
+            if not left or (held and left <= shown):
+                gone[item] = min(row.seq for row in live)
+                waiting += sorted(shown)
         touched = []
     owners = {row.experience for row in rows.values()} - going
     emptied = {owner for owner in owners if all(row.seq in rows for row in rows_of_experience(owner))}

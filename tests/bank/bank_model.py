@@ -85,7 +85,7 @@ class Model:
         if not going and not items:
             return
         while True:
-            gone = items | {id for id, rows in self.rows.items() if all(owner in going for _, owner in rows)}
+            gone = items | {id for id in self.rows if self._lost(id, going, descendants=descendants)}
             more = {e for e, known in self.experiences.items() if descendants and gone & set(known.shown)}
             if more <= going:
                 break
@@ -100,6 +100,12 @@ class Model:
             self.rows[id] = [(seq, owner) for seq, owner in self.rows[id] if owner not in going]
         for id in going:
             del self.experiences[id]
+
+    def _lost(self, id: str, going: set[str], *, descendants: bool) -> bool:
+        """Whether an item goes with these experiences: those that only repeat what they were shown do not hold it."""
+        owners = {owner for _, owner in self.rows[id]}
+        repeat = {owner for owner in owners if descendants and id in self.experiences[owner].shown}
+        return owners <= going or (bool((owners & going) - repeat) and owners <= going | repeat)
 
     def _tell(self, kind: str, id: str) -> None:
         self.log.setdefault(id, []).append(kind)

@@ -173,6 +173,35 @@ def test_a_rollback_takes_what_descends_from_it(bank: MemoryBank) -> None:
         bank.rollback("run:one")
 
 
+def test_a_lesson_is_not_held_by_those_who_repeat_what_they_were_shown(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody", run_id="one")
+    again = learn(bank, "t2", "Trust everybody", run_id="two", shown=bad.items)
+    third = learn(bank, "t3", "Trust everybody", run_id="two", shown=again.items)
+    apart = learn(bank, "t4", "Feed the cat", run_id="two")
+    assert bank.rollback(third.id, dry_run=True).experiences == (third.id,)
+    assert bank.rollback("run:one").experiences == (bad.id, again.id, third.id)
+    assert bank.experiences() == [apart]
+    assert bank.doctor() == []
+
+
+def test_a_lesson_that_somebody_came_to_alone_stays_and_so_do_those_who_were_shown_it(bank: MemoryBank) -> None:
+    first = learn(bank, "t1", "Count the rows", run_id="one")
+    misled = learn(bank, "t2", "Count the rows", run_id="two", shown=first.items)
+    alone = learn(bank, "t3", "Count the rows", run_id="two")
+    assert bank.rollback("run:one").experiences == (first.id,)
+    assert [source.experience_id for source in bank.items()[0].provenances] == [misled.id, alone.id]
+    assert bank.rollback(alone.id, dry_run=True).experiences == (misled.id, alone.id)
+
+
+def test_a_rollback_of_one_who_repeats_takes_no_other_who_does(bank: MemoryBank) -> None:
+    first = learn(bank, "t1", "Count the rows")
+    one = learn(bank, "t2", "Count the rows", shown=first.items)
+    other = learn(bank, "t3", "Count the rows", shown=first.items)
+    bank.delete(first.id)
+    assert bank.rollback(other.id).experiences == (other.id,)
+    assert [experience.id for experience in bank.experiences()] == [one.id]
+
+
 def test_a_rollback_can_keep_the_descendants(bank: MemoryBank) -> None:
     bad = learn(bank, "t1", "Trust everybody")
     learn(bank, "t2", "Share the key", shown=bad.items)

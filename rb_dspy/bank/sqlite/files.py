@@ -134,7 +134,10 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
             if path.exists() and not path.is_file():
                 raise StorageError(f"{location}: not a file; expected a bank, or a path where one can be made")
             if fresh and not create:
-                raise StorageError(f"{location}: no bank there; rb-dspy run makes one, or open it with create=True")
+                raise StorageError(
+                    f"{location}: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank import"
+                    " do, and MemoryBank.open in Python"
+                )
             if fresh:
                 path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
