@@ -74,7 +74,7 @@ $(CREATED):
 # pycosat needs a C compiler; only reasoning-gym's zebra puzzles use it. torch carries no hash, so that a CPU build that pip finds
 # on the machine may serve; requirements-torch.txt pins what the other builds need as well.
 $(LOCKED): $(CREATED)
-	@echo 'Installing the locked dependencies (some minutes, about 2 GB)'
+	@echo 'Installing the locked dependencies (some minutes; with a CPU build of torch about 0.7 GB to download, 2.6 GB on disk)'
 	@$(PIP) --no-deps --require-hashes -r requirements-build.lock
 	@if $(BIN)/python -c 'import os, shutil, sys, sysconfig as s; \
 	    sys.exit(not (shutil.which(s.get_config_var("CC").split()[0]) and os.path.exists(s.get_path("include") + "/Python.h")))'; \

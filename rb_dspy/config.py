@@ -207,7 +207,14 @@ class Settings(_Config):
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
+    """Whoever names other roles only, or other keys of the agent's, keeps the agent's model."""
     tracking: TrackingConfig = TrackingConfig()
+
+    @pydantic.field_validator("backbones", mode="before")
+    @classmethod
+    def _with_agent(cls, given: Any) -> Any:
+        agent = given.get("agent", {}) if isinstance(given, Mapping) else None
+        return {**given, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else given
 
 
 def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
@@ -223,6 +230,8 @@ def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Se
             raise ConfigError(f"{path}: no such file; expected a TOML configuration") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
             raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+        except (ValueError, RecursionError) as exc:
+            raise ConfigError(_unreadable(str(path), exc)) from None
         except OSError as exc:
             raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
     for override in overrides:
@@ -245,7 +254,7 @@ def parse_settings(data: Mapping[str, Any], source: str = "settings") -> Setting
             raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
         if first["type"] == "missing":
             raise ConfigError(f"{source}: {key} is missing") from None
-        raise ConfigError(f"{source}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
+        raise ConfigError(f"{source}: {key} = {_shown(first['input'])}: {first['msg'].lower()}") from None
 
 
 def _known_keys(location: list[str]) -> list[str]:
@@ -273,6 +282,8 @@ def _set(data: dict[str, Any], override: str) -> None:
         value: Any = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         value = text
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(_unreadable(f"--set {key.strip()}", exc)) from None
     *parents, last = key.strip().split(".")
     for parent in parents:
         child = data.setdefault(parent, {})
@@ -280,3 +291,17 @@ def _set(data: dict[str, Any], override: str) -> None:
             raise ConfigError(f"--set {override!r}: {parent!r} is not a table")
         data = child
     data[last] = value
+
+
+def _unreadable(source: str, exc: Exception) -> str:
+    """A number of too many digits, or brackets inside brackets: TOML to its grammar, and too much for Python."""
+    return f"{source}: TOML that cannot be read ({type(exc).__name__}); give a shorter number, or fewer brackets"
+
+
+def _shown(value: Any) -> str:
+    """``value`` in a line of an error."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a long 0xF… or a.b.c… is read, and never shown
+        return f"a {type(value).__name__} too large to be shown"
+    return text if len(text) <= 200 else f"{text[:200]}…"

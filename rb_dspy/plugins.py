@@ -10,7 +10,7 @@ import functools
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
-from rb_dspy.errors import InputError, MissingDependency
+from rb_dspy.errors import InputError, MissingDependency, RBError
 from rb_dspy.protocols import Embedder, EnvironmentFamily
 
 
@@ -21,11 +21,18 @@ def environment_names() -> list[str]:
 
 @functools.cache
 def environment_family(name: str) -> EnvironmentFamily:
-    """The family called ``name``; it is imported now, but what it needs is checked only when it is used."""
+    """The family called ``name``; it is imported now, but what it needs is checked only when it is used.
+
+    Raises ``MissingDependency`` for an installed one that cannot be imported or made, whatever it says.
+    """
     found = entry_points(group="rb_dspy.environments", name=name)
     if not found:
-        raise InputError(f"unknown environment {name!r}; installed: {', '.join(environment_names())}")
-    family: EnvironmentFamily = _loaded(found, "environment")()
+        raise InputError(
+            f"unknown environment {name!r}; installed: {', '.join(environment_names())}; one of your own comes with a"
+            " package (entry point in rb_dspy.environments, see CONTRIBUTING.md), or in Python as"
+            " ReasoningBank(environments=...)"
+        )
+    family: EnvironmentFamily = _made(found, "environment")
     return family
 
 
@@ -47,24 +54,28 @@ def instruction_tells_all(name: str) -> bool:
 def embedder(name: str) -> Embedder:
     """The embedder called ``name``, loaded once a process; any other name is taken as a sentence-transformers model.
 
-    Raises ``MissingDependency`` for an installed one that cannot be imported.
+    Raises ``MissingDependency`` for an installed one that cannot be imported or made, whatever it says.
     """
     found = entry_points(group="rb_dspy.embedders", name=name)
     if found:
-        made: Embedder = _loaded(found, "embedder")()
+        made: Embedder = _made(found, "embedder")
         return made
-    default = next(iter(entry_points(group="rb_dspy.embedders", name="sentence-transformers")))
-    other: Embedder = default.load()(name)
+    other: Embedder = _made(entry_points(group="rb_dspy.embedders", name="sentence-transformers"), "embedder", name)
     return other
 
 
-def _loaded(found: EntryPoints, what: str) -> Any:
+def _made(found: EntryPoints, what: str, *given: str) -> Any:
     first = next(iter(found))
+    done = "imported"
     try:
-        return first.load()
-    except (ImportError, AttributeError) as exc:
+        factory = first.load()
+        done = "made"
+        return factory(*given)
+    except RBError:
+        raise
+    except Exception as exc:  # the code is another package's, which may raise anything
         package = first.dist.name if first.dist is not None else first.value
+        said = " ".join((str(exc) if isinstance(exc, ImportError) else f"{type(exc).__name__}: {exc}").split())[:200]
         raise MissingDependency(
-            f"the {what} {first.name!r} of {package} cannot be imported: {exc}; install what it needs, or choose"
-            " another"
+            f"the {what} {first.name!r} of {package} cannot be {done}: {said}; install what it needs, or choose another"
         ) from exc

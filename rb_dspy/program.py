@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from rb_dspy.backbones.session import session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.errors import ConfigError, InputError, RBError
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
 from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory
 from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_trajectory
@@ -46,14 +46,17 @@ class ReasoningBank(dspy.Module):
         self,
         config: ProgramConfig | None = None,
         *,
-        backbones: Backbones | None = None,
+        backbones: Backbones | Mapping[str, Any] | None = None,
         environments: EnvironmentFactory = make_environment,
         judge: JudgeProtocol | None = None,
         reranker: Reranker | None = None,
     ) -> None:
+        """``backbones``: also a dict, role -> language model."""
         super().__init__()
-        config = config or ProgramConfig()
-        self.backbones = backbones
+        config = ProgramConfig() if config is None else config
+        if not isinstance(config, ProgramConfig):
+            raise ConfigError(f"got {type(config).__name__} for config; expected a ProgramConfig")
+        self.backbones = Backbones.of(backbones)
         self.environments = environments
         self.retrieve = Retrieve(config.retrieve, reranker)
         self.act = Act(config.act)
@@ -71,7 +74,7 @@ class ReasoningBank(dspy.Module):
         comes again is another occasion, and is shown what it taught before.
         """
         check_plain(self.judge)
-        task, again = checked(task, bank)
+        task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
             memory = self.retrieve(task, bank, again)
             ingest = drive(self._acted(task, memory, bank, environments or self.environments, run_id))
@@ -82,7 +85,7 @@ class ReasoningBank(dspy.Module):
         self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
-        task, again = checked(task, bank)
+        task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
             memory = await self.retrieve.acall(task, bank, again)
             ingest = await adrive(self._acted(task, memory, bank, environments or self.environments, run_id))
@@ -131,7 +134,7 @@ class ReasoningBank(dspy.Module):
         had returned, so that the bank knows which lessons were shown. ``run_id`` names the attempt: the same task and
         rollout id in the same run are learned once, and without a run the same content is.
         """
-        (task, _), shown = checked(task, bank), _shown(memory)
+        (task, _), shown = checked(task, bank, run_id), _shown(memory)
         ingest = bank.ingest(task, as_trajectory(task, trajectory), run_id=run_id, shown=shown)
         with session(self.backbones):
             return ingest.experience or self._learned(ingest)
@@ -146,7 +149,7 @@ class ReasoningBank(dspy.Module):
         run_id: str = "",
     ) -> Experience:
         """``learn`` for asyncio."""
-        (task, _), shown = checked(task, bank), _shown(memory)
+        (task, _), shown = checked(task, bank, run_id), _shown(memory)
         rollout = as_trajectory(task, trajectory)
         ingest = await asyncio.to_thread(bank.ingest, task, rollout, run_id=run_id, shown=shown)
         with session(self.backbones):

@@ -39,8 +39,10 @@ class Environment(Protocol):
     infrastructure error. An action that makes no sense is not an error: the observation says so.
     """
 
-    action_rules: str
-    """What an action may look like, for the agent to read."""
+    @property
+    def action_rules(self) -> str:
+        """What an action may look like, for the agent to read: after ``reset``."""
+        ...
 
     def reset(self, task: Task) -> str:
         """Start the episode; the first observation. Deterministic for a given task."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy.config import BackboneConfig, load_settings, parse_settings
+from rb_dspy.config import DEFAULT_MODEL, BackboneConfig, Settings, load_settings, parse_settings
 from rb_dspy.errors import ConfigError
 
 
@@ -41,6 +41,55 @@ def test_a_file_and_overrides(tmp_path: Path) -> None:
     assert (found.run.tasks, found.run.seed) == (4, 7)
     assert found.backbones["agent"] == BackboneConfig(model="openai/gpt-4o-mini")
     assert found.backbones["judge"].model == "local/qwen2.5-coder-0.5b"
+
+
+def test_the_default_agent_stays_where_its_model_is_not_given(tmp_path: Path) -> None:
+    agent, judge = BackboneConfig(model=DEFAULT_MODEL), BackboneConfig(model="openai/gpt-4o-mini")
+    assert load_settings().backbones == {"agent": agent}
+    both = {"agent": agent, "judge": judge}
+    assert load_settings(None, ["backbones.judge.model=openai/gpt-4o-mini"]).backbones == both
+    assert Settings(backbones={"judge": judge}).backbones == both
+    file = tmp_path / "rb.toml"
+    file.write_text('[backbones.judge]\nmodel = "openai/gpt-4o-mini"\n')
+    assert load_settings(file).backbones == both
+    fewer = agent.model_copy(update={"threads": 2})
+    assert load_settings(file, ["backbones.agent.threads=2"]).backbones == {"agent": fewer, "judge": judge}
+    for empty in ({"backbones": {}}, {"backbones": {"agent": {}}}):
+        assert parse_settings(empty).backbones == {"agent": agent}
+
+
+def test_an_agent_that_is_given_whole_is_what_was_given() -> None:
+    whole = {"model": "openai/gpt-4o-mini", "timeout": 9.0}
+    for agent in (whole, BackboneConfig.model_validate(whole)):
+        found = Settings.model_validate({"backbones": {"agent": agent}})
+        assert found.model_dump(exclude_unset=True) == {"backbones": {"agent": whole}}
+    assert load_settings().model_fields_set == set()
+    with pytest.raises(ConfigError, match=r"backbones\.judge\.model is missing"):
+        parse_settings({"backbones": {"judge": {"threads": 2}}})
+    with pytest.raises(ConfigError, match=r"backbones\.agent = 'openai/x'"):
+        parse_settings({"backbones": {"agent": "openai/x"}})
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000, "{a=" * 5000], ids=["digits", "brackets", "tables"])
+def test_more_than_python_reads_is_refused_in_one_line_that_names_its_source(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "rb.toml"
+    file.write_text("[run]\ntasks = 3\n")
+    with pytest.raises(ConfigError, match=r"^--set run\.tasks: TOML that cannot be read") as caught:
+        load_settings(file, [f"run.tasks={value}"])
+    assert len(str(caught.value)) < 200
+    file.write_text(f"[run]\ntasks = {value}\n")
+    with pytest.raises(ConfigError, match=r"rb\.toml: TOML that cannot be read") as caught:
+        load_settings(file, ["run.tasks=3"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "override", [f"run.stream=0x{'f' * 5000}", f"run.stream{'.a' * 5000}=1"], ids=["number", "tables"]
+)
+def test_a_value_that_cannot_be_shown_is_refused_in_one_line(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set: run\.stream = a .* too large to be shown: input") as caught:
+        load_settings(None, [override])
+    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(

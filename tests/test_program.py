@@ -511,6 +511,79 @@ async def test_what_an_async_judge_raises_is_no_verdict(bank: MemoryBank) -> Non
             await on_questions("ReasoningBank", judge=judge).acall(task=CHARGED, bank=bank)
 
 
+async def _gives_up(task: Task, trajectory: Trajectory) -> Verdict:
+    raise asyncio.CancelledError("by itself")
+
+
+async def _waits_for_what_is_cancelled(task: Task, trajectory: Trajectory) -> Verdict:
+    inner = asyncio.ensure_future(_says_no(task, trajectory))
+    inner.cancel("by itself")
+    return await inner
+
+
+class _GivesUpModule(dspy.Module):
+    async def aforward(self, task: Task, trajectory: Trajectory) -> Verdict:
+        return await _gives_up(task, trajectory)
+
+
+CANCELLED = {"raised": _gives_up, "awaited": _waits_for_what_is_cancelled, "module": _GivesUpModule()}
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+@pytest.mark.parametrize("judge", CANCELLED.values(), ids=CANCELLED)
+async def test_what_is_cancelled_inside_an_async_judge_does_not_cancel_the_caller(
+    kind: str, judge: Any, bank: MemoryBank
+) -> None:
+    run = on_questions(kind, judge=judge)
+    said = "^the judge broke: CancelledError: "
+    with pytest.raises(InfrastructureError, match=said):
+        await run.acall(task=CHARGED, bank=bank)
+    (waits,) = bank.pending()
+    assert "the judge broke: CancelledError" in waits.state.error
+    with pytest.raises(InfrastructureError, match=said):
+        await run.aresume(waits)
+    if isinstance(run, ReasoningBank):
+        with pytest.raises(InfrastructureError, match=said):
+            await run.alearn(CHARGED, REFUNDED, bank)
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+async def test_a_call_that_is_cancelled_while_an_async_judge_thinks_is_cancelled(kind: str, bank: MemoryBank) -> None:
+    thinking = asyncio.Event()
+
+    async def thinks(task: Task, trajectory: Trajectory) -> Verdict:
+        thinking.set()
+        await asyncio.sleep(30)
+        raise AssertionError
+
+    run = on_questions(kind, judge=thinks)
+    job = asyncio.ensure_future(run.acall(task=CHARGED, bank=bank))
+    await asyncio.wait_for(thinking.wait(), 5)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert job.cancelled()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(run.acall(task=CHARGED, bank=bank, run_id="late"), 0.2)
+    assert len(bank.pending()) == 2
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+async def test_what_is_cancelled_inside_an_embedder_does_not_cancel_the_caller(kind: str) -> None:
+    class GivesUp(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Any:
+            raise asyncio.CancelledError("by itself")
+
+    run = on_questions(kind)
+    said = "^embedder hash-64 broke: CancelledError: by itself$"
+    with MemoryBank.open(None, scope="t", embedder=GivesUp()) as bank:
+        with pytest.raises(InfrastructureError, match=said):
+            await run.acall(task=CHARGED, bank=bank)
+        with pytest.raises(InfrastructureError, match=said):
+            run(task=CHARGED, bank=bank, run_id="again")
+        assert len(bank.pending()) == 2
+
+
 async def test_async_does_the_same(bank: MemoryBank) -> None:
     run = program()
     done = await run.acall(task=corridor(), bank=bank)

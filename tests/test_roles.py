@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from contextlib import suppress
 from contextvars import copy_context
 
 import dspy
 import pytest
+from dspy import lm15
 
 from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank
 from rb_dspy.backbones import metered, report
 from rb_dspy.backbones.check import check
-from rb_dspy.errors import BackboneError, ConfigError
-from rb_dspy.schema import RoleUsage
-from rb_dspy.steps import Memory
+from rb_dspy.config import JudgeConfig
+from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError
+from rb_dspy.schema import RoleUsage, Step, Trajectory
+from rb_dspy.steps import Judge, Memory
 from rb_dspy.testing import Corridor, Doors, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.worlds import answers, corridor, hall, openers
 
@@ -108,6 +111,36 @@ def test_cached_calls_are_counted_but_cost_no_tokens() -> None:
             used = run(task=corridor(), bank=fresh).usage["agent"]
         assert (used.calls, used.cached_calls) == (3, cached)
         assert bool(used.prompt_tokens) is (cached == 0)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+async def test_calls_that_fail_are_counted_but_not_as_cached(asynchronous: bool) -> None:
+    def down(prompt: Prompt) -> Reply:
+        raise lm15.ServerError("overloaded")
+
+    def small(prompt: Prompt) -> Reply:
+        if prompt.wants[-1] == "label" and len(prompt["trajectory"]) > 6_000:
+            raise lm15.ContextLengthError("too long")
+        return answers(prompt)
+
+    def mess_then_down(prompt: Prompt) -> Reply:
+        if "JSON object" in prompt.text:
+            raise lm15.ServerError("overloaded")
+        return "mess"
+
+    def mess(prompt: Prompt) -> Reply:
+        return "mess"
+
+    long = Trajectory(task_id="t", steps=tuple(Step(action=f"dig {n}", observation="sand " * 40) for n in range(100)))
+    judge = Judge(JudgeConfig(view_tokens=6_400))
+    expected = {down: (1, [0, 0]), small: (3, [0, 1]), mess_then_down: (2, [0, 1]), mess: (2, [0, 2])}
+    for script, (calls, cached) in expected.items():
+        lm = scripted_lm(script, cache=True, model=f"scripted/{script.__name__}")
+        for again in cached:  # what the model answered the first time comes from the cache
+            with metered() as ledger, dspy.context(lm=lm), suppress(InfrastructureError):
+                await judge.acall(corridor(), long) if asynchronous else judge(corridor(), long)
+            used = ledger.usage()["judge"]
+            assert (script, used.calls, used.cached_calls) == (script, calls, again)
 
 
 def test_a_ledger_counts_its_own_block_and_copied_contexts_and_nothing_else() -> None:

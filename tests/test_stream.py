@@ -230,6 +230,14 @@ def test_a_run_that_goes_on_asks_no_model_about_what_it_has_learned(bank: Memory
     assert len(run_stream(program, tasks, bank, run_id="new").results) == 3
 
 
+def test_lessons_that_were_learned_once_more_are_counted_apart(bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    summary = run_stream(program, [lock("Abus", n) for n in range(3)], bank, run_id="r").summary()
+    assert summary.items - summary.known_items == len(bank.items()) < summary.items
+    again = run_stream(program, [lock("Abus", n) for n in range(3)], bank, run_id="again").summary()
+    assert summary.items - summary.known_items + again.items - again.known_items == len(bank.items())
+
+
 def test_what_was_removed_while_it_was_learned_from_is_recorded_and_the_run_goes_on(bank: MemoryBank) -> None:
     def script(prompt: Prompt) -> Reply:
         if "label" in prompt.wants and "serial 1." in prompt.text:

@@ -50,6 +50,8 @@ def answers(prompt: Prompt) -> Reply:
     first. On looking back: confirms what worked. As distiller: names the code after a success, and after a failure the
     hint that failed locks give. As contraster: names the code that opened a lock in some attempt.
     """
+    if not prompt.wants:  # asked for a word, to see whether anybody is there
+        return "ready"
     if "action" in prompt.wants:
         if "valid_actions" in prompt:
             return {"thought": "The end is ahead.", "action": "forward"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +14,20 @@ import dspy
 from rb_dspy.backbones.roles import Backbones, adapter_for, fallbacks
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import RBError
+
+_log = logging.getLogger("rb_dspy")
+
+_UNUSABLE = (
+    dspy.LMAuthError,
+    dspy.LMBillingError,
+    dspy.LMConfigurationError,
+    dspy.LMTransportError,
+    dspy.LMUnsupportedModelError,
+)
+"""What does not pass while one waits."""
+
+_NO_PROVIDER = "LLM Provider NOT provided"
+"""litellm has no class of its own for it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,29 @@ def check(configs: dict[Role, BackboneConfig]) -> Iterator[Check]:
         yield replace(known[settings], role=role)
 
 
+def unusable(backbones: Backbones) -> str:
+    """What is wrong, in the words of ``check``, with the first LM that cannot be used at all; empty where each can.
+
+    Each is asked for a word, once, without cache and without retries. What may pass, such as too many requests, and an
+    answer that says something else are no matter.
+    """
+    try:
+        lms = {id(lm): lm for lm in backbones.roles().values()}
+    except RBError as exc:
+        return str(exc)
+    for lm in lms.values():
+        try:
+            quick = lm.copy(cache=False, num_retries=0)
+            quick("Reply with the word: ready", **({} if "max_completion_tokens" in lm.kwargs else {"max_tokens": 200}))
+        except (*_UNUSABLE, RBError) as exc:
+            return f"{lm.model}: {explain(exc, lm.model)}"
+        except Exception as exc:  # noqa: BLE001 (whatever an LM of one's own raises)
+            if _NO_PROVIDER in str(exc):
+                return f"{lm.model}: {explain(exc, lm.model)}"
+            _log.info("%s did not answer when it was asked for a word: %s", lm.model, explain(exc, lm.model))
+    return ""
+
+
 def _checked(role: str, config: BackboneConfig) -> Check:
     started = time.perf_counter()
     try:
@@ -56,6 +95,9 @@ def explain(exc: BaseException, model: str) -> str:
     """One line: what is wrong with ``model`` and what to do about it."""
     text = " ".join(str(exc).split())
     kind = type(exc).__name__
+    variable = re.search(r"Set ([\w ]+) in the environment", text) if kind == "LMNotConfiguredError" else None
+    if variable:  # the rest of it is for who writes Python
+        return f"no key: export {variable[1]}, or name its variable in api_key_env"
     hint = {
         "LMAuthError": "the provider refused the key: check the environment variable that holds it",
         "LMNotConfiguredError": "no key: export the provider's key, or name its variable in api_key_env",
@@ -67,7 +109,7 @@ def explain(exc: BaseException, model: str) -> str:
         "LMRateLimitError": "too many requests just now: try again later",
         "LMServerError": "the provider's server failed: try again later",
     }.get(kind)
-    if "LLM Provider NOT provided" in text:
+    if _NO_PROVIDER in text:
         return "no provider of that name: expected PROVIDER/MODEL, as in openai/gpt-4o-mini"
     return f"{hint} ({text[:160]})" if hint else text[:240]
 

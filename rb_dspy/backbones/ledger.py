@@ -76,3 +76,15 @@ class Meter:
         self.completion_tokens += int(usage_entry.get("completion_tokens") or usage_entry.get("output_tokens") or 0)
         if self._outer is not None:
             self._outer.add_usage(lm, usage_entry)
+
+    def used(self, attempts: int, unanswered: int, seconds: float) -> RoleUsage:
+        """What ``attempts`` at a call used. dspy tells nobody of an answer that came from its cache, so those are what
+        is left: neither billed nor among the ``unanswered``, which ended in an error.
+        """
+        return RoleUsage(
+            calls=max(attempts, self.billed_calls),  # an adapter of the caller's may ask again by itself
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_calls=max(0, attempts - unanswered - self.billed_calls),
+            seconds=seconds,
+        )

@@ -50,6 +50,18 @@ class Backbones:
         self._lms: dict[str, Any] = {role: _as_lm(lm) for role, lm in given.items() if lm is not None}
 
     @classmethod
+    def of(cls, given: Backbones | Mapping[str, Any] | object | None) -> Backbones | None:
+        """``given``, or the backbones that a dict of roles describes. Raises ``ConfigError`` for anything else."""
+        if given is None or isinstance(given, Backbones):
+            return given
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"got {type(given).__name__} for backbones; expected Backbones(agent=...)")
+        strange = [role for role in given if role not in ROLES]
+        if strange:
+            raise ConfigError(f"backbones: {strange[0]!r} is no role; expected some of {', '.join(ROLES)}")
+        return cls(**given)
+
+    @classmethod
     def from_settings(cls, configs: Mapping[Role, BackboneConfig]) -> Backbones:
         """Backbones as ``rb.toml`` describes them; equal configurations share one LM."""
         made: list[tuple[BackboneConfig, Any]] = []
@@ -115,6 +127,8 @@ def _as_lm(given: Any) -> Any:
     if isinstance(given, dspy.BaseLM):
         return given
     if isinstance(given, str):
+        if not given:
+            raise ConfigError("a backbone's name is empty; expected PROVIDER/MODEL, as in openai/gpt-4o-mini")
         given = BackboneConfig(model=given)
     if not isinstance(given, BackboneConfig):
         raise ConfigError(f"a backbone is a dspy.LM, a BackboneConfig or a model's name; got {type(given).__name__}")

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.bank.retrieval import Mode
-from rb_dspy.cli import bank_change, bank_keep
-from rb_dspy.cli.bank_common import (
-    AtOption,
-    chosen_settings,
-    counted,
-    line,
-    opened,
-    show_below,
-    show_experience,
-    show_item,
-    table,
-)
-from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, out, print_json
+from rb_dspy.cli import bank_change, bank_keep, work
+from rb_dspy.cli.bank_common import chosen_settings, counted, line, show_below, show_experience, show_item, table
+from rb_dspy.cli.common import out, print_json
+from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.schema import Change, MemoryDraft, MemoryItem
+
+Mode = Literal["dense", "lexical", "hybrid"]
+"""As in ``rb_dspy.bank.retrieval``, which imports numpy."""
 
 app = typer.Typer(no_args_is_help=True, help="Look into a bank, change it, keep it.")
 
@@ -34,10 +27,10 @@ def list_items(
     scope: ScopeOption = None,
     at: AtOption = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="Only the newest N.")] = None,
-    json_: JsonOption = False,
+    json_: JsonLinesOption = False,
 ) -> None:
     """The lessons, oldest first."""
-    with opened(config, bank, scope, at) as found:
+    with work.opened_bank(config, bank, scope, at) as found:
         items = list(found.items())[-last if last else 0 :]
     if json_:
         for item in items:
@@ -62,7 +55,7 @@ def show(
     json_: JsonOption = False,
 ) -> None:
     """One lesson, or one experience with its whole trajectory."""
-    with opened(config, bank, scope, at) as looked_into:
+    with work.opened_bank(config, bank, scope, at) as looked_into:
         found = looked_into.get(id)
     if json_:
         print_json(found)
@@ -84,11 +77,11 @@ def search(
     bank: BankOption = None,
     scope: ScopeOption = None,
     at: AtOption = None,
-    json_: JsonOption = False,
+    json_: JsonLinesOption = False,
 ) -> None:
     """What an agent would be shown for a task."""
     how = mode or chosen_settings(config, bank, scope).program.retrieve.mode
-    with opened(config, bank, scope, at, embeds=how != "lexical") as looked_into:
+    with work.opened_bank(config, bank, scope, at, embeds=how != "lexical") as looked_into:
         found = looked_into.retrieve(query, k=k, unit="item" if items else "experience", mode=how)
     if json_:
         for match in found:
@@ -109,7 +102,7 @@ def stats(
     config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
 ) -> None:
     """Counts, sizes, and which embedder the bank belongs to."""
-    with opened(config, bank, scope) as looked_into:
+    with work.opened_bank(config, bank, scope) as looked_into:
         found = looked_into.stats()
     if json_:
         print_json(found)
@@ -127,10 +120,10 @@ def history(
     config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
-    json_: JsonOption = False,
+    json_: JsonLinesOption = False,
 ) -> None:
     """What happened to a lesson or an experience, oldest first."""
-    with opened(config, bank, scope) as looked_into:
+    with work.opened_bank(config, bank, scope) as looked_into:
         found = looked_into.history(id)
     if json_:
         for change in found:
@@ -146,10 +139,10 @@ def history(
 
 @app.command()
 def pending(
-    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
+    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonLinesOption = False
 ) -> None:
     """Rollouts that are not learned from yet, oldest first."""
-    with opened(config, bank, scope) as looked_into:
+    with work.opened_bank(config, bank, scope) as looked_into:
         found = [ingest.state for ingest in looked_into.pending()]
     if json_:
         for state in found:
@@ -167,10 +160,10 @@ def duplicates(
     config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
-    json_: JsonOption = False,
+    json_: JsonLinesOption = False,
 ) -> None:
     """Pairs of lessons that may say the same, nearest first. Read both: a negated lesson is very near, too."""
-    with opened(config, bank, scope) as looked_into:
+    with work.opened_bank(config, bank, scope) as looked_into:
         found = looked_into.near_duplicates(min_score)
     if json_:
         for pair in found:
@@ -188,10 +181,10 @@ def duplicates(
 
 @app.command()
 def snapshots(
-    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
+    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonLinesOption = False
 ) -> None:
     """The states that have a name."""
-    with opened(config, bank, scope) as looked_into:
+    with work.opened_bank(config, bank, scope) as looked_into:
         found = looked_into.snapshots()
     if json_:
         for snapshot in found:

@@ -13,8 +13,10 @@ from typing import Annotated
 
 import typer
 
-from rb_dspy.cli.bank_common import NoteOption, opened, show_item, show_removal
-from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, out, print_json
+from rb_dspy.cli import work
+from rb_dspy.cli.bank_common import show_item, show_removal
+from rb_dspy.cli.common import out, print_json
+from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
 from rb_dspy.errors import InputError
 from rb_dspy.schema import MemoryDraft, MemoryItem
 
@@ -35,7 +37,7 @@ def edit(
 ) -> None:
     """Give a lesson another text; without any of title, description and content: in your editor."""
     given = {"title": title, "description": description, "content": content}
-    with opened(config, bank, scope, embeds=True) as changed:
+    with work.opened_bank(config, bank, scope, embeds=True) as changed:
         if all(text is None for text in given.values()):
             if not _attended():
                 raise InputError(
@@ -62,7 +64,7 @@ def delete(
     json_: JsonOption = False,
 ) -> None:
     """Take away a lesson, or an experience with its lessons; the history keeps them."""
-    with opened(config, bank, scope) as changed:
+    with work.opened_bank(config, bank, scope) as changed:
         before = changed.fork()
         removal = changed.delete(id, note=note)
         if json_:
@@ -90,7 +92,7 @@ def rollback(
         raise InputError(
             "rollback asks before it takes anything away, and nobody can answer here; give --yes, or --dry-run"
         )
-    with opened(config, bank, scope) as changed:
+    with work.opened_bank(config, bank, scope) as changed:
         before = changed.fork()
         removal = changed.rollback(source, descendants=not keep_descendants, dry_run=True)
         asks = not (dry_run or yes)

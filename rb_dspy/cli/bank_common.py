@@ -1,45 +1,27 @@
-"""What the bank commands share: opening a bank that is there, and showing what it holds."""
+"""What the bank commands share: their settings, and how they show what a bank holds."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.bank_embedder import named, of_any_embedder
-from rb_dspy.cli.common import ConfigOption, out, settings
+from rb_dspy.cli.common import out, settings
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
-from rb_dspy.schema import Experience, MemoryItem, Removal
+from rb_dspy.schema import Experience, MemoryItem, Removal, Step
 
-AtOption = Annotated[
-    str | None, typer.Option("--at", metavar="NAME", help="As it was at this snapshot; see `bank snapshots`.")
-]
-NoteOption = Annotated[str, typer.Option("--note", help="Why; kept in the history.")]
+if TYPE_CHECKING:
+    from rb_dspy.bank import MemoryBank
 
 _LISTED = 20
 """How many experiences, and how many lessons, are shown of what is taken away."""
 
 
-def opened(
-    config: ConfigOption, bank: str | None, scope: str | None, at: str | None = None, *, embeds: bool = False
-) -> MemoryBank:
-    """The bank that already exists: neither looking into one nor changing what it holds ever makes one.
-
-    Only what ``embeds`` needs the bank's own embedder; all else works on a bank of any.
-    """
-    chosen = chosen_settings(config, bank, scope).bank
-    if not embeds:
-        return of_any_embedder(chosen.url, chosen.scope, at)
-    with named():
-        return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False, at=at)
-
-
-def chosen_settings(config: ConfigOption, bank: str | None, scope: str | None) -> Settings:
+def chosen_settings(config: Path | None, bank: str | None, scope: str | None) -> Settings:
     """The settings, with the bank and the scope of the command's own options."""
     return settings(config, None, bank__url=bank, bank__scope=scope)
 
@@ -77,11 +59,7 @@ def show_experience(experience: Experience) -> None:
         out.print(Text.assemble("\n", (f"rollout {trajectory.rollout_id}", "bold"), " ", (why, "dim")))
         out.print(Text(trajectory.first_observation))
         for number, step in enumerate(trajectory.steps, 1):
-            if step.thought:
-                out.print(Text(f"{number}. {step.thought}", "dim"))
-            out.print(Text(f"{number}. {step.action}", "cyan"))
-            if step.observation:
-                out.print(Text(step.observation))
+            _show_step(number, step)
         out.print(Text.assemble("\nverdict: ", (verdict.label, "bold"), "  ", (verdict.reasons, "dim")))
     if experience.shown:
         out.print(Text.assemble("\nits agent had been shown: ", (", ".join(experience.shown), "dim")))
@@ -90,6 +68,19 @@ def show_experience(experience: Experience) -> None:
         show_item(item)
     if experience.note:
         out.print(Text(f"\n{experience.note}", "yellow"))
+
+
+def _show_step(number: int, step: Step) -> None:
+    """One turn, as a run shows it, but whole: what was thought, what was done after →, what was seen."""
+    parts = [Text(step.thought, "dim")] if step.thought else []
+    parts += [Text(f"→ {step.action}", "cyan")]
+    parts += [Text(step.observation, "dim")] if step.observation else []
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=9, justify="right", style="bold")
+    grid.add_column(overflow="fold")
+    for place, part in enumerate(parts):
+        grid.add_row("" if place else f"step {number}", part)
+    out.print(grid)
 
 
 def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:

@@ -53,7 +53,7 @@ def named() -> Iterator[None]:
 
 @contextmanager
 def _store(url: str) -> Iterator[BankStore]:
-    from rb_dspy.bank.sqlite.store import SqliteStore  # here, so that looking at --help imports no database
+    from rb_dspy.bank.sqlite.store import SqliteStore  # here: a command may end before it opens a database
 
     with closing(SqliteStore(Path(url).expanduser(), create=False)) as store:
         yield store

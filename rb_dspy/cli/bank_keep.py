@@ -7,21 +7,20 @@ import shlex
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from rb_dspy import plugins
-from rb_dspy.bank import MemoryBank, portability
-from rb_dspy.bank.admission import checked_name
-from rb_dspy.cli.bank_common import AtOption, chosen_settings, counted, opened, show_below
-from rb_dspy.cli.bank_embedder import named, of_all_scopes, of_any_embedder, watched
-from rb_dspy.cli.common import BankOption, ConfigOption, JsonOption, ScopeOption, command_name, err, out, print_json
-from rb_dspy.config import BankConfig
+from rb_dspy.cli import work
+from rb_dspy.cli.bank_common import chosen_settings, counted, show_below
+from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import CorruptBank
+
+if TYPE_CHECKING:
+    from rb_dspy.bank import MemoryBank
 
 app = typer.Typer()
 
@@ -36,7 +35,7 @@ def export_(
     json_: JsonOption = False,
 ) -> None:
     """Write a scope as JSON Lines: every experience whole, with its provenance."""
-    with opened(config, bank, scope, at) as kept, err.status("writing …"):
+    with work.opened_bank(config, bank, scope, at) as kept, err.status("writing …"):
         if file == "-":
             _to_stdout(kept)
             return
@@ -67,21 +66,17 @@ def import_(
 ) -> None:
     """Append what was exported; what is here already is not repeated. Makes the bank where there is none."""
     chosen = chosen_settings(config, bank, scope).bank
-    # A file that cannot be used makes no bank, nor does a name.
-    portability.read(file, chosen.scope, origin=checked_name("origin", origin) if origin else "")
-    with ExitStack() as open_:
-        embedder = open_.enter_context(watched(plugins.embedder(chosen.embedder), "importing"))
-        with named():
-            kept = open_.enter_context(MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder))
-        before = kept.stats().experiences
-        read = len(kept.import_jsonl(file, origin=origin))
-        new = max(0, kept.stats().experiences - before)
+    done = work.import_experiences(file, chosen, origin)
     if json_:
-        print_json({"path": file, "experiences": read, "new": new})
+        print_json({"path": file, "experiences": done.read, "new": done.new, "removed": done.gone})
         return
-    known = f"; {read - new:,} were here before" if read > new else ""
+    here = max(0, done.read - done.new - done.gone)
+    known = f"; {here:,} were here before" if here else ""
     place = f"{chosen.url}, scope {chosen.scope}"
-    out.print(Text(f"{counted(new, 'experience')} imported into {place}{known}"))
+    out.print(Text(f"{counted(done.new, 'experience')} imported into {place}{known}"))
+    if done.gone:
+        told = f"{done.gone:,} of those in the file were deleted or rolled back here, and stay away"
+        out.print(Text(f"{told}; to have them again, import into another --scope or --bank", "yellow"), soft_wrap=True)
 
 
 @app.command()
@@ -93,7 +88,7 @@ def snapshot(
     json_: JsonOption = False,
 ) -> None:
     """Name the present state, for good."""
-    with opened(config, bank, scope) as kept:
+    with work.opened_bank(config, bank, scope) as kept:
         made = kept.snapshot(name)
     if json_:
         print_json(made)
@@ -115,16 +110,11 @@ def reindex(
     """Make the index new; with --embedder also all vectors, of all scopes."""
     chosen = chosen_settings(config, bank, scope).bank
     if embedder is None:
-        with opened(config, bank, scope) as kept, err.status("building the index …"):
+        with work.opened_bank(config, bank, scope) as kept, err.status("building the index …"):
             made = kept.reindex()
             name = kept.stats().embedder
     else:
-        with (
-            watched(plugins.embedder(embedder), "embedding") as new,
-            _whole(chosen, scope) as kept,
-        ):
-            made = kept.reindex(new)
-            name = kept.stats().embedder
+        made, name = work.move_bank(embedder, chosen, scope)
     if json_:
         print_json({"embedder": name, "vectors": made})
     elif embedder is None:
@@ -138,11 +128,11 @@ def reindex(
 
 @app.command()
 def doctor(
-    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
+    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonLinesOption = False
 ) -> None:
     """Read everything, of all scopes; say what is wrong with it and what to do. Exits with 6 when there is an error."""
     chosen = chosen_settings(config, bank, scope).bank
-    with _whole(chosen, scope) as kept:
+    with work.whole_bank(chosen, scope) as kept:
         with err.status("reading everything …"):
             findings = kept.doctor()
         scopes = len(kept.scopes())
@@ -160,12 +150,6 @@ def doctor(
     if not json_:
         warned = f"nothing is lost; {counted(len(findings), 'warning')}" if findings else "all is well"
         out.print(f"{warned} in {counted(scopes, 'scope')}")
-
-
-def _whole(chosen: BankConfig, scope: str | None) -> MemoryBank:
-    """A bank for what is done to all its scopes; ``scope``: the command's own option, which must be there."""
-    with_any = of_all_scopes if scope is None else of_any_embedder
-    return with_any(chosen.url, chosen.scope)
 
 
 def _to_stdout(bank: MemoryBank) -> None:

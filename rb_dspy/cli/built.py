@@ -6,16 +6,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
-
-import pydantic
-import typer
+from typing import TYPE_CHECKING, Any
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.common import default, settings
+from rb_dspy.cli.scaling import MODES
 from rb_dspy.compile.state import COMPILED_FORMAT, prompts_of, read_state, set_state
-from rb_dspy.config import BankConfig, MattsConfig, MattsMode, Settings
+from rb_dspy.config import Settings
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -25,46 +22,8 @@ if TYPE_CHECKING:
 
 Program = ReasoningBank | MaTTS
 
-MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
-
-ProgramOption = Annotated[
-    Path | None, typer.Option("--program", metavar="FILE", help="With the prompts that rb-dspy compile saved.")
-]
-MattsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--matts",
-        metavar="MODE",
-        help=f"Several rollouts of each task: {MODES}; {default('matts.mode', 'one rollout')}",
-    ),
-]
-KOption = Annotated[
-    int | None,
-    typer.Option(
-        "--k", "-k", help=f"How many rollouts, or passes; with --matts; {default('matts.k', MattsConfig().k)}"
-    ),
-]
-
-LessonsOption = Annotated[
-    Path | None, typer.Option("--bank", help="Begin every run with the lessons of this bank; default: with none.")
-]
-LessonsScopeOption = Annotated[
-    str | None, typer.Option("--scope", help=f"The scope of --bank; {default('bank.scope', BankConfig().scope)}")
-]
-
 _SCALED = ("contrast", "select", "refine")
 """The steps that only ``MaTTS`` has."""
-
-
-def settings_for(
-    config: Path | None, set_: list[str] | None, matts: str | None, k: int | None, **options: Any
-) -> Settings:
-    """Settings with the options of a command that works with a program."""
-    if k is not None and matts is None and settings(config, set_).matts is None:
-        raise ConfigError(f"--k {k} is for test-time scaling; say how with --matts MODE: {MODES}")
-    if k is not None:
-        _check_k(k)
-    return settings(config, set_, matts__mode=_mode(matts), matts__k=k, **options)
 
 
 def program_for(chosen: Settings) -> Program:
@@ -116,20 +75,3 @@ def give_prompts(program: Program, path: Path, *, whole: bool = False) -> tuple[
     if there > here:
         return compiled, "compiled with test-time scaling, which this is without (--matts): some prompts are not used"
     return compiled, "compiled without test-time scaling: its steps have their first prompts"
-
-
-def _check_k(k: int) -> None:
-    """Refuse what the settings would, by the name that it was given by."""
-    try:
-        MattsConfig(k=k)
-    except pydantic.ValidationError as exc:
-        said = exc.errors()[0]["msg"].lower()
-        raise ConfigError(f"--k {k}: {said}; it is how many rollouts, or passes, a task has") from None
-
-
-def _mode(given: str | None) -> str | None:
-    """A mode as the settings call it."""
-    mode = given and given.strip().lower().replace("-", "_")
-    if mode is not None and mode not in get_args(MattsMode):
-        raise ConfigError(f"--matts {given!r}: no such mode; expected one of {MODES}")
-    return mode

@@ -1,4 +1,4 @@
-"""What every command shares: options, settings, output, and how errors end a command."""
+"""What every command shares: settings and output."""
 
 from __future__ import annotations
 
@@ -9,35 +9,14 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pydantic
-import typer
 from rich.console import Console
 
-from rb_dspy.config import BankConfig, Settings, load_settings
+from rb_dspy.config import Settings, load_settings
 
 CONFIG_FILE = Path("rb.toml")
-
-
-def default(key: str, value: object) -> str:
-    """How a help text ends that is of an option which a setting stands in for."""
-    return f"default: {key} in {CONFIG_FILE}, else {value}."
-
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML settings; default: rb.toml in this folder, if there is one.")
-]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
-]
-BankOption = Annotated[
-    str | None, typer.Option("--bank", help=f"The bank's file; {default('bank.url', BankConfig().url)}")
-]
-ScopeOption = Annotated[
-    str | None, typer.Option("--scope", help=f"The bank's scope; {default('bank.scope', BankConfig().scope)}")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 # Strangers' text is printed as ``rich.text.Text``: no escape of markup is right for every backslash and bracket.
 out = Console(highlight=False, soft_wrap=False, emoji=False)

@@ -27,6 +27,7 @@ from rb_dspy.steps.events import (
 from rb_dspy.stream import RunReport, Scaling, TaskResult
 
 LABEL_COLOURS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
+_NO_TRUTH = "not known: no task was scored by ground truth"
 
 
 class Display:
@@ -49,7 +50,7 @@ class Display:
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
-            self.status = self.console.status("loading the model …")
+            self.status = self.console.status("[dim]loading the embedder, then looking for lessons …[/]")
             self.status.start()
         return self
 
@@ -193,14 +194,16 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("solved", _share(summary.solved, summary.scored, "tasks, by ground truth"))
-    table.add_row("judge agreement", _share(summary.agreements, summary.judged, "verdicts agree with ground truth"))
+    table.add_row("solved", _share(summary.solved, summary.scored, "tasks, by ground truth", _NO_TRUTH))
+    agreement = "verdicts agree with ground truth", "not known: no verdict on a task that was scored"
+    table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
     if summary.unknown_verdicts:
         table.add_row("unknown verdicts", str(summary.unknown_verdicts))
     if summary.infrastructure_errors:
         table.add_row("infrastructure errors", f"[red]{summary.infrastructure_errors}[/]")
     table.add_row("mean steps", "-" if summary.mean_steps is None else f"{summary.mean_steps:.1f}")
-    table.add_row("lessons learned", str(summary.items))
+    known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
+    table.add_row("lessons learned", f"{summary.items}{known}")
     console.print(table)
     print_usage(console, summary.usage)
     if summary.scaling is not None:
@@ -224,10 +227,11 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
             ("after the last", scaling.passes.after_last),
             ("after any", scaling.passes.after_any),
         ):
-            table.add_row(name, _share(number, scaling.passes.tasks, "tasks, by ground truth"))
+            table.add_row(name, _share(number, scaling.passes.tasks, "tasks, by ground truth", _NO_TRUTH))
     elif not refined:
-        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, "tasks, by what was handed in"))
-        table.add_row("oracle", _share(scaling.solvable, scaling.compared, "tasks, by the best rollout"))
+        handed_in, best = "tasks, by what was handed in", "tasks, by the best rollout"
+        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, handed_in, _NO_TRUTH))
+        table.add_row("oracle", _share(scaling.solvable, scaling.compared, best, _NO_TRUTH))
         if scaling.selector_gap is not None:
             table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
     begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
@@ -252,5 +256,10 @@ def short(text: str, limit: int = 160) -> str:
     return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
 
 
-def _share(part: int, whole: int, what: str) -> str:
-    return f"{part} of {whole} {what} ({part / whole:.0%})" if whole else f"no {what} to count"
+def _share(part: int, whole: int, what: str, nothing: str) -> str:
+    """``part`` of ``whole``, or ``nothing`` where there is none to count."""
+    return f"{part} of {whole} {what} ({part / whole:.0%})" if whole else nothing
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

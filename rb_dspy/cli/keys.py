@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.addresses import without_secrets
-from rb_dspy.cli.common import ConfigOption, JsonOption, SetOption, out, print_json, settings
+from rb_dspy.cli.common import out, print_json, settings
+from rb_dspy.cli.options import ConfigOption, JsonLinesOption, SetOption
 from rb_dspy.config import Settings
 
 _NAMES: dict[object, str] = {bool: "true or false", int: "integer", float: "number", str: "text"}
@@ -34,7 +35,7 @@ class Key:
     """What holds now."""
 
 
-def settings_command(config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
+def settings_command(config: ConfigOption = None, set_: SetOption = None, json_: JsonLinesOption = False) -> None:
     """Every key that rb.toml and --set take, with its default and what it is now.
 
     matts is off until one of its keys is set, and a role of backbones is played by the agent's model until its own is.

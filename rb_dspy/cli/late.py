@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +28,19 @@ def load(name: str, where: str) -> Any:
     module, _, attribute = where.partition(":")
     given = getattr(import_module(module), attribute)
     if isinstance(given, typer.Typer):
-        return typer.main.get_group(given)
+        return _flowing(typer.main.get_group(given))
     alone = typer.Typer(add_completion=False)
     alone.command(name)(given)
-    return typer.main.get_command(alone)
+    return _flowing(typer.main.get_command(alone))
+
+
+def _flowing(command: Any) -> Any:
+    """``command``, and those below it, with help whose lines end at the terminal's edge, not at the docstring's.
+
+    Of all paragraphs but the first, typer keeps the line breaks.
+    """
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for below in getattr(command, "commands", {}).values():
+        _flowing(below)
+    return command

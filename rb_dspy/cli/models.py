@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.backbones import models
-from rb_dspy.cli.common import JsonOption, err, out, print_json
+from rb_dspy.cli.common import err, out, print_json
+from rb_dspy.cli.options import JsonLinesOption, JsonOption
 
 app = typer.Typer(no_args_is_help=True, help="The language models that run inside the process.")
 
@@ -19,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="The language models that run insid
 @app.command("list")
 def list_models(
     verify: Annotated[bool, typer.Option("--verify", help="Compare what is here with its checksum; slow.")] = False,
-    json_: JsonOption = False,
+    json_: JsonLinesOption = False,
 ) -> None:
     """The catalogue, and what of it is here."""
     table = Table("name", "size", "licence", "here", "SHA-256", box=None, pad_edge=False, header_style="bold")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SIGNATURES, _IMPROVED, _HELD_OUT, _FORCED = "rb.signatures", "rb.improved", "rb.held_out", "rb.forced"
 _SQLITE = "sqlite:///"
+_CHAMPION = "champion"
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,23 @@ def versions(place: Place, name: str | None = None) -> list[Version]:
     return sorted(found, key=lambda version: (version.name, version.number))
 
 
-def version(place: Place, name: str, which: str) -> Version:
-    """The version with this number or alias."""
+def version(place: Place, name: str, which: str | None) -> Version:
+    """The version with this number or alias; None: the champion and, as long as there is none, the newest."""
     known = versions(place, name)
+    wanted = _CHAMPION if which is None else which
     for each in known:
-        if which == str(each.number) or which in each.aliases:
+        if wanted == str(each.number) or wanted in each.aliases:
             return each
+    if which is None and known:
+        return known[-1]
     listed = ", ".join([*(str(each.number) for each in known), *(alias for each in known for alias in each.aliases)])
-    raise InputError(f"{name}: no version {which!r}; known: {listed or 'none'}")
+    what = "champion yet" if wanted == _CHAMPION else f"version {wanted!r}"
+    raise InputError(f"{name}: no {what}; known: {listed or 'none'}")
 
 
 def champion(place: Place, name: str) -> Version | None:
     """The champion now; None where there is none, or no such program."""
-    return next((each for each in versions(place) if each.name == name and "champion" in each.aliases), None)
+    return next((each for each in versions(place) if each.name == name and _CHAMPION in each.aliases), None)
 
 
 def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from rb_dspy.cli.common import default
 from rb_dspy.config import RunConfig, Split
 from rb_dspy.errors import InputError
 from rb_dspy.stream import COMPILE_SHARES, Streams, TaskStream, split_streams
-from rb_dspy.stream.data import check_environments
-
-TasksFileOption = Annotated[
-    Path | None,
-    typer.Option("--tasks-file", metavar="FILE", help="Tasks of your own: JSON Lines, or Parquet (.parquet)."),
-]
-StreamOption = Annotated[
-    str | None,
-    typer.Option(help=f"A named stream instead (see rb-dspy envs); {default('run.stream', RunConfig().stream)}"),
-]
-SeedOption = Annotated[
-    int | None, typer.Option(help=f"Which tasks, and how they are split; {default('run.seed', RunConfig().seed)}")
-]
+from rb_dspy.stream.installed import check_environments
 
 USUAL = 40
 """Tasks of a named stream where nobody says how many."""

@@ -7,25 +7,15 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import typer
 from rich.text import Text
 
 from rb_dspy.addresses import without_secrets
-from rb_dspy.cli.common import default, err
+from rb_dspy.cli.common import err
 from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.tracking import Tracker
-
-
-def _track_option(usual: str) -> Any:
-    told = f"Whether it is kept in MLflow (tracking.uri); {default('tracking.enabled', usual)}"
-    return typer.Option("--track/--no-track", show_default=False, help=told)
-
-
-TrackOption = Annotated[bool | None, _track_option("no")]
-CompileTrackOption = Annotated[bool | None, _track_option("yes")]
 
 _NO_JOBS = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
 """MLflow's jobs are not for what we keep: eight processes, and without a network their import hangs for good."""

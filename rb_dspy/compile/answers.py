@@ -26,7 +26,6 @@ from rb_dspy.backbones import Backbones, Meter, report
 from rb_dspy.backbones.check import explain
 from rb_dspy.compile.identity import sampling
 from rb_dspy.errors import BackboneError, RBError
-from rb_dspy.schema import RoleUsage
 
 log = logging.getLogger("rb_dspy")
 
@@ -220,13 +219,15 @@ class _Watching:
         meter = Meter(outer=dspy.settings.usage_tracker)
         key = _key(self, prompt, messages, kwargs)
         kept = self._rb_answers.take(key)
+        unanswered = 1
         try:
             if kept is None:
                 with dspy.context(usage_tracker=meter):
                     outputs = super().__call__(prompt, messages=messages, **kwargs)  # type: ignore[misc]
+                unanswered = 0
                 self._rb_answers.keep(key, outputs, meter)
             else:
-                outputs = kept.outputs
+                outputs, unanswered = kept.outputs, 0
                 if kept.calls:  # what it cost then is part of what the compile cost
                     used = dict(zip(("prompt_tokens", "completion_tokens"), kept.tokens, strict=True))
                     meter.add_usage(self.model, used)  # type: ignore[attr-defined]
@@ -236,7 +237,7 @@ class _Watching:
             raise
         finally:
             if self._rb_role is not None:
-                report(self._rb_role, _used(meter, time.perf_counter() - started))
+                report(self._rb_role, meter.used(1, unanswered, time.perf_counter() - started))
         return outputs
 
     def _rb_shifted(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -245,16 +246,6 @@ class _Watching:
             return kwargs  # at temperature 0 there is one sample, and dspy warns
         rollout = kwargs.get("rollout_id", fixed.get("rollout_id")) or 0
         return {**kwargs, "rollout_id": rollout + self._rb_draw * _APART if isinstance(rollout, int) else rollout}
-
-
-def _used(meter: Meter, seconds: float) -> RoleUsage:
-    return RoleUsage(
-        calls=max(1, meter.billed_calls),
-        prompt_tokens=meter.prompt_tokens,
-        completion_tokens=meter.completion_tokens,
-        cached_calls=0 if meter.billed_calls else 1,
-        seconds=seconds,
-    )
 
 
 def _watched(lm: Any, answers: Answers, role: str | None = None) -> Any:

@@ -91,6 +91,12 @@ def compile_program(
     """
     optimizer_named(optimizer)
     _check(stage, budget=budget, threads=threads, orders=orders, window=window)
+    if not isinstance(program, Program):
+        raise InputError(f"got {type(program).__name__} for a program; expected a ReasoningBank, or MaTTS around one")
+    if not isinstance(streams, Streams):
+        raise InputError(
+            f"got {type(streams).__name__} for streams; expected Streams: split_streams(stream) gives them"
+        )
     check_bank(bank)
     work = program.deepcopy()
     backbones = work.backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
@@ -107,7 +113,7 @@ def compile_program(
         "versions": digest(versions()),
     }
     settings = {"disable_history": True, "rb_dspy_backbones": None}
-    with opened(folder, identity) as place, dspy.context(**settings):
+    with opened(folder, identity, dict.fromkeys(models(players).values())) as place, dspy.context(**settings):
         if place.result is not None and place.result.exists():
             compiled = Compiled.load(place.result)
             compiled.apply(work)  # refused where a newer dspy made it
@@ -225,5 +231,5 @@ def _check(stage: str, *, budget: int, threads: int, orders: int, window: int | 
     if stage not in STAGES:
         raise InputError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
     for name, value in (("budget", budget), ("threads", threads), ("orders", orders), ("window", window)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}; expected at least 1")
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"{name} is {value!r}; expected at least 1")

@@ -68,6 +68,8 @@ def read_one_of(path: str | Path, kinds: Mapping[str, int]) -> dict[str, Any]:
         data = json.loads(raw)
     except (UnicodeDecodeError, json.JSONDecodeError) as exc:
         raise InputError(f"{path}: not JSON ({exc}); expected a {kind}") from None
+    except (ValueError, RecursionError) as exc:  # a number of too many digits, brackets inside brackets
+        raise InputError(f"{path}: JSON that cannot be read ({type(exc).__name__}); expected a {kind}") from None
     return of_kind(data, kinds, str(path))
 
 

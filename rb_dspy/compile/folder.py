@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from rb_dspy.errors import InputError, RBError
 
 FORMAT = "rb_dspy compile"
 VERSION = 1
+
+_KEPT = ("answers.jsonl", "best.json", "compiled.json")
+_DIGEST = re.compile(r"[0-9a-f]{16,64}")
 
 
 class Folder:
@@ -51,10 +55,12 @@ class Folder:
 
 
 @contextmanager
-def opened(path: str | Path | None, identity: Mapping[str, Any]) -> Iterator[Folder]:
+def opened(path: str | Path | None, identity: Mapping[str, Any], models: Collection[str] = ()) -> Iterator[Folder]:
     """The folder at ``path``, which is made where there is none, for the compile that ``identity`` describes.
 
-    Raises ``InputError`` where it holds another compile, and says what differs, or where another process is at it.
+    ``models``: the names of those that play, which are told where others were there. A folder of another compile that
+    got no answer is taken over. Raises ``InputError`` where it holds another compile, and says what differs, or where
+    another process is at it; ``RBError`` where nothing can be written in it.
     """
     if path is None:
         yield Folder(None)
@@ -64,34 +70,52 @@ def opened(path: str | Path | None, identity: Mapping[str, Any]) -> Iterator[Fol
         path.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise RBError(f"{path}: cannot be made a folder: {exc.strerror}") from exc
-    lock = FileLock(path / ".lock", timeout=0)
+    held = path / ".lock"
+    lock = FileLock(held, timeout=0)
     try:
         lock.acquire()
-    except Timeout:
+    except Timeout:  # which is an OSError as well
+        if not held.exists():  # filelock takes a file that cannot be made for one that another process just removed
+            raise RBError(f"{path}: cannot be written: no file can be made in it; give another folder") from None
         raise InputError(f"{path}: another process compiles in this folder; wait for it, or give another") from None
+    except OSError as exc:
+        raise RBError(f"{path}: cannot be written: {exc.strerror}; give another folder") from exc
     try:
-        _check(path, identity)
+        _check(path, identity, models)
         yield Folder(path)
     finally:
         lock.release()
 
 
-def _check(path: Path, identity: Mapping[str, Any]) -> None:
+def _check(path: Path, identity: Mapping[str, Any], models: Collection[str]) -> None:
     described = path / "compile.json"
-    if not described.exists():
-        if (path / "answers.jsonl").exists() or (path / "compiled.json").exists():
-            raise InputError(
-                f"{path}: holds a compile without compile.json, so nobody knows which; give another folder"
-            )
+    known = described.exists()
+    there = read_json(described, FORMAT, VERSION).get("identity", {}) if known else {}
+    other = [name for name in dict.fromkeys([*there, *identity]) if there.get(name) != identity.get(name)]
+    if known and not other:
+        return
+    if not any(_holds(path / name) for name in _KEPT):  # nobody has answered: nothing is lost
         write_json(described, {"format": FORMAT, "version": VERSION, "identity": identity})
         return
-    there = read_json(described, FORMAT, VERSION).get("identity", {})
-    other = [
-        f"{name} ({there.get(name)} there, {identity.get(name)} here)"
-        for name in dict.fromkeys([*there, *identity])
-        if there.get(name) != identity.get(name)
-    ]
-    if other:
-        raise InputError(
-            f"{path}: holds another compile, with other {', '.join(other)}; give another folder, or the same arguments"
-        )
+    if not known:
+        raise InputError(f"{path}: holds a compile without compile.json, so nobody knows which; give another folder")
+    if "models" in other:  # how they sample is told of them by name
+        other = [name for name in other if name != "sampling"]
+    told = (_differs(name, there.get(name), identity.get(name), models) for name in other)
+    raise InputError(
+        f"{path}: holds another compile, with other {', '.join(told)}; give another folder, delete this one, or give"
+        " the same arguments"
+    )
+
+
+def _holds(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
+
+
+def _differs(name: str, there: Any, here: Any, models: Collection[str]) -> str:
+    """What differs, and how where that says something to people: a digest does not, and no model's name is kept."""
+    if name == "models":
+        return f"{name} than {', '.join(models)}" if models else name
+    if any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (there, here)):
+        return name
+    return f"{name} ({there} there, {here} here)"

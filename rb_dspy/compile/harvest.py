@@ -82,7 +82,7 @@ class Harvest:
                 made._read(json.loads(line), first=number == 1)
             except InputError as exc:
                 raise InputError(f"{target}:{number}: {exc}") from None
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise InputError(f"{target}:{number}: damaged; expected what Harvest.to_jsonl wrote") from None
         return made
 

@@ -23,15 +23,16 @@ import dspy
 import pydantic
 
 from rb_dspy.backbones import Backbones, metered
+from rb_dspy.backbones.check import unusable
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.compile.measure import rate_stream
 from rb_dspy.compile.ratings import Ratings
-from rb_dspy.compile.scores import Estimate, compare, estimate
+from rb_dspy.compile.scores import Estimate, Says, compare, estimate
 from rb_dspy.compile.stages import Program
 from rb_dspy.compile.state import load_program
 from rb_dspy.compile.truth import check_known, check_truth, say_left_out
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.errors import BackboneError, InputError, RBError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream.program import StreamProgram, check_bank
@@ -40,7 +41,17 @@ from rb_dspy.stream.tasks import TaskStream
 
 SEED = "seed"
 """The program without compiled prompts; the others are compared with it, so it is always in the matrix."""
+UNCOMPILED = "uncompiled"
+"""What people are told for ``SEED``, which to them is a number for random draws."""
 DEFAULT = "default"
+
+
+def shown(program: str) -> str:
+    """A program's name as people are told it."""
+    return UNCOMPILED if program == SEED else program
+
+
+_NO_GAIN: tuple[Says, ...] = ("no better than before", "worse")
 
 
 class Cell(pydantic.BaseModel):
@@ -58,16 +69,24 @@ class Cell(pydantic.BaseModel):
     broken: int = 0
     """Tasks that broke, and count as not solved."""
     error: str = ""
+    unusable: bool = False
+    """Whether ``error`` is the backbone's: no program can be run on it."""
 
     @property
     def recompile(self) -> bool:
-        """Whether this program could not be run, or was not shown to be better than the seed program on this backbone.
+        """Whether this program could not be run, or is no better than the seed program on this backbone.
 
-        Where only the seed program could not be run, nobody knows.
+        Where the backbone cannot be used, only the seed program could not be run, or the tasks are too few to tell,
+        nobody knows.
         """
-        if self.program == SEED:
+        if self.program == SEED or self.unusable:
             return False
-        return self.success is None if self.difference is None else self.difference.low <= 0
+        return self.success is None if self.difference is None else self.difference.says in _NO_GAIN
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the tasks are too few to tell this program from the seed program."""
+        return self.difference is not None and self.difference.says == "too few to tell"
 
 
 class Matrix(pydantic.BaseModel):
@@ -90,6 +109,10 @@ class Matrix(pydantic.BaseModel):
     def to_recompile(self) -> list[tuple[str, str]]:
         """Program and backbone of every cell that is no better than the seed program there."""
         return [(cell.program, cell.backbone) for cell in self.cells if cell.recompile]
+
+    def unusable(self) -> list[str]:
+        """The backbones that cannot be used."""
+        return list(dict.fromkeys(cell.backbone for cell in self.cells if cell.unusable))
 
 
 def state_path(folder: str | Path, program: str, backbone: str = DEFAULT) -> Path:
@@ -126,6 +149,7 @@ def matrix(
     orders: int = 1,
     seed: int = 0,
     threads: int = 1,
+    on_unusable: Callable[[str, str], None] = lambda backbone, problem: None,
     on_start: Callable[[str, str], None] = lambda program, backbone: None,
     on_cell: Callable[[Cell], None] = lambda cell: None,
 ) -> Matrix:
@@ -135,9 +159,11 @@ def matrix(
     such files by backbone; the seed program, ``program`` as it is, is always run too. ``backbones``: name ->
     ``Backbones``, an LM, a ``BackboneConfig`` or a model's name. What breaks one cell is noted in it.
 
-    ``on_start`` is told the program and the backbone of each cell before it is run; ``on_cell`` is given the cells when
-    all are done, since only then it is known which tasks count. Where something else ends it, an interrupt for one, it
-    is given those that were done. Raises ``InputError`` for no backbones, for a program that is called ``seed``, for
+    First every backbone is asked for a word, once, which counts in no cell. ``on_unusable`` is told of one that cannot
+    be used at all, and why, as soon as that is known; no further cell of it is run. ``on_start`` is told the program
+    and the backbone of each cell before it is run; ``on_cell`` is given the cells when all are done, since only then it
+    is known which tasks count. Where something else ends it, an interrupt for one, it is given those that were done.
+    Raises ``InputError`` for no backbones, for a program that is called ``seed``, for
     what is no bank, and for questions none of which has an answer.
     """
     if not backbones:
@@ -149,22 +175,42 @@ def matrix(
     found = Matrix(stream=stream.digest, orders=orders, cells=[])
     rated: dict[tuple[str, str], Ratings] = {}
     states = {SEED: None, **programs}
+    problems: dict[str, str] = {}
+
+    def give_up(backbone: str, problem: str) -> None:
+        problems[backbone] = problem
+        on_unusable(backbone, problem)
+
     try:
+        players = {}
         for backbone, lm in backbones.items():
+            try:
+                players[backbone] = lm if isinstance(lm, Backbones) else Backbones(agent=lm)
+                problem = unusable(players[backbone])
+            except RBError as exc:
+                problem = str(exc)
+            if problem:
+                give_up(backbone, problem)
+        for backbone in backbones:
             for name, path in states.items():
-                on_start(name, backbone)
                 cell = Cell(program=name, backbone=backbone)
-                try:
-                    work = program.deepcopy()
-                    work.backbones = None
-                    if path is not None:
-                        load_program(work, state_for(path, backbone))
-                    cast = Cast(lm if isinstance(lm, Backbones) else Backbones(agent=lm), Answers())
-                    whole = StreamProgram(work, bank, embedder=embedder)
-                    ratings = _run(whole, stream, cast, cell, orders=orders, seed=seed, threads=threads)
-                    rated[name, backbone] = ratings
-                except RBError as exc:
-                    cell.error = str(exc)
+                if backbone not in problems:
+                    on_start(name, backbone)
+                    try:
+                        work = program.deepcopy()
+                        work.backbones = None
+                        if path is not None:
+                            load_program(work, state_for(path, backbone))
+                        cast = Cast(players[backbone], Answers())
+                        whole = StreamProgram(work, bank, embedder=embedder)
+                        ratings = _run(whole, stream, cast, cell, orders=orders, seed=seed, threads=threads)
+                        rated[name, backbone] = ratings
+                    except BackboneError as exc:
+                        give_up(backbone, str(exc))
+                    except RBError as exc:
+                        cell.error = str(exc)
+                if backbone in problems:
+                    cell.error, cell.unusable = problems[backbone], True
                 found.cells.append(cell)
     finally:
         _estimate(found, rated, stream)

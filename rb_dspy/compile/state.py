@@ -32,6 +32,9 @@ COMPILED_VERSION = 1
 # What an optimizer has compiled, dspy takes for frozen, and names no predictor in it.
 _FROZEN = "_compiled"
 
+_LONGEST_VERSION = 100
+"""In characters; no release has more, and Python refuses a number of 4,301 digits."""
+
 Prompts = dict[str, dict[str, Any]]
 """Predictor -> ``instructions``, and ``demos`` as JSON values."""
 
@@ -67,11 +70,17 @@ def prompts_of(program: dspy.Module) -> Prompts:
 
 
 def set_prompts(program: dspy.Module, prompts: Prompts) -> None:
-    """Give the predictors that ``prompts`` names what it says; demos get their types back where they have some."""
+    """Give the predictors that ``prompts`` names what it says; demos get their types back where they have some.
+
+    All of them, or none where it raises.
+    """
+    made = []
     for name, predictor in predictors_of(program):
         if name in prompts:
-            predictor.signature = predictor.signature.with_instructions(prompts[name]["instructions"])
-            predictor.demos = [_demo(predictor.signature, demo) for demo in prompts[name]["demos"]]
+            signature = predictor.signature.with_instructions(prompts[name]["instructions"])
+            made.append((predictor, signature, [_demo(signature, demo) for demo in prompts[name]["demos"]]))
+    for predictor, signature, demos in made:
+        predictor.signature, predictor.demos = signature, demos
 
 
 def signatures_of(program: dspy.Module) -> dict[str, list[dict[str, Any]]]:
@@ -202,13 +211,26 @@ def _checked(state: Mapping[str, Any], source: str) -> Prompts:
     )
     if not sound:
         raise InputError(f"{source}: its predictors cannot be read; expected what save_program wrote: save it again")
+    for name, each in predictors.items():
+        _check_text(f"{source}: {name}", [each["instructions"], each["demos"]])
     return {str(name): each for name, each in predictors.items()}
+
+
+def _check_text(source: str, texts: Any) -> None:
+    """Half a character, which only an escape can write, goes into no signature and to no language model."""
+    try:
+        json.dumps(texts, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as exc:
+        half = exc.object[exc.start]
+        raise InputError(
+            f"{source}: its prompts hold half a character, {half!a}; expected UTF-8, take it out"
+        ) from None
 
 
 def _check_version(state: Mapping[str, Any], source: str) -> None:
     versions = state.get("versions")
     saved = versions.get("dspy") if isinstance(versions, dict) else None
-    if not isinstance(saved, str):
+    if not isinstance(saved, str) or len(saved) > _LONGEST_VERSION:
         raise InputError(f"{source}: does not say which dspy saved it; expected what save_program wrote: save it again")
     here = installed("dspy")
     if _release(saved) > _release(here):

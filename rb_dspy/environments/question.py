@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import string
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,9 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
 
 _EDGES = string.whitespace + string.punctuation.translate(str.maketrans("", "", "+-%$#()[]{}<>")) + "“”‘’…"
+
+_GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}(,\d{3})+(\.\d+)?")
+"""A number whose commas group thousands, as in ``1,000``; ``0,500`` is half of one to who writes it."""
 
 
 def normalised(text: str) -> str:
@@ -28,9 +32,13 @@ def normalised(text: str) -> str:
 
 
 def number(text: str) -> Decimal | None:
-    """``text`` as a number, None where it is none: ``3`` and ``3.0`` are one answer, and so are ``-3`` and ``−3``."""
+    """``text`` as a number, None where it is none: ``3`` and ``3.0`` are one answer, and so are ``-3`` and ``−3``.
+
+    Commas may group thousands, as in ``1,000``. Elsewhere they may be a list's or a decimal's: ``2,3`` is no number.
+    """
+    plain = normalised(text).replace("\u2212", "-")
     try:
-        found = Decimal(normalised(text).replace("\u2212", "-").replace(",", ""))
+        found = Decimal(plain.replace(",", "") if _GROUPED.fullmatch(plain) else plain)
     except InvalidOperation:
         return None
     return found if found.is_finite() else None

@@ -54,7 +54,6 @@ class _Sealed:
     """An environment as a program may see it: everything but its outcome."""
 
     def __init__(self, inner: Environment, keep: _Keep) -> None:
-        self.action_rules = inner.action_rules
         self._inner = inner
         self._keep = keep
         self._whole = False
@@ -62,6 +61,11 @@ class _Sealed:
         self._closed = False
         self._reached: Outcome | None = None
         """What had been reached when going on broke."""
+
+    @property
+    def action_rules(self) -> str:
+        """Asked for when they are read: they may be known once the episode has begun only."""
+        return self._inner.action_rules
 
     def reset(self, task: Task) -> str:
         self._whole = False
@@ -89,7 +93,7 @@ class _Sealed:
         if not isinstance(self._inner, Reopens):
             return None
         whole, self._whole = self._whole, False
-        reached = self._reached = self._inner.outcome() if whole else None
+        reached = self._reached = self._told() if whole else None
         observation = self._inner.reopen()
         self._whole, self._reached = whole, None
         if observation is not None:
@@ -102,6 +106,12 @@ class _Sealed:
             return
         self._closed = True
         try:
-            self._keep(self._inner.outcome() if self._whole else self._reached, closed=True)
+            self._keep(self._told() if self._whole else self._reached, closed=True)
         finally:
             self._inner.close()
+
+    def _told(self) -> Outcome | None:
+        outcome: object = self._inner.outcome()
+        if not isinstance(outcome, Outcome | None):
+            raise TypeError(f"its outcome is {outcome!r}; expected an Outcome, or None where nobody knows it")
+        return outcome

@@ -59,7 +59,9 @@ class MaTTS(dspy.Module):
     ) -> None:
         """``k`` and ``mode`` are those of ``config`` where they are not given."""
         super().__init__()
-        self.config = _config(config or MattsConfig(), k=k, mode=mode)
+        if not isinstance(program, ReasoningBank):
+            raise ConfigError(f"MaTTS: got {type(program).__name__} for a program; expected a ReasoningBank")
+        self.config = _config(MattsConfig() if config is None else config, k=k, mode=mode)
         self.backbones = program.backbones
         self.environments = program.environments
         self.retrieve = program.retrieve
@@ -75,7 +77,7 @@ class MaTTS(dspy.Module):
     ) -> dspy.Prediction:
         """Do ``task`` several times with what the bank has learned, and learn from all of it."""
         check_plain(self.judge)
-        task, again = checked(task, bank)
+        task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
             return drive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
 
@@ -83,7 +85,7 @@ class MaTTS(dspy.Module):
         self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
-        task, again = checked(task, bank)
+        task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
             return await adrive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
 
@@ -205,6 +207,8 @@ class MaTTS(dspy.Module):
 
 
 def _config(config: MattsConfig, **given: Any) -> MattsConfig:
+    if not isinstance(config, MattsConfig):
+        raise ConfigError(f"MaTTS: got {type(config).__name__} for config; expected a MattsConfig")
     update = {name: value for name, value in given.items() if value is not None}
     try:
         made = MattsConfig.model_validate({**dict(config), **update})

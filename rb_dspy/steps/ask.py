@@ -27,15 +27,15 @@ from dspy.utils.exceptions import (
 )
 
 from rb_dspy.backbones import Meter, adapter_for, lm_of, report
+from rb_dspy.backbones.check import explain
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
-from rb_dspy.schema import RoleUsage
 from rb_dspy.steps.threads import submit
 
 T = TypeVar("T")
 
-_FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LMNotConfiguredError, LMUnsupportedModelError)
+_FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError)
 
 
 class ContextOverflow(InfrastructureError):
@@ -81,7 +81,7 @@ class Ask:
         Raises ``UnparseableOutput``, ``ContextOverflow``, ``InfrastructureError`` or ``BackboneError``.
         """
         lm = self.lm()
-        with _bound(self.role, lm) as call:
+        with called(f"{self.role} ({lm.model})"), _bound(self.role, lm) as call:
             config = self._sampling(lm)
             try:
                 return self.predict(config=config, **self.inputs)
@@ -92,7 +92,7 @@ class Ask:
     async def arun(self) -> Any:
         """``run`` for asyncio."""
         lm = self.lm()
-        with _bound(self.role, lm) as call:
+        with awaited(f"{self.role} ({lm.model})"), _bound(self.role, lm) as call:
             config = self._sampling(lm)
             try:
                 return await self.predict.acall(config=config, **self.inputs)
@@ -125,11 +125,8 @@ class Do:
 
     def run(self) -> Any:
         """The function's result; anything it raises that is not ours becomes an ``InfrastructureError``."""
-        try:
-            with translated(self.what):
-                return self.function()
-        except asyncio.CancelledError as exc:  # from an event loop of the function's own; none of ours waits inside it
-            raise InfrastructureError(f"{self.what} broke: {type(exc).__name__}: {exc}") from exc
+        with called(self.what):
+            return self.function()
 
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
@@ -151,7 +148,36 @@ def translated(what: str) -> Iterator[None]:
     except RBError:
         raise
     except Exception as exc:
-        raise InfrastructureError(f"{what} broke: {type(exc).__name__}: {exc}") from exc
+        raise _broken(what, exc) from exc
+
+
+@contextmanager
+def called(what: str) -> Iterator[None]:
+    """``translated``, also of a cancel: it is of an event loop of the function's own; none of ours waits inside."""
+    try:
+        with translated(what):
+            yield
+    except asyncio.CancelledError as exc:
+        raise _broken(what, exc) from exc
+
+
+@contextmanager
+def awaited(what: str) -> Iterator[None]:
+    """``translated``, also of a cancel that nobody asked for. Passed on, it would end the caller as if somebody had,
+    and task groups and streams would go on without a word of it.
+    """
+    try:
+        with translated(what):
+            yield
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise _broken(what, exc) from exc
+
+
+def _broken(what: str, exc: BaseException) -> InfrastructureError:
+    return InfrastructureError(f"{what} broke: {type(exc).__name__}: {_one_line(exc)}")
 
 
 Routine = Generator[Wanted, Any, T]
@@ -226,9 +252,16 @@ def _bound(role: str, lm: Any) -> Iterator[_Call]:
     meter = Meter(outer=dspy.settings.usage_tracker)
     call = _Call(role)
     started = time.perf_counter()
+    unanswered = 1
     try:
         with dspy.context(lm=lm, adapter=adapter_for(lm), usage_tracker=meter):
             yield call
+        unanswered = 0
+    except UnparseableOutput:
+        unanswered = 0  # what cannot be read is an answer all the same
+        raise
+    except LMNotConfiguredError as exc:  # dspy's own words are for who calls it
+        raise BackboneError(f"{role} ({lm.model}): {explain(exc, lm.model)}") from exc
     except _FATAL as exc:
         raise BackboneError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     except ContextWindowExceededError as exc:
@@ -239,16 +272,7 @@ def _bound(role: str, lm: Any) -> Iterator[_Call]:
             raise BackboneError(f"{role} ({lm.model}): no provider of that name; {known}") from exc
         raise InfrastructureError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     finally:
-        report(
-            role,
-            RoleUsage(
-                calls=max(call.attempts, meter.billed_calls),  # an adapter of the caller's may ask again by itself
-                prompt_tokens=meter.prompt_tokens,
-                completion_tokens=meter.completion_tokens,
-                cached_calls=max(0, call.attempts - meter.billed_calls),
-                seconds=time.perf_counter() - started,
-            ),
-        )
+        report(role, meter.used(call.attempts, unanswered, time.perf_counter() - started))
 
 
 def _one_line(exc: BaseException, limit: int = 300) -> str:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from rb_dspy.schema import MemoryDraft, Task
 
+_NUMBER = re.compile(r"(?<![\w.,])\d{2,}(?:[.,]\d+)*(?![\w])")
+"""A number of two digits or more. One of them may be anybody's; two of a task's are hardly a coincidence."""
+
 
 @dataclass(frozen=True)
 class Distilled:
@@ -50,9 +53,14 @@ def _overlap(one: MemoryDraft, other: MemoryDraft) -> bool:
 
 
 def _quoted_literals(draft: MemoryDraft, task: Task) -> str:
-    """Values of this one task that ``draft`` repeats: long numbers, addresses and quoted strings; empty if none."""
+    """Values of this one task that ``draft`` repeats: long numbers, several of any length but one digit, addresses and
+    quoted strings; empty if none.
+    """
     text = f"{draft.title} {draft.description} {draft.content}"
     found = [number for number in re.findall(r"\d[\d.,]{2,}\d", task.instruction) if number in text]
+    told = set(_NUMBER.findall(text))
+    several = [number for number in dict.fromkeys(_NUMBER.findall(task.instruction)) if number in told]
+    found += several if len(several) > 1 else []
     found += [link for link in re.findall(r"https?://\S+", task.instruction) if link in text]
     found += [
         q

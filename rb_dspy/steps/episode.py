@@ -62,7 +62,7 @@ class Episode:
             raise self._opened
         seen = self._opened
         with translated("reading the environment's action rules"):
-            rules = self._environment.action_rules
+            rules = visible(self._environment.action_rules)
         self._first = visible("\n\n".join(filter(None, [seen.observation, notes])))
         emit(EpisodeStarted(self._task, self._first, str(self._rollout)))
         first = {

@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 
 from rb_dspy.bank import Ingest, MemoryBank
+from rb_dspy.bank.admission import checked_name
 from rb_dspy.errors import InputError, InvalidTask, InvalidTrajectory
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps import messages
@@ -33,14 +34,15 @@ def as_task(task: Task | str | object) -> Task:
     return Task(id=f"text/{digest}", instruction=task)
 
 
-def checked(task: Task | str | object, bank: MemoryBank | object) -> tuple[Task, bool]:
-    """``as_task(task)`` of a call, once ``bank`` is seen to be a bank; and whether it is another occasion.
+def checked(task: Task | str | object, bank: MemoryBank | object, run_id: str | object = "") -> tuple[Task, bool]:
+    """``as_task(task)`` of a call whose ``bank`` and ``run_id`` can be used; and whether it is another occasion.
 
     A text that comes again is: what it taught before is what a memory is for. A ``Task`` is a single thing to do, which
     must not be told what came of it, whatever its id looks like: the tasks of a stream may have been a bank's texts.
     Raises ``InputError``.
     """
     check_bank(bank)
+    check_run(run_id)
     return as_task(task), isinstance(task, str)
 
 
@@ -50,6 +52,12 @@ def check_bank(bank: MemoryBank | object) -> None:
         raise InputError(
             f"got {type(bank).__name__} for a bank; expected a MemoryBank: MemoryBank.open(path, scope=...) gives one"
         )
+
+
+def check_run(run_id: str | object) -> None:
+    """Raise ``InputError`` for what names no run, before anything is paid for that could not be kept then."""
+    if run_id != "":
+        checked_name("run id", run_id)
 
 
 def waiting(ingest: Ingest | object) -> Ingest:

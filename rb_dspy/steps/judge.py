@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
@@ -13,7 +15,7 @@ from rb_dspy.config import JudgeConfig
 from rb_dspy.errors import ConfigError, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
-from rb_dspy.steps.ask import Ask, Do, Routine, adrive, drive, translated
+from rb_dspy.steps.ask import Ask, Do, Routine, adrive, awaited, drive
 from rb_dspy.steps.events import Judged, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.view import final_state, view
@@ -70,8 +72,9 @@ class Judge(dspy.Module):
 class Judging:
     """Wanted: a judge's word on a rollout. It may be anybody's judge, so it is checked, and gets no ground truth.
 
-    What it raises that is not ours becomes an ``InfrastructureError``. An async one is awaited in ``arun``; ``run``
-    raises ``ConfigError`` for it.
+    What it raises that is not ours becomes an ``InfrastructureError``, also where something inside it was cancelled:
+    only who cancels this call cancels the caller. An async one is awaited in ``arun``; ``run`` raises ``ConfigError``
+    for it.
     """
 
     judge: JudgeProtocol
@@ -80,7 +83,8 @@ class Judging:
 
     def run(self) -> Verdict:
         check_plain(self.judge)
-        said = self._do().run()
+        with _unread():
+            said = self._do().run()
         if isawaitable(said):
             if iscoroutine(said):
                 said.close()  # else Python warns that nobody awaited it
@@ -88,12 +92,13 @@ class Judging:
         return _checked(said)
 
     async def arun(self) -> Verdict:
-        if not (isinstance(self.judge, dspy.Module) and hasattr(self.judge, "aforward")):
-            said = await self._do().arun()
-            with translated(_WHAT):
-                return _checked(await said if isawaitable(said) else said)
-        with translated(_WHAT):
-            return _checked(await self.judge.acall(self.task.without_ground_truth(), self.trajectory))
+        with _unread():
+            if not (isinstance(self.judge, dspy.Module) and hasattr(self.judge, "aforward")):
+                said = await self._do().arun()
+                with awaited(_WHAT):
+                    return _checked(await said if isawaitable(said) else said)
+            with awaited(_WHAT):
+                return _checked(await self.judge.acall(self.task.without_ground_truth(), self.trajectory))
 
     def _do(self) -> Do:
         return Do(_WHAT, partial(self.judge, self.task.without_ground_truth(), self.trajectory))
@@ -119,6 +124,15 @@ def check_plain(judge: JudgeProtocol) -> None:
         forward = judge.__call__
     if iscoroutinefunction(forward) or iscoroutinefunction(judge):
         raise ConfigError(_ASYNC)
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    """An answer that a judge of somebody else's could not read costs this rollout; our own judge abstains."""
+    try:
+        yield
+    except UnparseableOutput as exc:
+        raise InfrastructureError(f"{_WHAT} broke: {exc}") from exc
 
 
 def _checked(verdict: object) -> Verdict:

@@ -2,25 +2,23 @@
 
 Read: OpenAI chat (``tool_calls``, the older ``function_call``), OpenAI responses (``function_call`` and its output as
 items), Anthropic (``tool_use`` and ``tool_result`` parts), LangChain (``type`` for ``role``, flat tool calls). What is
-not understood is refused by name, never dropped: a lost tool result would change what the judge sees.
+not understood is refused by name, never dropped: a lost tool result would change what the judge sees. A tool's result
+may be anything, so what is not understood in there stands as JSON.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.schema import Step
+from rb_dspy.steps.contents import SHOWN, TEXT, THOUGHT, as_json, flat, get, seen, words
 
 _ROLES = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
-_TEXT = ("text", "input_text", "output_text", "refusal")
-_THOUGHT = ("thinking", "reasoning", "summary_text")
 _CALL = ("tool_use", "server_tool_use", "function_call", "custom_tool_call")
 _RESULT = ("tool_result", "function_call_output", "custom_tool_call_output")
-_SHOWN = ("image", "image_url", "input_image", "file", "input_file", "document", "audio", "input_audio")
 
 
 @dataclass
@@ -37,7 +35,7 @@ def is_message(element: Mapping[str, Any]) -> bool:
     return (
         "role" in element
         or element.get("type") in (*_ROLES, "user", "assistant", "system", "tool", "message")
-        or (element.get("type") in (*_CALL, *_RESULT, *_THOUGHT))
+        or (element.get("type") in (*_CALL, *_RESULT, *THOUGHT))
     )
 
 
@@ -67,27 +65,33 @@ class _Reader:
     def message(self, message: Mapping[str, Any], i: int) -> None:
         role = str(message.get("role") or message.get("type") or "")
         role = _ROLES.get(role, role)
-        if "role" not in message and role in (*_CALL, *_RESULT, *_THOUGHT):
+        if "role" not in message and role in (*_CALL, *_RESULT, *THOUGHT):
             speaker = "user" if role in _RESULT else "assistant"
             self.part(message, speaker, i)
         elif role in ("assistant", "message"):
             self.flush()
             if message.get("reasoning_content"):
-                self.said.append(_flat(message["reasoning_content"], i))
+                self.said.append(flat(message["reasoning_content"], i))
             before = len(self.steps)
             self.parts(message.get("content"), "assistant", i)
             if message.get("refusal"):
-                self.text(_flat(message["refusal"], i), "assistant")
+                self.text(flat(message["refusal"], i), "assistant")
+            if message.get("audio"):
+                self.text(flat(get(message["audio"], "transcript"), i) or "[audio]", "assistant")
             # LangChain repeats calls that stand in the content, as Anthropic has them, in `tool_calls`.
             repeated = {str(id) for id, step in self.pending.items() if any(step is s for s in self.steps[before:])}
             for call in message.get("tool_calls") or ():
-                if str(_get(call, "id")) not in repeated:
+                if str(get(call, "id")) not in repeated:
                     self.call(call, i)
+            for call in message.get("invalid_tool_calls") or ():
+                id = str(get(call, "id"))
+                step = self.pending[id] if id in repeated else self.call(call, i)
+                step["observation"] = _marked(str(get(call, "error") or "the call could not be read"), True)
             if message.get("function_call"):
                 self.call(message["function_call"], i)
         elif role == "tool":
             self.flush()
-            result = _flat(message.get("content"), i)
+            result = flat(message.get("content"), i)
             failed = message.get("status") == "error" or message.get("is_error")
             self.result(message.get("tool_call_id") or message.get("call_id"), _marked(result, failed), i)
         elif role == "user":
@@ -111,21 +115,20 @@ class _Reader:
             raise InvalidTrajectory(f"message {i}: content is a {type(content).__name__}; expected text or parts")
 
     def part(self, part: Any, speaker: str, i: int) -> None:
-        kind = str(_get(part, "type"))
-        if kind in _TEXT:
-            self.text(str(_get(part, "text") or _get(part, "refusal") or ""), speaker)
-        elif kind in _THOUGHT:
-            thought = _get(part, "thinking") or _get(part, "text") or _get(part, "reasoning") or _get(part, "summary")
-            self.said.append(_flat(thought, i))
+        kind = str(get(part, "type"))
+        if kind in TEXT:
+            self.text(words(part, i), speaker)
+        elif kind in THOUGHT:
+            self.text(words(part, i), "assistant")
         elif kind in _CALL:
             self.call(part, i)
         elif kind in _RESULT:
             self.flush()
-            content = _get(part, "content") if _get(part, "content") is not None else _get(part, "output")
-            result = _marked(_flat(content, i), _get(part, "is_error"))
-            self.result(_get(part, "tool_use_id") or _get(part, "call_id"), result, i)
-        elif kind in _SHOWN:
-            self.text(f"[{kind}]", speaker)
+            content = get(part, "content") if get(part, "content") is not None else get(part, "output")
+            result = _marked(flat(content, i), get(part, "is_error"))
+            self.result(get(part, "tool_use_id") or get(part, "call_id"), result, i)
+        elif kind in SHOWN:
+            self.text(seen(part, i), speaker)
         elif kind != "redacted_thinking":
             raise InvalidTrajectory(
                 f"message {i}: a part of type {kind!r} is not understood; leave it out or make it text"
@@ -142,13 +145,14 @@ class _Reader:
         else:
             self.opening.append(text)
 
-    def call(self, call: Any, i: int) -> None:
+    def call(self, call: Any, i: int) -> dict[str, str]:
         action = _action(call, i)
         step = {"thought": "\n".join(self.said), "action": action, "observation": ""}
         self.said = []
         self.answer = None
         self.steps.append(step)
-        self.pending[str(_get(call, "call_id") or _get(call, "id") or f"{i}.{len(self.steps)}")] = step
+        self.pending[str(get(call, "call_id") or get(call, "id") or f"{i}.{len(self.steps)}")] = step
+        return step
 
     def result(self, id: Any, text: str, i: int) -> None:
         step = self.pending.pop(str(id), None)
@@ -174,31 +178,14 @@ class _Reader:
 
 def _action(call: Any, i: int) -> str:
     """``name(arguments)`` of a tool call, nested as in chat APIs or flat."""
-    inner = _get(call, "function") or _get(call, "custom") or call
-    name = _get(inner, "name")
+    inner = get(call, "function") or get(call, "custom") or call
+    name = get(inner, "name")
     if not name:
         raise InvalidTrajectory(f"message {i}: a tool call without a name")
-    given = next((_get(inner, key) for key in ("arguments", "args", "input") if _get(inner, key) is not None), "")
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    given = next((get(inner, key) for key in ("arguments", "args", "input") if get(inner, key) is not None), "")
+    text = given if isinstance(given, str) else as_json(given)
     return f"{name}({text})"
-
-
-def _flat(content: Any, i: int) -> str:
-    """A tool's result or a thought as text: text, parts of text, or any JSON value."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence):
-        return "\n".join(_flat(_get(p, "text") or f"[{_get(p, 'type')}]" if _get(p, "type") else p, i) for p in content)
-    if isinstance(content, Mapping | int | float | bool):
-        return json.dumps(content, ensure_ascii=False, default=str)
-    raise InvalidTrajectory(f"message {i}: content is a {type(content).__name__}; expected text or parts")
 
 
 def _marked(result: str, failed: Any) -> str:
     return f"[error] {result}" if failed else result
-
-
-def _get(thing: Any, key: str) -> Any:
-    return thing.get(key) if isinstance(thing, Mapping) else getattr(thing, key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import TypeVar
@@ -72,13 +73,15 @@ class _Opening:
 
     def _make(self) -> Opened:
         made = self.closing.made
+        # What an environment makes of its arguments is neither the next rollout's nor the caller's.
+        task = self._task.model_copy(update={"env_args": deepcopy(self._task.env_args)})
         # In one step of the interpreter: a Ctrl-C comes before it is made, or when it is in the list.
-        made.extend(map(self._environments, [self._task], [str(self._rollout)]))
+        made.extend(map(self._environments, [task], [str(self._rollout)]))
         if not made:  # to ``extend`` that is where there is no more to come
             raise InfrastructureError("making the environment broke: StopIteration")
         first: Seen | Exception
         try:
-            first = at_first(made[0], self._task)
+            first = at_first(made[0], task)
         except Exception as exc:  # noqa: BLE001 (raised where the episode begins)
             first = exc
         except BaseException:

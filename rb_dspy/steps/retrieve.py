@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable
 from functools import partial
 
 import dspy
@@ -9,7 +11,7 @@ import dspy
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
 from rb_dspy.protocols import Reranker
-from rb_dspy.schema import Task
+from rb_dspy.schema import Retrieved, Task
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.events import MemoryRetrieved, emit
 from rb_dspy.steps.memory import Memory, render
@@ -49,8 +51,20 @@ class Retrieve(dspy.Module):
         )
         found = yield Do("retrieval", look)
         if self.reranker is not None and found:
-            found = yield Do("the reranker", partial(self.reranker, task.instruction, found))
-            found = list(found)[: config.k]
+            found = yield Do("the reranker", partial(_reranked, self.reranker, task.instruction, found))
+            found = found[: config.k]
         memory = render(found, config.max_tokens)
         emit(MemoryRetrieved(task, memory))
         return memory
+
+
+def _reranked(reranker: Reranker, query: str, found: list[Retrieved]) -> list[Retrieved]:
+    """What the reranker makes of ``found``. Raises ``TypeError`` where that is no list of them."""
+    given: object = reranker(query, found)
+    if isinstance(given, Iterable) and not isinstance(given, str | Retrieved):
+        ranked = list(given)
+        if all(isinstance(each, Retrieved) for each in ranked):
+            return ranked
+    if inspect.iscoroutine(given):
+        given.close()  # else Python warns of it
+    raise TypeError(f"it gave {str(given)[:80]!r}; expected a list of what it was given")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import dspy
 import pydantic
 
 from rb_dspy.schema import RoleUsage, Usage
@@ -31,6 +32,8 @@ class Summary(pydantic.BaseModel):
     unknown_verdicts: int
     mean_steps: float | None
     items: int
+    known_items: int = 0
+    """Of the items, those that the bank had from another experience: what was learned once more."""
     usage: Usage
     scaling: Scaling | None = None
     """Test-time scaling; None for a program that is not scaled."""
@@ -71,9 +74,15 @@ class RunReport:
             unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
             mean_steps=sum(steps) / len(steps) if steps else None,
             items=sum(len(prediction.memory_items) for prediction in done),
+            known_items=sum(map(_known, done)),
             usage=_total([result.usage for result in self.results]),
             scaling=scaling(self.results),
         )
+
+
+def _known(done: dspy.Prediction) -> int:
+    """How many of the items that a task gave another experience gave first."""
+    return sum(item.provenance.experience_id != done.experience.id for item in done.memory_items)
 
 
 def _total(usages: Sequence[Usage]) -> Usage:

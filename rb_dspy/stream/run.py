@@ -17,7 +17,7 @@ from rb_dspy.errors import ConfigError, InfrastructureError, InputError, Invalid
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Usage
-from rb_dspy.steps.ingest import as_task, check_bank
+from rb_dspy.steps.ingest import as_task, check_bank, check_run
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult, rollouts
 from rb_dspy.stream.tasks import TaskStream
@@ -72,10 +72,12 @@ def run_stream(
     ``MAX_BROKEN_IN_A_ROW`` tasks broke. What was done stays in the bank.
 
     No ``Task`` is shown what was learned from a task of its id, whatever ``bank`` held before; a text is, as in a call
-    of the program. Raises ``InputError``, before anything is done, for what is no stream of tasks or no bank, and for
-    two tasks with one id.
+    of the program. Raises ``InputError``, before anything is done, for what is no program, no stream of tasks, no
+    bank or no name of a run, and for two tasks with one id.
     """
+    _check(program, resume)
     check_bank(bank)
+    check_run(run_id)
     tasks = _tasks(stream)
     report = RunReport(run_id)
     scored = ScoredEnvironments(program.environments)
@@ -107,6 +109,13 @@ def run_stream(
             if broken == MAX_BROKEN_IN_A_ROW:
                 raise InfrastructureError(f"{broken} tasks in a row broke; the last one: {result.error}")
     return report
+
+
+def _check(program: Program | object, resume: str) -> None:
+    if not (callable(program) and hasattr(program, "environments") and hasattr(program, "resume")):
+        raise InputError(f"got {type(program).__name__} for a program; expected a ReasoningBank, or MaTTS around one")
+    if resume not in ("own", "all"):
+        raise InputError(f"resume={resume!r}; expected 'own' or 'all'")
 
 
 def _tasks(stream: TaskStream | Sequence[Task | str] | object) -> list[Task]:

@@ -16,7 +16,8 @@ from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES
 from rb_dspy.errors import InputError
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.schema import Task
-from rb_dspy.stream import data
+from rb_dspy.stream import jsonl, tables
+from rb_dspy.stream.records import digest
 
 if TYPE_CHECKING:
     import datasets
@@ -64,7 +65,7 @@ class TaskStream:
 
         The same in every process and after every format.
         """
-        return data.digest(self.tasks)
+        return digest(self.tasks)
 
     @classmethod
     def named(
@@ -98,7 +99,7 @@ class TaskStream:
         Raises ``InputError`` or ``InvalidTask`` that names the file and the line.
         """
         path = Path(path)
-        fresh = [task for task in data.read_jsonl(path) if task.id not in skip]
+        fresh = [task for task in jsonl.read(path) if task.id not in skip]
         return cls(path.stem, tuple(fresh[:n]))
 
     @classmethod
@@ -110,7 +111,7 @@ class TaskStream:
         The name is that of the stream that was written, or the file's. Raises ``InputError`` or ``InvalidTask`` that
         names the file and the row.
         """
-        found, tasks = data.read_parquet(Path(path), columns, name)
+        found, tasks = tables.read_parquet(Path(path), columns, name)
         return cls(found, tuple(tasks))
 
     @classmethod
@@ -126,19 +127,19 @@ class TaskStream:
         stream or dataset that it comes from. Raises ``InputError`` or ``InvalidTask`` that names the row.
         """
         name = name or getattr(getattr(dataset, "info", None), "dataset_name", None) or "dataset"
-        return cls(name, tuple(data.from_dataset(dataset, columns, name)))
+        return cls(name, tuple(tables.from_dataset(dataset, columns, name)))
 
     def to_jsonl(self, path: str | Path) -> None:
         """Write one JSON object a line; the file is replaced whole or not at all. It holds no stream's name."""
-        data.write_jsonl(self.tasks, Path(path))
+        jsonl.write(self.tasks, Path(path))
 
     def to_parquet(self, path: str | Path) -> None:
         """Write the columns of ``to_dataset``; the file is replaced whole or not at all."""
-        data.write_parquet(self.tasks, self.name, Path(path))
+        tables.write_parquet(self.tasks, self.name, Path(path))
 
     def to_dataset(self) -> datasets.Dataset:
         """A ``datasets.Dataset`` with a row for each task: strings all, ``env_args`` as JSON text."""
-        return data.to_dataset(self.tasks, self.name)
+        return tables.to_dataset(self.tasks, self.name)
 
     def permuted(self, seed: int) -> TaskStream:
         """The tasks in an order drawn from ``seed`` and their ids, whatever order they had.

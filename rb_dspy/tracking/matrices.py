@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rb_dspy.compile.matrix import Cell, Matrix
+from rb_dspy.compile.matrix import Cell, Matrix, shown
 from rb_dspy.tracking import notes
 from rb_dspy.tracking.compiles import interval
 from rb_dspy.tracking.run import Run
@@ -31,7 +31,7 @@ class MatrixRun:
         self.run.guard("logging the matrix", self._log, found)
 
     def _log_cell(self, cell: Cell) -> None:
-        child = self.run.child(f"{cell.program} on {cell.backbone}", "cell")
+        child = self.run.child(f"{shown(cell.program)} on {cell.backbone}", "cell")
         played = self._models.get(cell.backbone, {})
         child.params(
             {

@@ -50,11 +50,13 @@ def of_stream(summary: Summary) -> str:
 
 def of_matrix(found: Matrix) -> str:
     """How each program did on each backbone, and which to compile again."""
-    head = ("backbone", "program", "success", "against the seed", "")
+    from rb_dspy.compile.matrix import UNCOMPILED, shown  # brings scipy
+
+    head = ("backbone", "program", "success", f"against {UNCOMPILED}", "")
     rows = [
         (
             cell.backbone,
-            cell.program,
+            shown(cell.program),
             _value(cell.success) if cell.success is not None else "could not be run",
             _value(cell.difference, "+") if cell.difference is not None else "",
             "compile again" if cell.recompile else "",

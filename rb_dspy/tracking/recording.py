@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -30,13 +31,17 @@ class Recorded:
     id: int = field(default_factory=lambda: secrets.randbits(63) or 1)
     began: int = field(default_factory=time.time_ns)
     ended: int = 0
+    trace: RecordedTrace | None = field(default=None, repr=False, compare=False)
+    """The trace that it is part of."""
 
 
-@dataclass
+@dataclass(eq=False)
 class RecordedTrace:
     """What was done for one task. ``spans`` are in the order in which they began; the first is the root."""
 
     spans: list[Recorded]
+    task: str = ""
+    """The task's id; empty where nobody said."""
     result: TaskResult | None = None
     """What came of it; None where the run ended first."""
     id: int = field(default_factory=lambda: secrets.randbits(127) or 1)
@@ -63,4 +68,5 @@ def enter(span: Recorded) -> Token[Recorded | None]:
 def leave(span: Recorded, token: Token[Recorded | None]) -> None:
     """``span`` is over, and the one before it is the open one again."""
     span.ended = time.time_ns()
-    _open.reset(token)
+    with suppress(ValueError):  # begun in another context, such as an asyncio task that is over: here it is not open
+        _open.reset(token)

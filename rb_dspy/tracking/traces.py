@@ -9,7 +9,7 @@ one lives in a context, knows what the values are, and leaves what needs no span
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from typing import Any
 
@@ -17,10 +17,11 @@ import dspy
 from dspy.utils.callback import BaseCallback
 
 from rb_dspy.backbones import Meter
+from rb_dspy.errors import RBError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task
-from rb_dspy.steps import Act, Contrast, Distill, Judge, Refine, Retrieve, Select
+from rb_dspy.steps import Act, Contrast, Distill, Judge, Refine, Retrieve, Select, as_task
 from rb_dspy.stream import TaskResult
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
@@ -46,10 +47,10 @@ _Opened = tuple[Recorded, Token[Recorded | None]]
 
 
 class Traces(BaseCallback):
-    """A dspy callback that records the traces of one run, whose tasks are done one after the other.
+    """A dspy callback that records the traces of one run.
 
     A trace is open from the first step of a task until ``done``, so that what is known only then is in it: the ground
-    truth.
+    truth. It belongs to the context that the task is done in, so that several may be done side by side.
     """
 
     def __init__(self, writer: TraceWriter, guard: Guard, program: Any, hidden: Hidden) -> None:
@@ -59,8 +60,8 @@ class Traces(BaseCallback):
         self._hidden = hidden
         self._names = {id(predict): name for name, predict in program.named_predictors()}
         self._several = isinstance(program, MaTTS) and program.config.mode != "sequential" and program.config.k > 1
-        self._trace: RecordedTrace | None = None
-        self._token: Token[Recorded | None] | None = None
+        self._traces: dict[RecordedTrace, Token[Recorded | None]] = {}
+        """Those that are open, in the order in which they began."""
         self._position = 0
         self._spans: dict[str, _Opened] = {}
         self._meters: dict[str, tuple[Meter, tuple[int, int]]] = {}
@@ -79,12 +80,15 @@ class Traces(BaseCallback):
             with dspy.context(callbacks=[*others, self]):
                 yield
         finally:
-            self._guard("ending a trace", self._end_trace, None)
+            for trace in list(self._traces):
+                self._guard("ending a trace", self._end_trace, trace, None)
             self._writer.close()
 
     def done(self, result: TaskResult) -> None:
-        """The task whose trace is open is over."""
-        self._guard("ending a trace", self._end_trace, result)
+        """A task is over, and so is its trace."""
+        trace = next((each for each in self._traces if each.task == result.task.id), None)
+        if trace is not None:
+            self._guard("ending a trace", self._end_trace, trace, result)
 
     # What dspy calls
 
@@ -102,13 +106,12 @@ class Traces(BaseCallback):
 
     def _module_started(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         if isinstance(instance, ReasoningBank | MaTTS):
-            self._end_trace(None)
             self._begin_trace(inputs)
         elif isinstance(instance, dspy.Predict):
             # A span of its own would repeat what its language model's has; its name is what is wanted.
             self._asking[call_id] = _predictor.set(self._names.get(id(instance), type(instance).__name__))
         elif type(instance) in _KINDS:
-            if self._trace is None:  # a rollout that had waited in the bank is learned from
+            if self._trace() is None:  # a rollout that had waited in the bank is learned from
                 self._begin_trace(inputs)
             shown = going_in(inputs)
             self._begin(call_id, self._step_name(instance, inputs, shown), _KINDS[type(instance)], shown)
@@ -121,7 +124,7 @@ class Traces(BaseCallback):
         return f"{name}, rollout {number}" if self._several and number is not None else name
 
     def _lm_started(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        if self._trace is None:
+        if self._trace() is None:
             return
         model = str(instance.model)
         messages = inputs.get("messages") or [{"role": "user", "content": str(inputs.get("prompt"))}]
@@ -134,10 +137,11 @@ class Traces(BaseCallback):
             self._meters[call_id] = meter, _counted(meter)
 
     def _begin(self, call_id: str, name: str, kind: SpanKind, inputs: Any) -> Recorded:
-        assert self._trace is not None
-        parent = current()
-        span = Recorded(name, kind, parent.id if parent is not None else self._trace.root.id, inputs)
-        self._trace.spans.append(span)
+        trace, parent = self._trace(), current()
+        assert trace is not None
+        assert parent is not None
+        span = Recorded(name, kind, parent.id, inputs, trace=trace)
+        trace.spans.append(span)
         self._spans[call_id] = span, enter(span)
         return span
 
@@ -159,6 +163,11 @@ class Traces(BaseCallback):
 
     # The trace of a task
 
+    def _trace(self) -> RecordedTrace | None:
+        """The one that is open in this context."""
+        span = current()
+        return span.trace if span is not None and span.trace in self._traces else None
+
     def _begin_trace(self, inputs: Mapping[str, Any]) -> None:
         given = (*inputs.get("args", ()), *inputs.get("kwargs", {}).values())
         task = next((value for value in given if isinstance(value, Task)), None)
@@ -168,12 +177,13 @@ class Traces(BaseCallback):
             root.inputs = {"task": task.instruction}
             root.attributes = {"env": task.env, "template": task.template}
         root.attributes["position"] = self._position
-        self._trace, self._token = RecordedTrace([root]), enter(root)
+        root.trace = RecordedTrace([root], task.id if task is not None else _id_of_text(inputs))
+        before = next((each for each in self._traces if each.task == root.trace.task), None)
+        if before is not None:  # tried again: nobody said what came of the first time
+            self._end_trace(before, None)
+        self._traces[root.trace] = enter(root)
 
-    def _end_trace(self, result: TaskResult | None) -> None:
-        trace, self._trace = self._trace, None
-        if trace is None or self._token is None:
-            return
+    def _end_trace(self, trace: RecordedTrace, result: TaskResult | None) -> None:
         root, trace.result = trace.root, result
         if result is None:
             root.error = "the run ended before the task did"
@@ -181,8 +191,16 @@ class Traces(BaseCallback):
             root.error = self._hidden(result.error)
             root.attributes["resumed"] = result.resumed
             root.outputs = handed_in(result.prediction) if result.prediction is not None else None
-        leave(root, self._token)
+        leave(root, self._traces.pop(trace))
         self._writer.put(trace)
+
+
+def _id_of_text(inputs: Mapping[str, Any]) -> str:
+    """The id of a task that is given as a text; empty where there is none, or none can be made of it."""
+    given = inputs.get("kwargs", {}).get("task", next(iter(inputs.get("args", ())), None))
+    with suppress(RBError):  # the program says so itself
+        return as_task(given).id
+    return ""
 
 
 def _counted(meter: Meter) -> tuple[int, int]:

@@ -63,8 +63,10 @@ class Tracker:
     ) -> Iterator[StreamRun | NoRun]:
         """A run of ``program`` over ``stream``: give its ``on_result`` to ``run_stream``, and ``finish`` it after.
 
-        ``run_id`` is the stream's, and the session of its traces: one trace a task. ``params``: what else there is to
-        say, such as seeds.
+        ``run_id`` is the stream's, and the session of its traces: one trace a task, also where several are done at the
+        same time with asyncio. A thread of your own has them if it is given this context
+        (``contextvars.copy_context().run``); of two trackers around one run the inner one has them. ``params``: what
+        else there is to say, such as seeds.
         """
         with self._run(name or f"{stream.name}, {title(program)}", "stream", program, params) as run:
             if run is None:

@@ -1,14 +1,18 @@
-"""``check`` asks a model that several roles share once."""
+"""What is asked of models to see whether they answer, and how what they lack is told."""
 
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from dspy import lm15
 
-from rb_dspy.backbones.check import check
+from rb_dspy.backbones import Backbones
+from rb_dspy.backbones.check import check, unusable
 from rb_dspy.config import BackboneConfig
+from rb_dspy.testing import Prompt, Reply, scripted_lm
 
 KEY = "RB_DSPY_TEST_KEY"
 
@@ -61,8 +65,45 @@ def test_a_model_that_roles_share_is_asked_once(asked: tuple[str, list[str]]) ->
     assert sorted(models) == ["large", "small"]
 
 
+def test_a_key_that_is_not_there_is_told_in_words_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = BackboneConfig(model="openai/gpt-4o-mini")
+    told = "no key: export OPENAI_API_KEY, or name its variable in api_key_env"
+    assert {each.problem for each in check({"agent": config})} == {told}
+    assert unusable(Backbones(agent=config)) == f"openai/gpt-4o-mini: {told}"
+
+
+def test_a_model_that_answers_can_be_used_whatever_it_says(asked: tuple[str, list[str]]) -> None:
+    base, models = asked
+    large = BackboneConfig(model="openai/large", api_base=base, api_key_env=KEY)
+    assert unusable(Backbones.from_settings({"agent": large, "judge": large})) == ""
+    assert models == ["large"]
+
+
 def test_settings_that_differ_are_another_model(asked: tuple[str, list[str]]) -> None:
     base, models = asked
     plain = BackboneConfig(model="openai/large", api_base=base, api_key_env=KEY)
     assert not any(each.problem for each in check({"agent": plain, "judge": plain.model_copy(update={"timeout": 9})}))
     assert models == ["large", "large"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (lm15.AuthError("bad key"), "scripted/lm: the provider refused the key"),
+        (lm15.TransportError("no route"), "scripted/lm: the server cannot be reached"),
+        (lm15.RateLimitError("slow down"), ""),
+        (lm15.ServerError("overloaded"), ""),
+        (ValueError("odd"), ""),
+    ],
+)
+def test_what_may_pass_makes_no_model_unusable_and_is_logged(
+    error: Exception, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise error
+
+    caplog.set_level(logging.INFO, "rb_dspy")
+    assert unusable(Backbones(agent=scripted_lm(script))).startswith(told)
+    assert bool(unusable(Backbones(agent=scripted_lm(script)))) == bool(told)
+    assert ("did not answer when it was asked for a word" in caplog.text) == (not told)

@@ -82,6 +82,7 @@ def _line(capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "--set", "bank.embedder=no/such/model"], 3, "no/such/model"),
         (["models", "get", "gpt-9"], 2, "expected one of qwen2.5-coder-1.5b"),
         (["envs", "chess"], 2, "unknown environment 'chess'"),
+        (["envs", "chess"], 2, "; one of your own comes with a package (entry point in rb_dspy.environments, see"),
         (["envs", "--baselines"], 2, "needs the name of one environment"),
     ],
 )
@@ -132,7 +133,9 @@ def test_a_file_that_is_no_bank_is_left_as_it_is(capsys: pytest.CaptureFixture[s
 
 def test_looking_into_a_bank_that_is_not_there_makes_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bank", "list"]) == 6
-    assert "no bank there" in _line(capsys)
+    told = _line(capsys)
+    assert "rb-bank.sqlite: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank" in told
+    assert "create=True" not in told
     assert not Path("rb-bank.sqlite").exists()
 
 
@@ -153,6 +156,13 @@ def test_a_missing_key_is_named_by_backbones_check(
     printed = capsys.readouterr()
     assert "no key" in printed.out
     assert "no answer from agent, judge, distiller, contraster, selector" in printed.err
+
+
+def test_a_missing_key_is_named_by_a_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert main(["run", "--task", "hi", "--set", "backbones.agent.model=openai/gpt-4o-mini"]) == 4
+    said = "agent (openai/gpt-4o-mini): no key: export OPENAI_API_KEY, or name its variable in api_key_env"
+    assert capsys.readouterr().err.strip().endswith(f"error: {said}")
 
 
 def test_text_that_looks_like_markup_or_lies_beyond_the_first_plane_is_shown_as_it_is(

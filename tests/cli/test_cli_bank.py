@@ -211,6 +211,49 @@ def test_export_and_import(filled: list[Experience], capsysbinary: pytest.Captur
     assert capsysbinary.readouterr().out == Path("a.jsonl").read_bytes()
 
 
+def test_an_import_says_what_stays_away_since_it_was_taken_away(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "export", "a.jsonl")
+    new = ("a.jsonl", "--bank", "new.sqlite", "--origin", "me")
+    run(capsys, "import", *new)
+    run(capsys, "delete", filled[1].id, "--bank", "new.sqlite")
+    head = "0 experiences imported into new.sqlite, scope default"
+    told, stays = run(capsys, "import", *new).splitlines()
+    assert told == f"{head}; 2 were here before"
+    assert stays.startswith("1 of those in the file were deleted or rolled back here, and stay away; ")
+    assert as_json(capsys, "import", *new) == [{"path": "a.jsonl", "experiences": 3, "new": 0, "removed": 1}]
+    run(capsys, "rollback", "origin:me", "--bank", "new.sqlite", "--yes")
+    told, stays = run(capsys, "import", *new).splitlines()
+    assert told == head
+    assert stays == (
+        "3 of those in the file were deleted or rolled back here, and stay away; to have them again, import into"
+        " another --scope or --bank"
+    )
+    assert run(capsys, "import", *new, "--scope", "other").splitlines() == [
+        "3 experiences imported into new.sqlite, scope other"
+    ]
+    assert len(as_json(capsys, "list", "--bank", "new.sqlite", "--scope", "other")) == 3
+
+
+def test_what_was_thought_done_and_seen_in_a_step_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (
+        Step(thought="It may be shut.", action="open it", observation="It creaks.\nIt is open."),
+        Step(action="put it in"),
+    )
+    task = Task(id="t/1", instruction="Put it away.")
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        done = bank.append(task, Trajectory(task_id=task.id, steps=steps), Verdict(label="unknown"), [])
+    shown = [line.rstrip() for line in run(capsys, "show", done.id).splitlines()]
+    first = shown.index("   step 1 It may be shut.")
+    assert shown[first + 1 : first + 5] == [
+        "          → open it",
+        "          It creaks.",
+        "          It is open.",
+        "   step 2 → put it in",
+    ]
+
+
 def test_a_file_that_cannot_be_imported_is_one_line_and_stores_nothing(
     filled: list[Experience], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -468,7 +511,8 @@ def test_what_strangers_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[st
     assert any(f" E {hard} " in line and line.endswith(f" D {hard}") for line in shown("list"))
     assert shown("show", item)[:3] == [f"E {hard}  {item}", f"D {hard}", ""]
     whole = shown("show", made.id)
-    for text in (f"Do {hard}|", f"At first {hard}|", f"1. type {hard}|", f"verdict: success  R {hard}", f"N {hard}"):
+    step, said = f"step 1 → type {hard}|", f"verdict: success  R {hard}"
+    for text in (f"Do {hard}|", f"At first {hard}|", step, said, f"N {hard}"):
         assert text in whole, (text, whole)
     assert f"• E {hard} ({item})" in shown("search", hard)
     assert {f"O {hard}", f"title: T {hard} → E {hard}"} <= set(shown("history", item))

@@ -167,8 +167,10 @@ def test_stopped_it_says_how_to_go_on_and_asks_nothing_twice(
 
     staffed(monkeypatch, stopped)
     again = (*COMPILE, "--no-track", "--window", "2", "--out", "again.json")
-    told = called(capsys, *again, code=130)
-    assert "interrupted: what was answered is in .rb/compile/" in told
+    assert main([*again]) == 130
+    printed = capsys.readouterr()
+    assert lines(printed.out)[2].startswith("if it is stopped, it goes on from .rb/compile/")
+    assert "interrupted: what was answered is in .rb/compile/" in printed.err
     assert not Path("again.json").exists()
 
     staffed(monkeypatch, counted)
@@ -248,12 +250,17 @@ def test_a_matrix_says_what_to_compile_again(
     args = ("backbones", "matrix", "--program", "mail=program.json", "--tasks-file", "mail.jsonl")
     args += ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
     shown = lines(called(capsys, *args))
-    assert shown[0] == "mail/held_out 12 tasks, 1 order"
+    assert shown[0] == "mail/held_out 12 tasks, 2 programs on 2 backbones"
     rows = [line.split() for line in shown[2:6]]
-    assert [row[:2] for row in rows] == [["quick", "seed"], ["quick", "mail"], ["deaf", "seed"], ["deaf", "mail"]]
+    assert [row[:2] for row in rows] == [
+        ["quick", "uncompiled"],
+        ["quick", "mail"],
+        ["deaf", "uncompiled"],
+        ["deaf", "mail"],
+    ]
     assert (rows[1][2], rows[1][-3]) == ("100%", "better")
     assert "no better" in shown[5]
-    assert "not shown to be better than without, so compile again: mail for deaf" in shown
+    assert "no better than without, so compile again: mail for deaf" in shown
     assert any("--set backbones.agent.model=some/deaf --out mail/deaf.json" in line for line in shown)
     given = ("--seed", "3", "--set", "program.judge.view_tokens=900", "--set", "backbones.agent.model=some/other")
     shown = called(capsys, *args, *given).splitlines()
@@ -360,6 +367,7 @@ def spoiled(path: str) -> None:
         (("backbones", "matrix", "--backbone", "x"), "--backbone 'x': expected NAME=MODEL"),
         (("backbones", "matrix", "--backbone", "x=y", "--backbone", "x=z"), "the name 'x' is given twice"),
         (("backbones", "matrix", "--backbone", "x=y", "--program", "seed=program.json"), "take another"),
+        (("backbones", "matrix", "--backbone", "x=y", "--program", "uncompiled=program.json"), "take another"),
         (("backbones", "matrix", "--backbone", "x=y", "--whole"), "--whole takes all tasks of a file"),
         (
             ("backbones", "matrix", "--backbone", "x=y", "--program", "p=spoiled.json", "--tasks-file", "mail.jsonl"),

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer.main
@@ -16,8 +16,10 @@ from rich.text import Text
 
 import rb_dspy
 from rb_dspy import MemoryBank
-from rb_dspy.cli import late, main as main_module
+from rb_dspy.bank import retrieval
+from rb_dspy.cli import bank as cli_bank, compile as cli_compile, late, main as main_module
 from rb_dspy.cli.main import app, main
+from rb_dspy.compile import stages
 from rb_dspy.config import ROLES, Settings, parse_settings
 from rb_dspy.plugins import embedder
 
@@ -72,9 +74,60 @@ def test_what_needs_no_dspy_does_not_import_it(args: str) -> None:
     assert not loaded & {"dspy", "litellm", "mlflow", "torch", "datasets", "scipy"}
 
 
+def test_no_help_imports_what_a_command_works_with() -> None:
+    """In one process: who is first to bring a package is the one that is named."""
+    code = """
+import contextlib, io, json, sys
+from rb_dspy.cli.main import main
+heavy = {"dspy", "litellm", "mlflow", "torch", "faiss", "sqlalchemy", "datasets", "scipy", "numpy"}
+found = {}
+for name in json.loads(sys.stdin.read()):
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        code = main([*name.split(), "--help"])
+    brought = heavy.intersection(sys.modules)
+    heavy -= brought
+    found[name] = [code, "Usage" in told.getvalue(), *sorted(brought)]
+print(json.dumps(found))
+"""
+    given = json.dumps([*COMMANDS])
+    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {name: [0, True] for name in COMMANDS}
+
+
+def test_what_help_offers_to_choose_from_is_what_there_is() -> None:
+    """The command line has lists of its own, since it would import dspy or numpy for them."""
+    assert get_args(cli_compile.Stage) == stages.STAGES
+    assert get_args(cli_bank.Mode) == get_args(retrieval.Mode)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_changes_what_a_shell_does(name: str) -> None:
     assert not [each.name for each in COMMANDS[name].params if "completion" in (each.name or "")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_paragraphs_of_a_help_text_flow(name: str) -> None:
+    assert not [told for told in (COMMANDS[name].help or "").split("\n\n") if "\n" in told]
+
+
+def test_a_long_help_text_has_its_lines_from_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backbones", "matrix", "--help"]) == 0
+    assert "kept apart. Every program is compared with" in capsys.readouterr().out
+
+
+LINES = {"run", "resume", "bank list", "bank search", "bank history", "bank pending", "bank duplicates"}
+LINES |= {"bank snapshots", "bank doctor", "programs list", "backbones check", "models list", "envs", "settings"}
+"""What may print several records."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_where_json_comes_in_lines(name: str) -> None:
+    told = [each.help for each in COMMANDS[name].params if each.name == "json_"]
+    if told:
+        assert told == [f"Print JSON, {'one object a line, ' if name in LINES else ''}for scripts."]
+    else:
+        assert name not in LINES
 
 
 def test_brackets_in_a_help_text_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +190,12 @@ def test_settings_lists_every_key_with_what_it_is_now(capsys: pytest.CaptureFixt
     assert found["backbones.judge.model"]["value"] == "openai/x"
     assert {f"backbones.{role}.timeout" for role in ROLES} <= found.keys()
     assert "secret" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("given", ["backbones.judge.model=openai/x", "backbones.agent.threads=2"])
+def test_the_agents_model_is_the_default_until_another_is_named(capsys: pytest.CaptureFixture[str], given: str) -> None:
+    agent = keys(capsys, "--set", given)["backbones.agent.model"]
+    assert agent["value"] == agent["default"] == "local/qwen2.5-coder-1.5b"
 
 
 def test_what_is_not_set_is_none(capsys: pytest.CaptureFixture[str]) -> None:

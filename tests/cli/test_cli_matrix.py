@@ -67,7 +67,10 @@ def test_tasks_without_an_answer_are_left_out_and_it_is_said(capsys: pytest.Capt
     Path("mail.jsonl").write_text("\n".join(map(json.dumps, tasks)))
     assert main([*MATRIX, "--backbone", "quick=some/quick"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[0] == "mail  10 tasks, 1 order, 6 left out: no ground truth"
+    assert printed.out.splitlines()[:2] == [
+        "mail  10 tasks, 2 programs on 1 backbone",
+        "6 tasks left out: no ground truth",
+    ]
     found = json.loads(called(capsys, *MATRIX, "--backbone", "quick=some/quick", "--json"))
     assert found["left_out"] == 6
     assert [cell["success"]["tasks"] for cell in found["cells"]] == [4, 4]
@@ -81,19 +84,66 @@ def test_where_no_cell_could_be_run_it_ends_as_a_run_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
 ) -> None:
     def down(prompt: Prompt) -> Reply:
-        raise lm15.AuthError("bad key")
+        raise lm15.ServerError("overloaded")
 
     staffed(monkeypatch, **{"some/down": down})
     assert main([*MATRIX, "--backbone", "down=some/down", *form]) == 5
     printed = capsys.readouterr()
-    assert " ".join(printed.err.split()).startswith("error: no cell could be run; the last one, mail on down: ")
-    assert "bad key" in printed.err
+    assert "error: no cell could be run; the last one, mail on down: " in " ".join(printed.err.split())
+    assert "overloaded" in printed.err
     if form:
         assert [cell["success"] for cell in json.loads(printed.out)["cells"]] == [None, None]
     else:
         assert printed.out.count("could not be run") == 2
     one_of_two = ("--backbone", "down=some/down", "--backbone", "quick=some/quick")
     assert main([*MATRIX, *one_of_two, *form]) == 0
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_backbone_that_cannot_be_used_is_told_first_and_once_and_the_others_are_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    def keyless(prompt: Prompt) -> Reply:
+        raise lm15.AuthError("bad key")
+
+    staffed(monkeypatch, **{"some/mini": keyless})
+    assert main([*MATRIX, "--backbone", "quick=some/quick", "--backbone", "mini=some/mini", *form]) == 4
+    printed = capsys.readouterr()
+    first, *rest = printed.err.splitlines()
+    assert first.startswith("mini cannot be used: some/mini: the provider refused the key: check the environment")
+    assert rest[-1] == "error: mini: cannot be used, see above; the others, if any, were run"
+    assert (printed.out + printed.err).count("bad key") == (3 if form else 1)  # --json has it in each cell
+    if form:
+        assert len(rest) == 1
+        found = json.loads(printed.out)
+        assert [cell["unusable"] for cell in found["cells"]] == [False, False, True, True]
+        assert found["recompile"] == []
+    else:
+        assert rest[:-1] == ["uncompiled on quick: 10 tasks", "mail on quick: 10 tasks"]
+        assert printed.out.count("could not be run") == 2
+        assert "compile again" not in printed.out
+
+
+def test_it_says_at_once_what_it_does_and_what_it_compares_with(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*MATRIX, *ON, "--orders", "2"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[0] == "mail  10 tasks in 2 orders, 2 programs on 2 backbones"
+    assert printed.err.splitlines() == [
+        f"{name} on {on}: 10 tasks in 2 orders" for on in ("quick", "deaf") for name in ("uncompiled", "mail")
+    ]
+    assert "against uncompiled" in printed.out
+    assert "uncompiled: the program without compiled prompts; in brackets, 95 % intervals" in printed.out
+    assert "seed" not in printed.out + printed.err
+
+
+def test_where_the_tasks_are_too_few_to_tell_it_advises_more_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    write_tasks(Path("mail.jsonl"), each=1, queues=4)
+    shown = " ".join(called(capsys, *MATRIX, *ON).split())
+    assert "compile again" not in shown
+    assert (
+        "too few tasks to tell whether it is better than without: mail on quick, mail on deaf; more tasks, or a compile"
+        " with a larger --budget, may tell"
+    ) in shown
 
 
 @pytest.mark.parametrize("asked", [("--track",), ("--set", "tracking.traces=false")])
@@ -107,9 +157,9 @@ def test_a_matrix_is_kept_in_mlflow_on_request(
     assert run.inputs.dataset_inputs[0].dataset.profile == '{"num_rows": 10, "templates": 10}'
     children = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
     kept: dict[str, Any] = {child.info.run_name: child.data for child in children}
-    assert set(kept) == {"seed on quick", "mail on quick", "seed on deaf", "mail on deaf"}
+    assert set(kept) == {"uncompiled on quick", "mail on quick", "uncompiled on deaf", "mail on deaf"}
     for cell in found["cells"]:
-        data = kept[f"{cell['program']} on {cell['backbone']}"]
+        data = kept[f"{cell['program'].replace('seed', 'uncompiled')} on {cell['backbone']}"]
         low_high = [data.metrics[f"held_out/success_{end}"] for end in ("low", "high")]
         assert low_high == [cell["success"]["low"], cell["success"]["high"]]
         assert (data.metrics["held_out/success"], data.metrics["total/tokens"]) == (

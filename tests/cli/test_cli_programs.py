@@ -124,6 +124,17 @@ def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert "instructions" in found["prompts"]["select.predict"]
 
 
+def test_as_long_as_there_is_no_champion_the_newest_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    called(capsys, "register", "young", "plain.json")
+    called(capsys, "register", "young", "unsure.json")
+    assert called(capsys, "show", "young")[0].startswith("young version 2 no champion yet; this is the newest 2")
+    (line,) = called(capsys, "show", "young", "--json")
+    assert (json.loads(line)["number"], json.loads(line)["aliases"]) == (2, [])
+    called(capsys, "promote", "young", "1", "--force")
+    assert called(capsys, "show", "young")[0].startswith("young version 1 champion 2")
+    assert "no champion" not in called(capsys, "show", "young", "2")[0]
+
+
 def test_the_lines_of_a_prompt_are_its_own_where_nobody_looks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +195,8 @@ def test_a_name_that_mlflow_refuses_is_refused_before_anything_is_done(
         (("list", "nobody"), "no program 'nobody' is registered; known: "),
         (("show", "nobody"), "no program 'nobody' is registered"),
         (("show", "errors", "9"), "errors: no version '9'; known: 1"),
-        (("show", "errors"), "errors: no version 'champion'; known: 1"),
+        (("show", "errors", "champion"), "errors: no champion yet; known: 1"),
+        (("diff", "errors", "1"), "errors: no champion yet; known: 1"),
         (("diff", "errors", "1", "next"), "errors: no version 'next'; known: 1"),
         (("promote", "errors", "1"), "not measured"),
         (("promote", "errors", "9", "--force"), "errors: no version '9'"),

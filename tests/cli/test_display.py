@@ -6,15 +6,16 @@ import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import dspy
 from rich.console import Console
 
 from rb_dspy import Task
 from rb_dspy.backbones.stop import stopping
-from rb_dspy.cli.display import Display
-from rb_dspy.schema import Step
+from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.schema import Experience, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.steps.events import EpisodeStarted, Event, MemoryRetrieved, Selected, StepTaken
-from rb_dspy.stream import TaskResult
+from rb_dspy.stream import RunReport, TaskResult
 
 TASK = Task(id="t/1", instruction="Open the chest.")
 
@@ -50,6 +51,51 @@ def test_a_task_has_one_heading_whatever_is_heard_of_it_first() -> None:
     headings = [line.split("─")[0].strip() for line in out.getvalue().splitlines() if "─" in line]
     assert headings == ["1/2  t/1", "2/2  t/2"]
     assert "cut [/x]" in out.getvalue()
+
+
+def test_what_is_loaded_before_the_first_task_is_the_embedder() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out, width=100, force_terminal=True), 1):
+        pass
+    assert "loading the embedder, then looking for lessons" in out.getvalue()
+
+
+LESSON = {"scope": "s", "seq": 1, "title": "Look", "description": "Always.", "content": "Look.", "polarity": "success"}
+
+
+def summed_up(*givers: tuple[str, ...], outcome: Outcome | None = None) -> dict[str, str]:
+    """The summary of tasks, each of which gave lessons that were learned from these experiences first, by name."""
+    results = []
+    for number, those in enumerate(givers):
+        items = tuple(
+            MemoryItem(id=f"m{n}", provenances=(Provenance(experience_id=giver, task_id="t"),), **LESSON)
+            for n, giver in enumerate(those)
+        )
+        done = dspy.Prediction(
+            trajectory=Trajectory(task_id="t"),
+            verdict=Verdict(label="success"),
+            memory_items=items,
+            experience=Experience(id=f"e{number}", scope="s", seq=1, task=TASK, trajectories=(), verdicts=()),
+        )
+        results.append(TaskResult(TASK, done, outcome))
+    out = io.StringIO()
+    print_summary(Console(file=out, width=100), RunReport("r", results))
+    rows = (line.split("  ", 1) for line in out.getvalue().splitlines() if "  " in line)
+    return {name: told.strip() for name, told in rows}
+
+
+def test_a_summary_says_which_lessons_were_known() -> None:
+    assert summed_up(("e0",), ("e1", "e1"))["lessons learned"] == "3"
+    assert summed_up(("e0",), ("e0", "e1"))["lessons learned"] == "3, of which 1 was known"
+    assert summed_up(("before", "before"), ("e1",))["lessons learned"] == "3, of which 2 were known"
+
+
+def test_a_summary_without_ground_truth_says_so() -> None:
+    told = summed_up(("e0",))
+    assert told["solved"] == "not known: no task was scored by ground truth"
+    assert told["judge agreement"] == "not known: no verdict on a task that was scored"
+    told = summed_up(("e0",), outcome=Outcome(reward=1, success=True))
+    assert told["solved"] == "1 of 1 tasks, by ground truth (100%)"
 
 
 def test_what_was_given_up_is_told_no_more() -> None:

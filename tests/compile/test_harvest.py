@@ -223,6 +223,8 @@ def test_all_takes_streams_not_examples() -> None:
         (lambda lines: [lines[0].replace("harvest 1", "harvest 9"), *lines[1:]], ":1: expected the format"),
         (lambda lines: ['{"format": "rb_dspy harvest 1"}', *lines[1:]], ":1: damaged"),
         (lambda lines: [*lines[:2], lines[2][:-9]], ":3: damaged"),
+        (lambda lines: [*lines[:2], "[" * 100_000], ":3: damaged"),
+        (lambda lines: ["[" * 100_000], ":1: damaged"),
         (lambda lines: [lines[0], "[1]"], ":2: expected a JSON object"),
         (lambda lines: [lines[0], '{"stage": "act"}'], ":2: unknown stage 'act'; known: judge"),
         (lambda lines: [lines[0], '{"stage": "judge"}'], ":2: an example for 'judge' lacks 'task'"),

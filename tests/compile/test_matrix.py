@@ -11,7 +11,7 @@ from dspy import lm15
 from rb_dspy.backbones import Backbones
 from rb_dspy.compile.matrix import SEED, Cell, matrix, state_for, state_path
 from rb_dspy.compile.ratings import Ratings
-from rb_dspy.compile.scores import estimate
+from rb_dspy.compile.scores import Estimate, estimate
 from rb_dspy.compile.state import save_program
 from rb_dspy.errors import InputError
 from rb_dspy.program import ReasoningBank
@@ -117,7 +117,7 @@ def test_what_breaks_one_cell_stands_in_it(tmp_path: Path) -> None:
     assert "bad key" in found.cell(SEED, "down").error
     assert found.cell(SEED, "up").error == ""
     assert found.cell(SEED, "up").success is not None
-    assert found.to_recompile() == [("lost", "up"), ("lost", "down")]
+    assert found.to_recompile() == [("lost", "up")]
     with pytest.raises(InputError, match="no program 'x'"):
         found.cell("x", "up")
 
@@ -168,8 +168,72 @@ def test_all_cells_are_rated_on_the_same_tasks(tmp_path: Path, caplog: pytest.Lo
     assert told == [*((cell.program, cell.backbone) for cell in found.cells), *found.cells]
 
 
+def test_a_backbone_that_cannot_be_used_is_found_before_anything_is_run_and_told_once(tmp_path: Path) -> None:
+    def down(prompt: Prompt) -> Reply:
+        raise lm15.AuthError("bad key")
+
+    def spent(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            raise lm15.BillingError("no credit")
+        return pupil(prompt)
+
+    def busy(prompt: Prompt) -> Reply:
+        if not prompt.wants:
+            raise lm15.RateLimitError("not now")
+        return pupil(prompt)
+
+    told: list[tuple[str, ...]] = []
+    lms = {"up": scripted_lm(pupil), "spent": scripted_lm(spent), "busy": scripted_lm(busy), "down": scripted_lm(down)}
+    path = tmp_path / "same.json"
+    save_program(program(), path)
+    found = matrix(
+        program(), {"same": path}, lms, TaskStream("five", tuple(locks(1, 5))), embedder=HashEmbedder(),
+        on_unusable=lambda *given: told.append(given), on_start=lambda *given: told.append(given),
+    )  # fmt: skip
+    (first, why), *rest = told
+    assert (first, "the provider refused the key" in why, "bad key" in why) == ("down", True, True)
+    assert [given[:1] if "no credit" in given[1] else given for given in rest] == [
+        (SEED, "up"), ("same", "up"), (SEED, "spent"), ("spent",), (SEED, "busy"), ("same", "busy"),
+    ]  # fmt: skip
+    assert len(lms["down"].engine.prompts) == 1
+    assert found.unusable() == ["spent", "down"]
+    assert [(cell.program, cell.backbone) for cell in found.cells if cell.unusable] == [
+        (SEED, "spent"), ("same", "spent"), (SEED, "down"), ("same", "down"),
+    ]  # fmt: skip
+    assert {cell.error for cell in found.cells if cell.backbone == "down"} == {why}
+    assert not any(cell.error for cell in found.cells if cell.backbone in ("up", "busy"))
+    assert found.to_recompile() == [("same", "up"), ("same", "busy")]
+
+
+def test_what_is_no_backbone_stands_in_its_cells() -> None:
+    strange: Any = 7
+    found = matrix(ReasoningBank(environments=Hushed.of), {}, {"odd": strange, "up": opener(1)}, NINE)
+    assert found.unusable() == ["odd"]
+    assert "got int" in found.cell(SEED, "odd").error
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "high", "tasks", "again", "too_few"),
+    [
+        (0.33, -0.05, 0.63, 12, False, True),
+        (0.0, -0.9, 0.9, 4, False, True),
+        (0.5, 0.1, 0.8, 12, False, False),
+        (0.0, -0.2, 0.2, 12, True, False),
+        (-0.5, -0.8, -0.1, 12, True, False),
+    ],
+)
+def test_what_too_few_tasks_leave_open_is_not_to_be_compiled_again(
+    mean: float, low: float, high: float, tasks: int, again: bool, too_few: bool
+) -> None:
+    difference = Estimate(mean=mean, low=low, high=high, tasks=tasks)
+    cell = Cell(program="mine", backbone="up", success=difference, difference=difference)
+    assert (cell.recompile, cell.too_few) == (again, too_few)
+
+
 def test_what_was_done_before_an_interrupt_is_told(tmp_path: Path) -> None:
     def stopped(prompt: Prompt) -> Reply:
+        if not prompt.wants:
+            return "ready"
         raise KeyboardInterrupt
 
     told: list[Cell] = []

@@ -262,6 +262,8 @@ class _Evil:
         (b'{"format": "rb_dspy program", "version": 7}', "install a newer rb_dspy"),
         (b'{"format": "rb_dspy program", "version": 1}', "predictors cannot be read"),
         (b'{"format": "rb_dspy program", "version": 1, "predictors": {"a": {"instructions": 1}}}', "cannot be read"),
+        pytest.param(b"[" * 100_000, r"made\.json: JSON that cannot be read \(RecursionError\); expected", id="deep"),
+        pytest.param(b'{"version": ' + b"1" * 5000 + b"}", r"JSON that cannot be read \(ValueError\)", id="digits"),
     ],
 )
 def test_what_is_no_saved_program_is_refused(
@@ -272,6 +274,48 @@ def test_what_is_no_saved_program_is_refused(
     with pytest.raises(InputError, match=said):
         load_program(program(), tmp_path / "made.json")
     assert not (tmp_path / "never").exists()
+
+
+HALF = "a\ud800b"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"instructions": HALF},
+        {"demos": [{"task": HALF}]},
+        {"demos": [{"memory_items": [{HALF: 1}]}]},
+    ],
+)
+def test_a_text_that_cannot_be_sent_is_refused_and_no_predictor_is_changed(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """JSON can write half a character, which UTF-8 cannot."""
+    state = state_of(taught(program()))
+    last = list(state["predictors"])[-1]
+    state["predictors"][last].update(change)
+    (tmp_path / "made.json").write_text(json.dumps(state))
+    made = program()
+    before = prompts_of(made)
+    with pytest.raises(InputError, match=rf"made\.json: {last}: .*half a character, '\\ud800'") as caught:
+        load_program(made, tmp_path / "made.json")
+    assert str(caught.value).isprintable()
+    with pytest.raises(InputError, match=rf"state: {last}: "):
+        set_state(made, state)
+    assert prompts_of(made) == before
+
+
+def test_prompts_are_set_in_all_predictors_or_in_none() -> None:
+    made = program()
+    before = prompts_of(made)
+    names = list(before)
+    prompts = {name: {"instructions": f"For {name}.", "demos": []} for name in names}
+    for spoiled in ({"instructions": HALF, "demos": []}, {"instructions": "Well.", "demos": [None]}):
+        with pytest.raises((ValueError, AttributeError)):
+            set_prompts(made, {**prompts, names[-1]: spoiled})
+        assert prompts_of(made) == before
+    set_prompts(made, prompts)
+    assert prompts_of(made) == prompts
 
 
 def test_saving_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +373,7 @@ def test_the_limits_of_a_field_count_since_they_stand_in_the_prompt() -> None:
         set_state(thousand, state_of(ten))
 
 
-@pytest.mark.parametrize("versions", [None, [], "x", {}, {"dspy": 3}])
+@pytest.mark.parametrize("versions", [None, [], "x", {}, {"dspy": 3}, pytest.param({"dspy": "9" * 5000}, id="digits")])
 def test_a_state_must_say_which_dspy_saved_it(versions: Any) -> None:
     with pytest.raises(InputError, match="does not say which dspy saved it"):
         set_state(program(), {**state_of(program()), "versions": versions})

@@ -158,3 +158,40 @@ def test_a_huge_answer_is_wrong_and_not_slow():
 def test_numbers_are_compared_as_numbers(answer, right):
     assert answered(answer, answer=right).success
     assert not answered(answer + "1", answer=right).success
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("1,000", 1000),
+        ("-1,234,567.50", "-1234567.5"),
+        ("+12,000", "12000"),
+        ("2,3", "2,3"),
+        ("1,2,3", "1,2,3"),
+        ("0,5", "0,5"),
+        ("$1,234.50", "$1,234.50"),
+    ],
+)
+def test_commas_may_group_thousands(answer, right):
+    assert answered(answer, answer=right).success
+    assert answered(str(right), answer=answer).success
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("23", "2,3"),
+        ("123", "1,2,3"),
+        ("12", "1,2"),
+        ("5", "0,5"),
+        ("500", "0,500"),
+        ("1000", "1,00,0"),
+        ("10000", "1,0000"),
+        ("1234567", "1234,567"),
+        ("1.2345", "1.23,45"),
+        ("1,000", "1,0,0,0"),
+    ],
+)
+def test_other_commas_do_not_vanish(answer, right):
+    assert not answered(answer, answer=right).success
+    assert not answered(right, answer=answer).success

@@ -222,7 +222,7 @@ def test_a_bug_that_is_not_ours_is_noted_too(bank: MemoryBank, monkeypatch: pyte
     run = scaled(k=3)
     monkeypatch.setattr(run.contrast, "predict", lambda **kwargs: 1 / 0)
     monkeypatch.setattr(run.contrast.predict, "lm", None, raising=False)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(InfrastructureError, match=r"^contraster \(scripted/lm\) broke: ZeroDivisionError"):
         run(task=booth_task(), bank=bank)
     (kept,) = bank.pending()
     assert "division by zero" in kept.state.error

@@ -299,7 +299,7 @@ async def test_nor_does_a_bug_that_is_not_ours(bank: MemoryBank, asynchronous: b
     run.refine.first = Client(CheckFirst)
     done = await called(run, asynchronous, task=booth_task(), bank=bank)
     assert [step.action for step in done.trajectory.steps] == ["wrong"]
-    assert done.lost == (Lost("0", "ValueError: a bug"),)
+    assert done.lost == (Lost("0", "agent (scripted/lm) broke: ValueError: a bug"),)
     assert house.closed == [1]
     assert bank.experiences() == [done.experience]
 

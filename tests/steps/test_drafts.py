@@ -54,6 +54,12 @@ def test_overlap_is_same_title_or_nearly_the_same_words(other: MemoryDraft, fits
         ('Find the "golden goose egg" here.', 'The "golden goose egg" is upstairs.', False),
         ('Find the "golden goose egg" here.', "A golden goose egg is precious.", True),  # not as a quotation
         ("Find 'gold' here.", "Search 'gold' again.", True),  # too short to be anybody's
+        ("Calculate 516 * -491.", "Product: 516 * -491 = -252336.", False),
+        ("Calculate 516 * -491.", "Numbers like 516 are split into 500 and 16.", True),  # one may be anybody's
+        ("Turn by 90 degrees, then by 45.", "After a turn by 90 degrees look again.", True),
+        ("Turn by 90 degrees, then by 90.", "After a turn by 90 degrees, 90 more are half a turn.", True),
+        ("Add 7 and 5.", "Add 7 and 5 in any order.", True),  # single digits are everywhere
+        ("Sort 12 files of 3.5 MB.", "Of 12 files and 30 folders the files come first.", True),
     ],
 )
 def test_what_quotes_the_task_is_dropped(instruction: str, content: str, fits: bool) -> None:

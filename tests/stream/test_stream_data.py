@@ -24,7 +24,7 @@ from hypothesis import given, settings, strategies as st
 
 from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError, InvalidTask, RBError
-from rb_dspy.stream.data import check_environments
+from rb_dspy.stream.installed import check_environments
 from rb_dspy.text import hidden_characters
 
 _text = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20).filter(

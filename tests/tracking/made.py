@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
@@ -104,6 +105,13 @@ def known() -> Backbones:
     return Backbones(agent=scripted_lm(questions, model="scripted/known"))
 
 
+def _fields(reply: Mapping[str, Any]) -> str:
+    return "".join(
+        f"[[ ## {name} ## ]]\n{value if isinstance(value, str) else json.dumps(value)}\n\n"
+        for name, value in reply.items()
+    )
+
+
 class OverHttp(BaseHTTPRequestHandler):
     """A provider on loopback, so that a real LM with a key and an address can be used; it plays every role."""
 
@@ -111,11 +119,7 @@ class OverHttp(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         system, *rest = ((message["role"], message["content"]) for message in asked["messages"])
         reply = answers(Prompt(system[1], tuple(rest)))
-        assert not isinstance(reply, str)
-        text = "".join(
-            f"[[ ## {name} ## ]]\n{value if isinstance(value, str) else json.dumps(value)}\n\n"
-            for name, value in reply.items()
-        )
+        text = reply if isinstance(reply, str) else _fields(reply)
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40}
         body = json.dumps(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
 import sqlite3
 import sys
+import threading
 import time
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
+from rb_dspy.stream import TaskResult
 from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
 from rb_dspy.tracking import Tracker
 from tests.tracking.made import locks, provider, secretive
@@ -249,6 +254,60 @@ def test_a_resumed_rollout_is_one_trace_too(tracker: Tracker, client: Any, bank:
     broken = False
     (trace,) = traces_of(client, tracked(tracker, program, locks(1), bank, "resumed"))
     assert tree(trace) == ["task lock/acme/0", "  judge", "    judge.predict", "  distill", "    distill.success"]
+
+
+@pytest.mark.parametrize("way", ["wait_for", "gather", "text", "thread"])
+def test_tasks_done_in_contexts_of_their_own_have_their_traces(
+    tracker: Tracker, client: Any, bank: MemoryBank, way: str
+) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    stream = locks(3)
+    texts = ReasoningBank(backbones=backbones())
+
+    async def one_by_one() -> None:
+        for task in stream:
+            prediction = await asyncio.wait_for(program.acall(task=task, bank=bank, run_id=way), 60)
+            run.on_result(TaskResult(task, prediction))
+
+    async def at_once() -> None:
+        found = await asyncio.gather(*[program.acall(task=task, bank=bank, run_id=way) for task in stream])
+        for task, prediction in reversed(list(zip(stream, found, strict=True))):  # in any order
+            run.on_result(TaskResult(task, prediction))
+
+    played = texts if way == "text" else program
+    with tracker.stream_run(played, stream, bank, run_id=way) as run:
+        if way == "wait_for":
+            asyncio.run(one_by_one())
+        elif way == "gather":
+            asyncio.run(at_once())
+        elif way == "text":
+            run_stream(texts, ["What is 1?", "What is 2?", "What is 3?"], bank, run_id=way, on_result=run.on_result)
+        else:
+            go = partial(run_stream, program, stream, bank, run_id=way, on_result=run.on_result)
+            thread = threading.Thread(target=copy_context().run, args=(go,))
+            thread.start()
+            thread.join()
+    traces = traces_of(client, run.id)
+    assert [trace.info.state.value for trace in traces] == ["OK"] * 3
+    for trace in traces:
+        assert [line.strip() for line in tree(trace)[1:]] == [
+            "retrieve",
+            "act",
+            "act.predict",
+            "judge",
+            "judge.predict",
+            "distill",
+            f"distill.{next(each.feedback.value for each in trace.info.assessments if each.name == 'verdict')}",
+        ]
+    if way != "text":
+        assert {trace.info.tags["mlflow.traceName"] for trace in traces} == {f"task {task.id}" for task in stream}
+        for trace in traces:  # its own result, not another's
+            name = trace.info.tags["mlflow.traceName"].removeprefix("task ")
+            task = next(task for task in stream if task.id == name)
+            (answer,) = [span.outputs for span in trace.data.spans if span.name == "act"]
+            root = trace.data.spans[0]
+            assert root.inputs["task"] == task.instruction
+            assert str(root.outputs["answer"]) in json.dumps(answer)
 
 
 def test_a_task_that_breaks_is_a_trace_with_its_error(tracker: Tracker, client: Any, bank: MemoryBank) -> None:

@@ -1,4 +1,4 @@
-"""Tasks as data: JSON Lines, Parquet and ``datasets.Dataset``, and the digest that names them.
+"""Tasks as tables: Parquet and ``datasets.Dataset``.
 
 A table has a row for each task and a column for each field, all of them text; ``env_args`` is a JSON object as text, so
 that arguments of any shape stand in one column and come back as they were. ``datasets`` and ``pyarrow`` are imported
@@ -7,19 +7,15 @@ when they are used: they take a second.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pydantic
-
 from rb_dspy.errors import InputError, InvalidTask, RBError
-from rb_dspy.plugins import environment_family
 from rb_dspy.schema import Task
+from rb_dspy.stream.records import FIELDS, as_json, check_ids, task_of
+from rb_dspy.stream.writing import check_writable, replace
 
 if TYPE_CHECKING:
     import datasets
@@ -27,48 +23,8 @@ if TYPE_CHECKING:
 Columns = Mapping[str, str]
 """Field of ``Task`` -> column of a table that holds it. ``"env_args.answer"`` is the argument ``answer``."""
 
-FIELDS = tuple(Task.model_fields)
-
 _MARK = b"rb_dspy.tasks"
 _VERSION = 1
-
-
-def digest(tasks: Iterable[Task]) -> str:
-    """20 hex digits of SHA-256 over the order, ids and contents of ``tasks``; equal in every process and format."""
-    found = hashlib.sha256(b"rb_dspy tasks 1\n")
-    for task in tasks:
-        # Fields that are left at their default stay out, so that a field that Task gains later changes no digest.
-        fields = task.model_dump(exclude_defaults=True)
-        found.update(_json(task, fields, sort_keys=True).encode() + b"\n")
-    return found.hexdigest()[:20]
-
-
-def read_jsonl(path: Path) -> list[Task]:
-    """See ``TaskStream.from_jsonl``."""
-    tasks: list[Task] = []
-    for number, line in _lines(path):
-        place = f"{path}:{number}"
-        try:
-            fields = json.loads(line)
-        except json.JSONDecodeError as exc:
-            raise InputError(f"{place}: not JSON: {exc.msg}") from None
-        except (ValueError, RecursionError) as exc:  # a number of too many digits, brackets inside brackets
-            raise InputError(f"{place}: JSON that cannot be read ({type(exc).__name__}); make it simpler") from None
-        if not isinstance(fields, dict):
-            raise InputError(f"{place}: expected a JSON object with 'instruction'")
-        tasks.append(_task(place, {"id": f"{path.stem}/{number}", **fields}))
-    if not tasks:
-        raise InputError(f"{path}: holds no task; expected one JSON object a line with 'instruction'")
-    check_ids(tasks, str(path))
-    return tasks
-
-
-def write_jsonl(tasks: Sequence[Task], path: Path) -> None:
-    """One task a line, in order; fields that have their default value are left out."""
-    _check_writable(tasks, path)
-    always = {"id", "instruction"}
-    lines = [_line(task, task.model_dump(include=always) | task.model_dump(exclude_defaults=True)) for task in tasks]
-    _replace(path, lambda aside: aside.write_bytes(b"".join(lines)))
 
 
 def to_dataset(tasks: Sequence[Task], name: str) -> datasets.Dataset:
@@ -106,11 +62,11 @@ def write_parquet(tasks: Sequence[Task], name: str, path: Path) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    _check_writable(tasks, path)
+    check_writable(tasks, path)
     schema = pa.schema([(field, pa.string()) for field in FIELDS])
     mark = json.dumps({"version": _VERSION, "name": name}).encode()
     table = pa.table(_table(tasks), schema=schema.with_metadata({_MARK: mark}))
-    _replace(path, lambda aside: pq.write_table(table, aside, write_page_checksum=True))
+    replace(path, lambda aside: pq.write_table(table, aside, write_page_checksum=True))
 
 
 def read_parquet(path: Path, columns: Columns | None, name: str | None) -> tuple[str, list[Task]]:
@@ -132,33 +88,6 @@ def read_parquet(path: Path, columns: Columns | None, name: str | None) -> tuple
     return name, _rows(rows, wanted, name, str(path))
 
 
-def check_ids(tasks: Sequence[Task], place: str) -> None:
-    """Raise ``InputError`` for an id that stands twice."""
-    task_id, times = max(Counter(task.id for task in tasks).items(), key=lambda found: found[1])
-    if times > 1:
-        raise InputError(f"{place}: the task id {task_id!r} stands {times} times; ids must differ")
-
-
-def check_environments(tasks: Sequence[Task], path: Path) -> None:
-    """Refuse a task of an environment that is not installed. ``tasks``: all that the file ``path`` holds.
-
-    For who runs them in installed environments: a factory of the caller's may know others. Raises ``InputError`` that
-    names the file and the line, or the row.
-    """
-    for position, task in enumerate(tasks):
-        try:
-            environment_family(task.env)
-        except InputError as exc:
-            raise InputError(f"{_place(path, position)}: {exc}") from None
-
-
-def _place(path: Path, position: int) -> str:
-    """Where the task at this position of a file stands."""
-    if path.suffix == ".parquet":
-        return f"{path}: row {position + 1}"
-    return f"{path}:{[number for number, _ in _lines(path)][position]}"
-
-
 def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: str) -> list[Task]:
     """Tasks of the rows of a table. A cell without a value is as if its column were not there."""
     tasks: list[Task] = []
@@ -173,7 +102,7 @@ def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: 
                 fields.setdefault(outer, {})[argument] = value
             else:
                 fields[outer] = _cell(outer, value, f"{place}: row {number}")
-        tasks.append(_task(f"{place}: row {number}", fields))
+        tasks.append(task_of(f"{place}: row {number}", fields))
     if not tasks:
         raise InputError(f"{place}: holds no task; expected a row for each")
     check_ids(tasks, place)
@@ -218,7 +147,7 @@ def _cell(field: str, value: Any, place: str) -> Any:
 
 
 def _table(tasks: Sequence[Task]) -> dict[str, list[str | None]]:
-    rows = [task.model_dump() | {"env_args": _json(task, task.env_args)} for task in tasks]
+    rows = [task.model_dump() | {"env_args": as_json(task, task.env_args)} for task in tasks]
     for row in rows:
         for field, value in row.items():
             try:
@@ -228,33 +157,6 @@ def _table(tasks: Sequence[Task]) -> dict[str, list[str | None]]:
                     f"task {row['id']!r}: its {field} holds half a character; expected text that UTF-8 can hold"
                 ) from None
     return {field: [row[field] for row in rows] for field in FIELDS}
-
-
-def _task(place: str, fields: Mapping[str, Any]) -> Task:
-    try:
-        return Task.model_validate(fields)
-    except InvalidTask as exc:
-        raise InvalidTask(f"{place}: {exc}") from None
-    except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidTask(f"{place}: {where[:200]}: {first['msg'].lower()}") from None
-
-
-def _line(task: Task, fields: Mapping[str, Any]) -> bytes:
-    try:
-        return _json(task, fields, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # half a character, which only an escape can write
-        return _json(task, fields).encode() + b"\n"
-
-
-def _json(task: Task, value: Mapping[str, Any], *, sort_keys: bool = False, ensure_ascii: bool = True) -> str:
-    try:
-        return json.dumps(value, sort_keys=sort_keys, ensure_ascii=ensure_ascii, separators=(",", ":"))
-    except (ValueError, RecursionError) as exc:
-        raise InputError(
-            f"task {task.id!r}: no JSON can be made of its env_args ({type(exc).__name__}); make them simpler"
-        ) from None
 
 
 def _own_name(path: Path, mark: bytes | None) -> str:
@@ -269,41 +171,3 @@ def _own_name(path: Path, mark: bytes | None) -> str:
     if version > _VERSION:
         raise InputError(f"{path}: version {version} of the format; expected at most {_VERSION}: upgrade rb-dspy")
     return name
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, line
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected JSON Lines, one task a line") from None
-    except UnicodeDecodeError as exc:
-        raise InputError(f"{path}: not UTF-8 text ({exc.reason} at byte {exc.start}); save it as UTF-8") from None
-    except OSError as exc:
-        raise RBError(f"{path}: cannot be read: {exc.strerror}") from None
-
-
-def _check_writable(tasks: Sequence[Task], path: Path) -> None:
-    """Refuse what could not be read again."""
-    if not tasks:
-        raise InputError(f"{path}: a stream without tasks; expected at least one to write")
-    check_ids(tasks, str(path))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all; one that was there is replaced."""
-    aside = path.with_name(f".rb-dspy-tasks-{secrets.token_hex(8)}")
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: a folder; expected the name of a file")
-        if not path.parent.is_dir():
-            raise InputError(f"{path.parent}: no such folder; make it, or give another path")
-        try:
-            write(aside)
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as exc:
-        raise RBError(f"{path}: cannot be written: {exc.strerror}; what was there is as before") from None

@@ -1,0 +1,101 @@
+"""What ``rb-dspy compile`` tells: before it begins, and of what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.rule import Rule
+from rich.text import Text
+
+from rb_dspy.cli.built import Program
+from rb_dspy.cli.common import out
+from rb_dspy.cli.scored import in_words, print_diff, print_scores, print_usage
+from rb_dspy.stream import Streams
+from rb_dspy.tracking.described import models
+from rb_dspy.tracking.prices import costs
+
+if TYPE_CHECKING:
+    from rb_dspy.compile.result import Compiled
+
+
+def print_head(title: str, program: Program, streams: Streams, given: dict[str, Any], place: Path) -> None:
+    """Before it begins: what is compiled for what, on which tasks, and where a stopped one goes on from."""
+    names = set(models(program.backbones).values())
+    out.print(
+        Text.assemble(
+            (title, "bold"),
+            f"  {given['optimizer']} on stage {given['stage']}, {given['budget']} metric calls  ",
+            (", ".join(sorted(names)), "dim"),
+        )
+    )
+    parts = streams.compile, streams.dev, streams.held_out
+    compile_, dev, held_out = (len(part) for part in parts)
+    kinds = ", ".join(str(len({task.template or task.id for task in part})) for part in parts)
+    told = f"tasks: {compile_} to compile on, {dev} to choose by, {held_out} held out ({kinds} templates)"
+    out.print(Text(told, "dim"))
+    out.print(Text(_known(place), "dim"))
+
+
+def _known(place: Path) -> str:
+    """What a folder holds of this compile."""
+    if (place / "compiled.json").exists():
+        return f"was compiled before: the result is that in {place}"
+    try:
+        with (place / "answers.jsonl").open("rb") as answers:
+            return f"goes on from {place}, which has {sum(1 for _ in answers)} answers"
+    except OSError:
+        return f"if it is stopped, it goes on from {place}"
+
+
+def print_result(compiled: Compiled, program: Program, reflection: str | None) -> None:
+    """Scores, prompts and cost."""
+    out.print(Rule("scores", align="left", style="dim"))
+    print_scores(out, compiled.scores, compiled.measure)
+    out.print(Rule("prompts", align="left", style="dim"))
+    if compiled.changed:
+        print_diff(out, compiled.diff())
+    else:
+        others = len(compiled.candidates) - 1  # the first is the program as it was
+        out.print(f"none has changed: {f'none of {others} others' if others > 0 else 'no other'} was better on dev")
+    out.print(Rule("cost", align="left", style="dim"))
+    played = models(program.backbones)
+    played["reflection"] = reflection or played.get("agent", "")
+    print_usage(out, compiled.usage, costs(compiled.usage, played))
+    calls = f"{compiled.metric_calls} of {compiled.budget} metric calls, {compiled.seconds:,.0f} s"
+    broken = f"; {compiled.broken} broke and count as 0" if compiled.broken else ""
+    out.print(Text(f"{calls}{broken}", "dim"))
+    if compiled.proposals_failed:
+        lost = f"who proposes prompts gave no answer, or nothing new, {compiled.proposals_failed} times"
+        out.print(Text(f"{lost}: check that model, or give another as --reflection", "yellow"))
+
+
+def print_next(compiled: Compiled, *, keep: str, use: str) -> None:
+    """What to do with it. ``keep`` and ``use``: commands that register it, and that run with its prompts."""
+    if compiled.improved:
+        out.print(Text.assemble("keep and promote it: ", (keep, "bold")), soft_wrap=True)
+    elif not compiled.changed and compiled.proposals_failed:
+        out.print("what may help: a --reflection that has ideas; the same command with another model compiles anew")
+    elif not compiled.changed:
+        out.print("what may help: a larger --budget, a stronger model as --reflection, more tasks")
+    else:
+        said = in_words(compiled.scores.held_out.says)
+        out.print(Text.assemble("not shown to be better (", said, "): more tasks, or a larger --budget, may tell"))
+    if compiled.changed:
+        out.print(Text.assemble("use it: ", (use, "bold")), soft_wrap=True)
+
+
+def as_json(compiled: Compiled, path: Path, folder: Path, run: str | None) -> dict[str, Any]:
+    """The result for scripts, and where it is: its file, its folder, its run in MLflow."""
+    held_out = compiled.scores.held_out
+    return {
+        **compiled.model_dump(mode="json", exclude={"state", "candidates", "prompts_before", "prompts_after"}),
+        "improved": compiled.improved,
+        "held_out_says": held_out.says,
+        "changed": compiled.changed,
+        "diff": compiled.diff(),
+        "candidates": len(compiled.candidates),
+        "saved": path,
+        "folder": folder,
+        "mlflow_run": run,
+    }

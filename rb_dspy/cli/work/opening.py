@@ -1,0 +1,30 @@
+"""Opening a bank that is there, as the commands of ``rb-dspy bank`` do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.bank_common import chosen_settings
+from rb_dspy.cli.bank_embedder import named, of_all_scopes, of_any_embedder
+from rb_dspy.config import BankConfig
+
+
+def opened_bank(
+    config: Path | None, bank: str | None, scope: str | None, at: str | None = None, *, embeds: bool = False
+) -> MemoryBank:
+    """The bank that already exists: neither looking into one nor changing what it holds ever makes one.
+
+    Only what ``embeds`` needs the bank's own embedder; all else works on a bank of any.
+    """
+    chosen = chosen_settings(config, bank, scope).bank
+    if not embeds:
+        return of_any_embedder(chosen.url, chosen.scope, at)
+    with named():
+        return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False, at=at)
+
+
+def whole_bank(chosen: BankConfig, scope: str | None) -> MemoryBank:
+    """A bank for what is done to all its scopes; ``scope``: the command's own option, which must be there."""
+    with_any = of_all_scopes if scope is None else of_any_embedder
+    return with_any(chosen.url, chosen.scope)

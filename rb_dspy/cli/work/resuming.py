@@ -1,0 +1,90 @@
+"""What ``rb-dspy resume`` does: rollouts that wait in a bank are learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from rb_dspy.bank import Ingest, MemoryBank
+from rb_dspy.cli.bank_common import counted, line, show_below
+from rb_dspy.cli.bank_embedder import named
+from rb_dspy.cli.built import give_prompts, program_for
+from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.config import Settings
+from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, InvalidVector, RBError
+from rb_dspy.matts import MaTTS
+from rb_dspy.schema import Experience
+
+
+def learn_from_waiting(chosen: Settings, ids: Sequence[str], prompts: Path | None, *, json_: bool) -> None:
+    """Those of ``ids``, or all; with the prompts of a file where one is given."""
+    learner = _learner(chosen)
+    if prompts is not None:
+        _, misfit = give_prompts(learner, prompts)
+        if misfit:
+            err.print(Text(misfit))
+    with (
+        named(),
+        MemoryBank.open(
+            chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder, create=False
+        ) as opened,
+    ):
+        broken = _learned(learner, _chosen(opened, ids), json_=json_)
+    if broken:
+        raise broken
+
+
+def _learner(chosen: Settings) -> MaTTS:
+    """Several rollouts may wait together, which only test-time scaling learns from; one alone it treats as all do."""
+    program = program_for(chosen)
+    return program if isinstance(program, MaTTS) else MaTTS(program)
+
+
+def _chosen(bank: MemoryBank, ids: Sequence[str]) -> list[Ingest]:
+    waiting = bank.pending()
+    unknown = [id for id in ids if id not in {ingest.state.id for ingest in waiting}]
+    if unknown:
+        raise InputError(f"no rollouts wait as {unknown[0]!r}; `{command_name()} bank pending` lists those that do")
+    return [ingest for ingest in waiting if not ids or ingest.state.id in ids]
+
+
+def _learned(learner: MaTTS, waiting: Sequence[Ingest], *, json_: bool) -> RBError | None:
+    """Learn from each; the error of one that broke, where all did. What would break every one ends it at once."""
+    if not waiting and not json_:
+        out.print("nothing waits to be learned from")
+    errors: list[RBError] = []
+    try:
+        for ingest in waiting:
+            try:
+                with err.status(Text(f"learning from {line(ingest.task.id)} …")):
+                    experience = learner.resume(ingest).experience
+            except (ConfigError, BackboneError):
+                raise
+            except (InfrastructureError, InputError, InvalidVector) as exc:
+                errors.append(exc)
+                _show(ingest, None, str(exc), json_=json_)
+            else:
+                _show(ingest, experience, "", json_=json_)
+    except KeyboardInterrupt:
+        err.print("interrupted: what was learned is in the bank, and the other rollouts go on waiting")
+        raise typer.Exit(130) from None
+    return errors[-1] if errors and len(errors) == len(waiting) else None
+
+
+def _show(ingest: Ingest, experience: Experience | None, error: str, *, json_: bool) -> None:
+    verdicts = [] if experience is None else [verdict.label for verdict in experience.verdicts]
+    if json_:
+        found: dict[str, Any] = {"id": ingest.state.id, "task": ingest.task.id, "verdicts": verdicts, "error": error}
+        print_json({**found, "items": [] if experience is None else experience.items})
+        return
+    if experience is None:
+        out.print(Text.assemble((line(ingest.task.id), "bold"), "  ", (line(error, 300), "red")), soft_wrap=True)
+        return
+    what = f"{', '.join(verdicts)} · {counted(len(experience.items), 'lesson')}"
+    out.print(Text.assemble((line(ingest.task.id), "bold"), "  ", (what, "dim")), soft_wrap=True)
+    for item in experience.items:
+        show_below(Text(item.title))

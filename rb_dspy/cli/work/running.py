@@ -1,0 +1,223 @@
+"""What ``rb-dspy run`` does: tasks one after the other, each of which is learned from."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.bank_embedder import named
+from rb_dspy.cli.built import Program, give_prompts, program_for
+from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.cli.tasks import of_file
+from rb_dspy.cli.tracked import tracker_for, where_to_look
+from rb_dspy.config import RunConfig, Settings
+from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.schema import Task
+from rb_dspy.steps.events import listening
+from rb_dspy.steps.ingest import as_task
+from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
+from rb_dspy.tracking import Tracker
+
+
+def run_tasks(chosen: Settings, task: str | None, prompts: Path | None, track: bool | None, *, json_: bool) -> None:
+    """The stream of the settings, or only ``task``; with the prompts of a file where one is given."""
+    own = as_task(task) if task is not None else None
+    built = program_for(chosen)
+    noted = "" if prompts is None else _compiled(built, prompts)
+    # Neither a file nor a stream that cannot be used makes a bank.
+    file = of_file(Path(chosen.run.stream)) if own is None and chosen.run.stream.endswith(".jsonl") else None
+    if own is None and file is None and not _named(chosen.run, 1):
+        raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
+    with named():
+        opened = MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder)
+    with opened:
+        todo = [own] if own is not None else _tasks(chosen.run, file, opened)
+        if not todo:
+            seen = f"the bank has seen every task of {chosen.run.stream}"
+            err.print(Text(f"{seen}; another --seed or --scope gives new ones"))
+            return
+        name = "your task" if own is not None else chosen.run.stream
+        tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
+        # As the text that it is: one that comes again is another occasion.
+        _run(built, name, todo, [task] if task is not None else todo, opened, chosen, tracker, noted, json_=json_)
+
+
+def _compiled(program: Program, path: Path) -> str:
+    """Give ``program`` the prompts in a file; what there is to say of them."""
+    compiled, misfit = give_prompts(program, path)
+    by = "" if compiled is None else f", by {compiled.optimizer} for stage {compiled.stage}"
+    return f"prompts from {path}{by}" + (f"; {misfit}" if misfit else "")
+
+
+def _tasks(config: RunConfig, file: TaskStream | None, bank: MemoryBank) -> list[Task]:
+    """Those to do, of a file or of a named stream: the first that the bank has not seen."""
+    seen = bank.seen_tasks()
+    if file is not None:
+        return [task for task in file if task.id not in seen][: config.tasks]
+    return _named(config, config.tasks, seen)
+
+
+def _named(config: RunConfig, n: int, seen: Collection[str] = ()) -> list[Task]:
+    found = TaskStream.named(
+        config.stream, n=n, seed=config.seed, split=config.split, templates=config.templates, skip=seen
+    )
+    return list(found)
+
+
+def _run(
+    program: Program,
+    name: str,
+    todo: list[Task],
+    given: Sequence[Task | str],
+    bank: MemoryBank,
+    chosen: Settings,
+    tracker: Tracker,
+    noted: str,
+    *,
+    json_: bool,
+) -> None:
+    """Run, and say what came of it, also when it is interrupted or a language model gives up.
+
+    ``given``: the tasks ``todo``, in the form in which the program gets them.
+    """
+    report = RunReport(secrets.token_hex(6))
+    display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
+    if not json_:
+        number = f"  {_counted(len(todo), 'task')}  "
+        out.print(Text.assemble((name, "bold"), number, _scaled(chosen), (_models(program), "dim")))
+        out.print(Text(f"{_place(chosen)} · {_counted(len(bank), 'lesson')} so far", "dim"))
+        if noted:
+            out.print(Text(noted, "dim"))
+    tracked: Any = None
+
+    def on_result(result: TaskResult) -> None:
+        report.results.append(result)
+        tracked.on_result(result)
+        if json_:
+            print_json(_as_json(result))
+        else:
+            display.on_result(result)
+
+    stream = TaskStream(name, tuple(todo))
+    try:
+        with (
+            tracker.stream_run(
+                program, stream, bank, run_id=report.run_id, params={"seed": chosen.run.seed}
+            ) as tracked,
+            display if not json_ else nullcontext(),
+            listening(display.on_event) if not json_ else nullcontext(),
+        ):
+            run_stream(
+                program,
+                given,
+                bank,
+                run_id=report.run_id,
+                on_result=on_result,
+                resume="all",  # each run has a name of its own, and goes on where the one before was stopped
+            )
+    except KeyboardInterrupt:
+        err.print(
+            "interrupted: what was learned is in the bank, and a rollout that had ended waits there;"
+            " the next run goes on from there"
+        )
+        raise typer.Exit(130) from None
+    finally:
+        _conclude(report, bank, chosen, tracked, json_=json_)
+    if report.results and all(result.error for result in report.results):
+        raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
+
+
+def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, tracked: Any, *, json_: bool) -> None:
+    where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
+    if json_:
+        named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
+        named |= {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
+        print_json({"summary": report.summary(), **named})
+    elif report.results:
+        print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
+        out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
+        look = f"{command_name()} bank list {where}"
+        out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
+        if tracked is not None and tracked.id:
+            out.print(where_to_look(chosen.tracking, tracked), soft_wrap=True)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _place(chosen: Settings) -> str:
+    return f"bank {chosen.bank.url}, scope {chosen.bank.scope}"
+
+
+def _scaled(chosen: Settings) -> str:
+    """How every task is scaled; empty where it is not."""
+    matts = chosen.matts
+    if matts is None:
+        return ""
+    refined = matts.mode == "sequential"
+    some = "up to " if (matts.refine.until_confirmed if refined else matts.adaptive.enabled) else ""
+    one, more = ("pass", "passes") if refined else ("rollout", "rollouts")
+    return f"{matts.mode.replace('_', '-')} MaTTS, {some}{matts.k} {one if matts.k == 1 else more} a task  "
+
+
+def _models(program: Program) -> str:
+    """Who plays what; one name where one model plays every role."""
+    played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
+    names = set(played.values())
+    return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in played.items())
+
+
+def _as_json(result: TaskResult) -> dict[str, object]:
+    found = result.prediction
+    return {
+        "task": result.task.id,
+        "error": result.error or None,
+        "answer": found.answer if found else None,
+        "steps": len(found.trajectory.steps) if found else None,
+        "verdict": found.verdict if found else None,
+        "outcome": result.outcome,
+        "judge_agrees": result.agreed,
+        "recalled": [item.id for item in found.memory.items] if found else [],
+        "learned": list(found.memory_items) if found else [],
+        "usage": result.usage,
+        "scaling": _scaling_as_json(result),
+    }
+
+
+def _scaling_as_json(result: TaskResult) -> dict[str, Any] | None:
+    """The rollouts of a task that was done several times, with ground truth where it is known."""
+    found = result.prediction
+    if found is None or "trajectories" not in found:
+        return None
+    outcomes = result.outcomes or (None,) * len(result.rollouts)
+    return {
+        "handed_in": found.trajectory.rollout_id,
+        "analysis": found.selection.analysis,
+        "votes": found.selection.votes,
+        "launched": found.launched,
+        "saved": found.saved,
+        "lost": [asdict(lost) for lost in found.lost],
+        "rollouts": [
+            {
+                "id": rollout.rollout_id,
+                "answer": rollout.answer,
+                "steps": len(rollout.steps),
+                "verdict": verdict,
+                "outcome": outcome,
+            }
+            for rollout, verdict, outcome in zip(result.rollouts, found.verdicts, outcomes, strict=True)
+        ],
+        "passes": result.passes,
+    }

@@ -1,0 +1,266 @@
+"""What callers, and the parts they bring, get wrong: one line, before anything is paid for or at one task's cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.compile import compile_program
+from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.schema import Retrieved, Task, Trajectory, Verdict
+from rb_dspy.stream import TaskStream, run_stream, split_streams
+from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
+from tests import worlds
+from tests.worlds import answers, backbones
+
+
+def lock(name: str) -> Task:
+    return worlds.lock(name, 1)
+
+
+def program(environments: Any = Lock.make, **kwargs: Any) -> ReasoningBank:
+    return ReasoningBank(backbones=backbones(), environments=environments, **kwargs)
+
+
+# Runs
+
+
+@pytest.mark.parametrize("run_id", ["night\u200b1", "r" * 201, " ", None, 7])
+def test_what_names_no_run_is_refused_before_anything_is_asked(bank: MemoryBank, run_id: Any) -> None:
+    asked: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        asked.append(prompt)
+        return answers(prompt)
+
+    bones = Backbones(agent=scripted_lm(script))
+    alone = ReasoningBank(backbones=bones, environments=Lock.make)
+    for call in (
+        lambda: run_stream(alone, [lock("a"), lock("b")], bank, run_id=run_id),
+        lambda: alone(task=lock("a"), bank=bank, run_id=run_id),
+        lambda: MaTTS(alone, k=3)(task=lock("a"), bank=bank, run_id=run_id),
+    ):
+        with pytest.raises(InputError, match=r"^run id .*: expected 1 to 200 visible characters$"):
+            call()
+    assert asked == []
+    assert bank.pending() == []
+
+
+# Environments
+
+
+class LateRules(Lock):
+    """Knows its rules once the episode has begun."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.began = False
+
+    @property
+    def action_rules(self) -> str:  # type: ignore[override]
+        if not self.began:
+            raise AttributeError("there is no episode yet")
+        return "the code of this door"
+
+    def reset(self, task: Task) -> str:
+        self.began = True
+        return super().reset(task)
+
+
+def test_a_stream_shows_the_rules_that_a_call_shows(bank: MemoryBank) -> None:
+    seen: list[str] = []
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            seen.append(prompt["action_rules"])
+        return answers(prompt)
+
+    rules = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=LateRules.make)
+    rules(task=lock("a"), bank=bank)
+    report = run_stream(rules, [lock("b")], bank, run_id="r")
+    assert [result.error for result in report.results] == [""]
+    assert seen == ["the code of this door"] * 2
+
+
+class Taker(Lock):
+    """Takes what it needs out of its task."""
+
+    def reset(self, task: Task) -> str:
+        self._code = str(task.env_args.pop("code"))
+        task.env_args.setdefault("seen", []).append(self._code)  # type: ignore[union-attr, arg-type]
+        return super().reset(task)
+
+
+def test_what_an_environment_does_to_its_task_is_nobody_elses(bank: MemoryBank) -> None:
+    task = lock("a")
+    before = task.model_dump()
+    done = MaTTS(program(Taker.make), k=3)(task=task, bank=bank)
+    assert len(done.trajectories) == 3
+    assert done.lost == ()
+    assert task.model_dump() == before
+    assert done.experience.task == task
+
+
+class SaysYes(Lock):
+    def outcome(self) -> Any:
+        return True
+
+
+def test_an_outcome_of_another_kind_costs_the_score_and_is_said(
+    bank: MemoryBank, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = run_stream(program(SaysYes.make), [lock("a"), lock("b")], bank, run_id="r")
+    assert [result.outcome for result in report.results] == [None, None]
+    assert report.summary().scored == 0
+    assert "its outcome is True; expected an Outcome" in caplog.text
+
+
+class Halves(Lock):
+    action_rules = "half a character: \ud800"
+
+
+class NoRules(Lock):
+    action_rules: Any = None
+
+
+def test_rules_are_made_storable_like_all_that_is_seen(bank: MemoryBank) -> None:
+    done = program(Halves.make)(task=lock("a"), bank=bank)
+    assert done.answer
+    report = run_stream(program(NoRules.make), [lock("b")], bank, run_id="r")
+    assert report.results[0].error.startswith("reading the environment's action rules broke: ")
+
+
+async def _later(query: str, found: Any) -> Any:
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rerank", "said"),
+    [
+        (lambda query, found: None, "it gave 'None'"),
+        (lambda query, found: query, "it gave "),
+        (lambda query, found: [each.items for each in found], "expected a list of what it was given"),
+        (_later, "it gave '<coroutine"),
+    ],
+)
+def test_a_reranker_that_gives_something_else_breaks_a_task_alone(
+    bank: MemoryBank, rerank: Callable[..., Any], said: str
+) -> None:
+    program()(task=lock("a"), bank=bank)
+    odd = program(reranker=rerank)
+    with pytest.raises(InfrastructureError, match=r"^the reranker broke: TypeError: it gave ") as found:
+        odd(task=lock("b"), bank=bank)
+    assert said in str(found.value)
+    report = run_stream(odd, [lock("c")], bank, run_id="r")
+    assert report.results[0].error.startswith("the reranker broke")
+
+
+def test_a_reranker_may_give_any_list_of_them(bank: MemoryBank) -> None:
+    def rerank(query: str, found: list[Retrieved]) -> Any:
+        return (each for each in found)
+
+    program()(task=lock("a"), bank=bank)
+    assert program(reranker=rerank).recall(lock("b"), bank).items
+
+
+# Arguments
+
+
+def test_backbones_may_be_a_dict_of_roles(bank: MemoryBank) -> None:
+    lm = scripted_lm(answers)
+    done = ReasoningBank(backbones={"agent": lm}, environments=Lock.make)(task=lock("a"), bank=bank)
+    assert done.verdict.label == "failure"
+    assert done.usage["agent"].calls == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: ReasoningBank(backbones="openai/x"), "got str for backbones; expected Backbones(agent=...)"),  # type: ignore[arg-type]
+        (lambda: ReasoningBank(backbones={"actor": "openai/x"}), "backbones: 'actor' is no role; expected some of"),
+        (lambda: ReasoningBank({"act": {}}), "got dict for config; expected a ProgramConfig"),  # type: ignore[arg-type]
+        (lambda: Backbones(agent=""), "a backbone's name is empty; expected PROVIDER/MODEL"),
+        (lambda: MaTTS("x"), "MaTTS: got str for a program; expected a ReasoningBank"),  # type: ignore[arg-type]
+        (lambda: MaTTS(program(), config={"k": 3}), "MaTTS: got dict for config; expected a MattsConfig"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_program_cannot_be_made_of_is_one_line(made: Callable[[], object], said: str) -> None:
+    with pytest.raises(InputError) as found:
+        made()
+    assert str(found.value).startswith(said)
+    assert "\n" not in str(found.value)
+
+
+def test_what_cannot_be_run_or_compiled_is_one_line(bank: MemoryBank) -> None:
+    one = TaskStream("s", tuple(lock(str(n)) for n in range(12)))
+    split = split_streams(one, check=False)
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: run_stream("x", one, bank, run_id="r"), "got str for a program; expected a ReasoningBank"),  # type: ignore[arg-type]
+        (lambda: run_stream(program(), one, bank, run_id="r", resume="foo"), "resume='foo'; expected 'own' or 'all'"),  # type: ignore[arg-type]
+        (lambda: compile_program(program(), [one], budget=9), "got list for streams; expected Streams"),  # type: ignore[arg-type]
+        (lambda: compile_program("x", split, budget=9), "got str for a program; expected a"),  # type: ignore[arg-type]
+        (lambda: compile_program(program(), split, budget="60"), "budget is '60'; expected at least 1"),  # type: ignore[arg-type]
+    ]
+    for call, said in calls:
+        with pytest.raises(RBError) as found:
+            call()
+        assert str(found.value).startswith(said)
+    assert len(bank) == 0
+
+
+# Language models and judges
+
+
+class Broken(dspy.BaseLM):
+    """A language model of somebody's own, whose errors are not dspy's."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("own/lm")
+        self._error = error
+
+    def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        raise self._error
+
+    async def aforward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        raise self._error
+
+
+@pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
+@pytest.mark.parametrize("error", [ConnectionError("no route"), ValueError("odd"), asyncio.CancelledError("within")])
+def test_an_lm_of_somebodys_own_may_raise_anything(bank: MemoryBank, error: BaseException) -> None:
+    odd = ReasoningBank(backbones=Backbones(agent=Broken(error)), environments=Lock.make)
+    report = run_stream(odd, [lock("a"), lock("b")], bank, run_id="r")
+    assert [result.error for result in report.results] == [f"agent (own/lm) broke: {type(error).__name__}: {error}"] * 2
+
+    async def side_by_side() -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            return [group.create_task(odd.acall(task=lock(name), bank=bank)) for name in "cd"]
+
+    with pytest.raises(ExceptionGroup) as found:
+        asyncio.run(side_by_side())
+    assert {str(each) for each in found.value.exceptions} <= {f"agent (own/lm) broke: {type(error).__name__}: {error}"}
+
+
+@pytest.mark.parametrize("way", ["plain", "asyncio"])
+def test_a_judge_that_could_not_read_an_answer_costs_one_rollout(bank: MemoryBank, way: str) -> None:
+    def judge(task: Task, trajectory: Trajectory) -> Verdict:
+        if trajectory.rollout_id == "1":
+            raise UnparseableOutput("the judge said nothing that can be read")
+        return Verdict(label="success")
+
+    async def later(task: Task, trajectory: Trajectory) -> Verdict:
+        return judge(task, trajectory)
+
+    if way == "plain":
+        done = MaTTS(program(judge=judge), k=3)(task=lock("a"), bank=bank)
+    else:
+        done = asyncio.run(MaTTS(program(judge=later), k=3).acall(task=lock("a"), bank=bank))
+    assert sorted(verdict.label for verdict in done.verdicts) == ["success", "success", "unknown"]
