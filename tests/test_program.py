@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import inspect
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ async def test_what_is_no_task_or_no_bank_is_said_in_one_line(
 
     async def made(call: Any) -> None:
         done = call()
-        if isawaitable(done):
+        if inspect.isawaitable(done):
             await done
 
     for call in calls:
@@ -566,6 +566,33 @@ async def test_a_call_that_is_cancelled_while_an_async_judge_thinks_is_cancelled
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run.acall(task=CHARGED, bank=bank, run_id="late"), 0.2)
     assert len(bank.pending()) == 2
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+async def test_a_call_that_is_cancelled_before_an_async_judge_begins_leaves_nothing_unawaited(
+    kind: str, bank: MemoryBank
+) -> None:
+    """The warning of a coroutine that nobody awaited would make this test red."""
+    asked, go_on = threading.Event(), threading.Event()
+    made: list[Coroutine[Any, Any, Verdict]] = []
+
+    async def thinks() -> Verdict:
+        raise AssertionError
+
+    def judge(task: Task, trajectory: Trajectory) -> Coroutine[Any, Any, Verdict]:
+        asked.set()
+        assert go_on.wait(10)
+        made.append(thinks())
+        return made[-1]
+
+    job = asyncio.ensure_future(on_questions(kind, judge=judge).acall(task=CHARGED, bank=bank))
+    assert await asyncio.to_thread(asked.wait, 10)
+    job.cancel()
+    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert made
+    assert {inspect.getcoroutinestate(each) for each in made} == {inspect.CORO_CLOSED}
 
 
 @pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])

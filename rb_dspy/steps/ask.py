@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import iscoroutine
 from typing import Any, Protocol, TypeVar
 
 import dspy
@@ -137,7 +138,15 @@ class Do:
             while not job.done():  # cancelled once more, it waits all the same
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([job])
+            if job.exception() is None:
+                never_awaited(job.result())
             raise
+
+
+def never_awaited(given: object) -> None:
+    """Close ``given`` if it is a coroutine: nobody will await it, and Python would warn of that."""
+    if iscoroutine(given):
+        given.close()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 
 import dspy
 
@@ -15,7 +15,7 @@ from rb_dspy.config import JudgeConfig
 from rb_dspy.errors import ConfigError, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
-from rb_dspy.steps.ask import Ask, Do, Routine, adrive, awaited, drive
+from rb_dspy.steps.ask import Ask, Do, Routine, adrive, awaited, drive, never_awaited
 from rb_dspy.steps.events import Judged, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.view import final_state, view
@@ -86,8 +86,7 @@ class Judging:
         with _unread():
             said = self._do().run()
         if isawaitable(said):
-            if iscoroutine(said):
-                said.close()  # else Python warns that nobody awaited it
+            never_awaited(said)
             raise ConfigError(_ASYNC)
         return _checked(said)
 

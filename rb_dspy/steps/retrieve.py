@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from functools import partial
 
@@ -12,7 +11,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import RetrieveConfig
 from rb_dspy.protocols import Reranker
 from rb_dspy.schema import Retrieved, Task
-from rb_dspy.steps.ask import Do, Routine, adrive, drive
+from rb_dspy.steps.ask import Do, Routine, adrive, drive, never_awaited
 from rb_dspy.steps.events import MemoryRetrieved, emit
 from rb_dspy.steps.memory import Memory, render
 
@@ -65,6 +64,5 @@ def _reranked(reranker: Reranker, query: str, found: list[Retrieved]) -> list[Re
         ranked = list(given)
         if all(isinstance(each, Retrieved) for each in ranked):
             return ranked
-    if inspect.iscoroutine(given):
-        given.close()  # else Python warns of it
+    never_awaited(given)
     raise TypeError(f"it gave {str(given)[:80]!r}; expected a list of what it was given")
