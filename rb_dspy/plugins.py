@@ -7,11 +7,15 @@ Groups: ``rb_dspy.embedders`` (a callable without arguments, or taking the model
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from rb_dspy.errors import InputError, MissingDependency, RBError
 from rb_dspy.protocols import Embedder, EnvironmentFamily
+
+EMBEDDER = ("id", "dimension", "embed")
+_FAMILY = ("name", "check", "templates", "tasks", "make", "oracle", "random_action")
 
 
 def environment_names() -> list[str]:
@@ -32,7 +36,7 @@ def environment_family(name: str) -> EnvironmentFamily:
             " package (entry point in rb_dspy.environments, see CONTRIBUTING.md), or in Python as"
             " ReasoningBank(environments=...)"
         )
-    family: EnvironmentFamily = _made(found, "environment")
+    family: EnvironmentFamily = _made(found, "environment", _FAMILY)
     return family
 
 
@@ -58,24 +62,40 @@ def embedder(name: str) -> Embedder:
     """
     found = entry_points(group="rb_dspy.embedders", name=name)
     if found:
-        made: Embedder = _made(found, "embedder")
+        made: Embedder = _made(found, "embedder", EMBEDDER)
         return made
-    other: Embedder = _made(entry_points(group="rb_dspy.embedders", name="sentence-transformers"), "embedder", name)
+    of_any_name = entry_points(group="rb_dspy.embedders", name="sentence-transformers")
+    other: Embedder = _made(of_any_name, "embedder", EMBEDDER, name)
     return other
 
 
-def _made(found: EntryPoints, what: str, *given: str) -> Any:
+def lacks(given: object, parts: Sequence[str]) -> list[str]:
+    """Which ``parts`` it has not. They are asked for one by one, since from Python 3.12 on ``isinstance`` sees nothing
+    of what a wrapper hands on.
+    """
+    return [part for part in parts if not hasattr(given, part)]
+
+
+def _made(found: EntryPoints, what: str, parts: Sequence[str], *given: str) -> Any:
     first = next(iter(found))
+    package = first.dist.name if first.dist is not None else first.value
     done = "imported"
     try:
         factory = first.load()
         done = "made"
-        return factory(*given)
+        made = factory(*given)
+        done = "used"
+        missing = lacks(made, parts)
     except RBError:
         raise
     except Exception as exc:  # the code is another package's, which may raise anything
-        package = first.dist.name if first.dist is not None else first.value
         said = " ".join((str(exc) if isinstance(exc, ImportError) else f"{type(exc).__name__}: {exc}").split())[:200]
         raise MissingDependency(
             f"the {what} {first.name!r} of {package} cannot be {done}: {said}; install what it needs, or choose another"
         ) from exc
+    if missing:
+        raise MissingDependency(
+            f"the {what} {first.name!r} of {package} cannot be used: {type(made).__name__} has no {', '.join(missing)};"
+            " tell its maker, or choose another"
+        )
+    return made

@@ -35,6 +35,8 @@ class Empty:
     pass
 
 class Broken:
+    name = "broken"
+    templates = tasks = make = oracle = random_action = None
     def check(self):
         raise OSError("no\\ndisk")
 """,
@@ -89,8 +91,20 @@ def test_a_plugin_that_cannot_be_had_is_refused_in_one_line_whatever_it_raises(
         assert str(caught.value).startswith(told)
         assert str(caught.value).endswith("; install what it needs, or choose another")
         assert "\n" not in str(caught.value)
-    assert main(["run", "--stream", plugin, "--no-track"]) == 3
+    assert main(["run", "--stream", plugin, "--no-track", "--set", "backbones.agent.model=openai/any"]) == 3
     assert capsys.readouterr().err.startswith(f"error: {environment}")
+
+
+def test_a_plugin_that_is_not_what_it_is_listed_as_is_refused_with_what_it_lacks() -> None:
+    family = "name, check, templates, tasks, make, oracle, random_action"
+    for call, what, lacks in (
+        (lambda: TaskStream.named("acme_made-Empty", n=1), "environment", family),
+        (lambda: MemoryBank.open(None, scope="x", embedder="acme_made-Empty"), "embedder", "id, dimension, embed"),
+    ):
+        with pytest.raises(MissingDependency) as caught:
+            call()
+        told = f"the {what} 'acme_made-Empty' of acme cannot be used: Empty has no {lacks}"
+        assert str(caught.value) == f"{told}; tell its maker, or choose another"
 
 
 def test_an_error_of_ours_is_told_as_it_is() -> None:
@@ -108,7 +122,7 @@ def test_broken_environments_are_listed_with_what_is_wrong_beside_those_that_are
     for place, said in BROKEN.items():
         assert found[name(place)]["problem"].startswith(f"the environment '{name(place)}' of acme {said}")
     assert found["acme_made-Ours"]["problem"] == "acme needs a key"
-    assert found["acme_made-Empty"]["problem"] == "AttributeError: 'Empty' object has no attribute 'check'"
+    assert found["acme_made-Empty"]["problem"].startswith("the environment 'acme_made-Empty' of acme cannot be used: ")
     assert found["acme_made-Broken"]["problem"] == "OSError: no disk"
     assert main(["envs"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

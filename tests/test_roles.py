@@ -15,7 +15,7 @@ from dspy import lm15
 from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank
 from rb_dspy.backbones import metered, report
 from rb_dspy.backbones.check import check
-from rb_dspy.config import JudgeConfig
+from rb_dspy.config import JudgeConfig, parse_settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError
 from rb_dspy.schema import RoleUsage, Step, Trajectory
 from rb_dspy.steps import Judge, Memory
@@ -78,8 +78,11 @@ def test_backbones_are_shared_by_copies_and_never_pickled() -> None:
 
 def test_equal_configurations_share_one_model() -> None:
     config = BackboneConfig(model="openai/some-model", max_tokens=100)
-    found = Backbones.from_settings({"agent": config, "judge": config.model_copy()})
-    assert found.lm("agent") is found.lm("judge")
+    for found in (
+        Backbones.from_settings({"agent": config, "judge": config.model_copy()}),
+        Backbones(agent="openai/some-model", judge="openai/some-model"),
+    ):
+        assert found.lm("agent") is found.lm("judge")
 
 
 def test_bad_backbones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +93,9 @@ def test_bad_backbones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Backbones(agent=BackboneConfig(model="openai/x", api_key_env="RB_TEST_KEY"))
     with pytest.raises(BackboneError, match="openai/"):
         Backbones(agent="openai/")
+    settings = parse_settings({"backbones": {"agent": {"api_base": "http://127.0.0.1:1/v1"}}})
+    with pytest.raises(ConfigError, match=r"^local/\S+ runs in this process and takes no api_base; set the model"):
+        Backbones.from_settings(settings.backbones)
 
 
 def test_a_callers_own_usage_tracking_still_sees_every_call(bank: MemoryBank) -> None:

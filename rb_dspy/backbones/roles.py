@@ -33,8 +33,8 @@ class Backbones:
 
     Each role takes a ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
     ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back: the contraster to the distiller, the selector
-    to the judge, all to the agent, and the agent to the LM of ``dspy.configure``. Copies of a program share their
-    backbones, and no program saves them.
+    to the judge, all to the agent, and the agent to the LM of ``dspy.configure``. Roles with equal descriptions share
+    one LM. Copies of a program share their backbones, and no program saves them.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class Backbones:
             "contraster": contraster,
             "selector": selector,
         }
-        self._lms: dict[str, Any] = {role: _as_lm(lm) for role, lm in given.items() if lm is not None}
+        made: list[tuple[BackboneConfig, Any]] = []
+        self._lms: dict[str, Any] = {role: _as_lm(each, made) for role, each in given.items() if each is not None}
 
     @classmethod
     def of(cls, given: Backbones | Mapping[str, Any] | object | None) -> Backbones | None:
@@ -63,16 +64,8 @@ class Backbones:
 
     @classmethod
     def from_settings(cls, configs: Mapping[Role, BackboneConfig]) -> Backbones:
-        """Backbones as ``rb.toml`` describes them; equal configurations share one LM."""
-        made: list[tuple[BackboneConfig, Any]] = []
-        lms: dict[str, Any] = {}
-        for role, config in configs.items():
-            lm = next((lm for known, lm in made if known == config), None)
-            if lm is None:
-                lm = _as_lm(config)
-                made.append((config, lm))
-            lms[role] = lm
-        return cls(**lms)
+        """Backbones as ``rb.toml`` describes them."""
+        return cls(**{str(role): config for role, config in configs.items()})
 
     def lm(self, role: str) -> Any:
         """The LM of ``role``, or of the role it falls back to. Raises ``BackboneError`` where there is none."""
@@ -123,7 +116,8 @@ def adapter_for(lm: Any) -> Any:
     return _CHAT
 
 
-def _as_lm(given: Any) -> Any:
+def _as_lm(given: Any, made: list[tuple[BackboneConfig, Any]]) -> Any:
+    """The LM that ``given`` is or describes; those described so far, and this one then, are ``made``."""
     if isinstance(given, dspy.BaseLM):
         return given
     if isinstance(given, str):
@@ -132,7 +126,21 @@ def _as_lm(given: Any) -> Any:
         given = BackboneConfig(model=given)
     if not isinstance(given, BackboneConfig):
         raise ConfigError(f"a backbone is a dspy.LM, a BackboneConfig or a model's name; got {type(given).__name__}")
+    lm = next((lm for known, lm in made if known == given), None)
+    if lm is None:
+        lm = _described(given)
+        made.append((given, lm))
+    return lm
+
+
+def _described(given: BackboneConfig) -> Any:
     if given.model.startswith("local/"):
+        for name in ("api_base", "api_key_env"):
+            if getattr(given, name) is not None:  # as where a table of rb.toml names no model, and the default is local
+                raise ConfigError(
+                    f"{given.model} runs in this process and takes no {name}; set the model that is meant as well, as"
+                    " PROVIDER/MODEL"
+                )
         from rb_dspy.backbones.llamacpp import local_lm
 
         return local_lm(given)

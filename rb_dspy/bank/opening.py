@@ -47,8 +47,7 @@ def chosen_embedder(given: Embedder | str | object) -> Embedder:
     """An embedder, or the one of this name. Raises ``InputError`` for anything else, ``MissingDependency``."""
     if isinstance(given, str):
         return plugins.embedder(given)
-    # Asked one by one: from Python 3.12 on, ``isinstance`` sees nothing of what a wrapper hands on.
-    if not isinstance(given, type) and all(hasattr(given, name) for name in ("id", "dimension", "embed")):
+    if not isinstance(given, type) and not plugins.lacks(given, plugins.EMBEDDER):
         found: Embedder = given  # type: ignore[assignment]
         return found
     name = getattr(given, "__name__", repr(given)[:40])

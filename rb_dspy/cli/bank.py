@@ -57,12 +57,12 @@ def show(
     """One lesson, or one experience with its whole trajectory."""
     with work.opened_bank(config, bank, scope, at) as looked_into:
         found = looked_into.get(id)
-    if json_:
-        print_json(found)
-    elif isinstance(found, MemoryItem):
-        show_item(found)
-    else:
-        show_experience(found)
+        if json_:
+            print_json(found)
+        elif isinstance(found, MemoryItem):
+            show_item(found, looked_into.history(id))
+        else:
+            show_experience(found, looked_into.history)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from rb_dspy.cli.common import out, settings
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
-from rb_dspy.schema import Experience, MemoryItem, Removal, Step
+from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Step
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -34,8 +35,8 @@ def table(*headings: str) -> Table:
     return made
 
 
-def show_item(item: MemoryItem) -> None:
-    """One lesson whole, and where it comes from."""
+def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
+    """One lesson whole, where it comes from, and which of its ``changes`` were edits: these words are not a model's."""
     out.print(Text.assemble((item.title, "bold"), "  ", (item.id, "dim")))
     out.print(Text(f"{item.description}\n\n{item.content}\n"))
     for number, source in enumerate(item.provenances):
@@ -45,10 +46,14 @@ def show_item(item: MemoryItem) -> None:
         parts += [f"distilled by {source.distiller}"] if source.distiller else []
         parts += [f"brought by {source.origin}"] if source.origin else []
         out.print(Text(" · ".join(parts), "dim"))
+    for change in changes:
+        if change.kind == "edit":
+            why = f": {change.note}" if change.note else ""
+            out.print(Text(f"edited {change.created_at}{why}", "yellow"))
 
 
-def show_experience(experience: Experience) -> None:
-    """One experience whole: its task, rollouts and verdicts, and its lessons."""
+def show_experience(experience: Experience, changes: Callable[[str], Iterable[Change]]) -> None:
+    """One experience whole: its task, rollouts and verdicts, and its lessons with their ``changes``."""
     out.print(Text.assemble((experience.task.id, "bold"), "  ", (experience.id, "dim")))
     out.print(Text(experience.task.instruction))
     facts = {"run": experience.run_id, "brought by": experience.origin, "at": experience.created_at}
@@ -65,7 +70,7 @@ def show_experience(experience: Experience) -> None:
         out.print(Text.assemble("\nits agent had been shown: ", (", ".join(experience.shown), "dim")))
     for item in experience.items:
         out.print()
-        show_item(item)
+        show_item(item, changes(item.id))
     if experience.note:
         out.print(Text(f"\n{experience.note}", "yellow"))
 

@@ -71,12 +71,14 @@ def import_(
         print_json({"path": file, "experiences": done.read, "new": done.new, "removed": done.gone})
         return
     here = max(0, done.read - done.new - done.gone)
-    known = f"; {here:,} were here before" if here else ""
+    known = f"; {here:,} {'was' if here == 1 else 'were'} here before" if here else ""
     place = f"{chosen.url}, scope {chosen.scope}"
     out.print(Text(f"{counted(done.new, 'experience')} imported into {place}{known}"))
     if done.gone:
-        told = f"{done.gone:,} of those in the file were deleted or rolled back here, and stay away"
-        out.print(Text(f"{told}; to have them again, import into another --scope or --bank", "yellow"), soft_wrap=True)
+        was, stay, them = ("was", "stays", "it") if done.gone == 1 else ("were", "stay", "them")
+        told = f"{done.gone:,} of those in the file {was} deleted or rolled back here, and {stay} away"
+        again = f"to have {them} again, import into another --scope or --bank"
+        out.print(Text(f"{told}; {again}", "yellow"), soft_wrap=True)
 
 
 @app.command()

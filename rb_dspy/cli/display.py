@@ -104,7 +104,7 @@ class Display:
                 usage = result.usage.values()
                 tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
                 seconds = f"{sum(used.seconds for used in usage):.1f} s"
-                beside = " of calls, some side by side" if self.several else ""
+                beside = " of calls, added up" if self.several else ""
                 self._row("", Text(f"{seconds}{beside} · {tokens:,} tokens", "dim"))
             self._wait("the next task")
 
@@ -195,7 +195,8 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     table.add_column(style="bold")
     table.add_column()
     table.add_row("solved", _share(summary.solved, summary.scored, "tasks, by ground truth", _NO_TRUTH))
-    agreement = "verdicts agree with ground truth", "not known: no verdict on a task that was scored"
+    of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
+    agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
     table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
     if summary.unknown_verdicts:
         table.add_row("unknown verdicts", str(summary.unknown_verdicts))

@@ -90,7 +90,7 @@ def opened(path: str | Path | None, identity: Mapping[str, Any], models: Collect
 def _check(path: Path, identity: Mapping[str, Any], models: Collection[str]) -> None:
     described = path / "compile.json"
     known = described.exists()
-    there = read_json(described, FORMAT, VERSION).get("identity", {}) if known else {}
+    there = _identity(described) if known else {}
     other = [name for name in dict.fromkeys([*there, *identity]) if there.get(name) != identity.get(name)]
     if known and not other:
         return
@@ -106,6 +106,15 @@ def _check(path: Path, identity: Mapping[str, Any], models: Collection[str]) -> 
         f"{path}: holds another compile, with other {', '.join(told)}; give another folder, delete this one, or give"
         " the same arguments"
     )
+
+
+def _identity(described: Path) -> dict[str, Any]:
+    there = read_json(described, FORMAT, VERSION).get("identity", {})
+    if not isinstance(there, dict):
+        raise InputError(
+            f"{described}: has {type(there).__name__} for identity; expected an object; give another folder"
+        )
+    return there
 
 
 def _holds(file: Path) -> bool:

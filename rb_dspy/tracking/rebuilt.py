@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+import dspy
 import pydantic
 
 from rb_dspy.backbones import Backbones
@@ -20,9 +21,9 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.steps import Judge
 
-BackbonesLike = Backbones | Mapping[Role, BackboneConfig | str] | str
-"""Backbones, or a configuration or a model's name by role, or ``package.module:attribute`` of a function that makes
-them."""
+BackbonesLike = Backbones | Mapping[Role, dspy.BaseLM | BackboneConfig | str] | str
+"""Backbones, or by role an LM, a configuration or a model's name, or ``package.module:attribute`` of a function that
+makes them."""
 
 
 def settings_of(program: ReasoningBank | MaTTS, environments: str | None = None) -> dict[str, Any]:
@@ -70,8 +71,11 @@ def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
         return {role: _sampling(lm) for role, lm in given.roles().items()}
     hidden = {"api_base", "api_key_env"}
     found: dict[str, Any] = {}
-    for role, config in given.items():
-        config = BackboneConfig(model=config) if isinstance(config, str) else config
+    for role, each in given.items():
+        if isinstance(each, dspy.BaseLM):
+            found[role] = _sampling(each)
+            continue
+        config = BackboneConfig(model=each) if isinstance(each, str) else each
         found[role] = config.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
     return found
 
@@ -101,12 +105,21 @@ def made_backbones(given: BackbonesLike | None) -> Backbones:
         if not isinstance(made, Backbones):
             raise ConfigError(f"{given} gave a {type(made).__name__}; expected Backbones")
         return made
-    configs = {role: BackboneConfig.model_validate(_config(config)) for role, config in given.items()}
-    return Backbones.from_settings(configs)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"got {type(given).__name__} for backbones; expected Backbones(agent=...)")
+    return Backbones.of({role: _backbone(role, each) for role, each in given.items()}) or Backbones()
 
 
-def _config(config: BackboneConfig | str | Mapping[str, Any]) -> Any:
-    return {"model": config} if isinstance(config, str) else config
+def _backbone(role: str, given: object) -> object:
+    """What a role of ``Backbones`` takes; what was kept of one is described as in ``rb.toml``."""
+    if not isinstance(given, Mapping):
+        return given
+    try:
+        return BackboneConfig.model_validate(given)
+    except pydantic.ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(map(str, (role, *first["loc"])))
+        raise ConfigError(f"backbones: {where}: {first['msg'].lower()}; expected a backbone as in rb.toml") from None
 
 
 def named(place: str) -> Any:

@@ -61,8 +61,8 @@ class ServedProgram(PythonModel):
         self._making = threading.Lock()
 
     def use(self, backbones: BackbonesLike) -> None:
-        """From now on with other language models."""
-        self._backbones = backbones
+        """From now on with other language models, which are made at once."""
+        self._backbones = made_backbones(backbones)
 
     def predict(self, model_input: list[TaskIn]) -> list[AnswerOut]:  # type: ignore[override]
         """One answer for each task, in order. A task that breaks has an error; a model that cannot be used raises."""

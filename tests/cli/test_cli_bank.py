@@ -111,6 +111,10 @@ def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.Capt
     told = run(capsys, "history", item)
     for text in ("append", "edit", "clearer", "title: Open first → Look first"):
         assert text in told
+    for id in (item, filled[0].id):
+        shown = run(capsys, "show", id)
+        assert shown.count("edited 2") == 1
+        assert ": clearer" in shown
     assert "nothing to change" in run(capsys, "edit", item, code=2)
     assert filled[1].items[0].id in run(capsys, "edit", item, *_options(NEVER), code=2)
     assert "no item 'zzz'" in run(capsys, "edit", "zzz", "--title", "x", code=2)
@@ -221,7 +225,7 @@ def test_an_import_says_what_stays_away_since_it_was_taken_away(
     head = "0 experiences imported into new.sqlite, scope default"
     told, stays = run(capsys, "import", *new).splitlines()
     assert told == f"{head}; 2 were here before"
-    assert stays.startswith("1 of those in the file were deleted or rolled back here, and stay away; ")
+    assert stays.startswith("1 of those in the file was deleted or rolled back here, and stays away; ")
     assert as_json(capsys, "import", *new) == [{"path": "a.jsonl", "experiences": 3, "new": 0, "removed": 1}]
     run(capsys, "rollback", "origin:me", "--bank", "new.sqlite", "--yes")
     told, stays = run(capsys, "import", *new).splitlines()

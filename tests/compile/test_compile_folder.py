@@ -41,6 +41,12 @@ def test_a_folder_that_takes_no_files_is_not_taken_for_one_in_use() -> None:
     assert not isinstance(found, InputError)
 
 
+def test_a_description_that_describes_nothing_is_said(tmp_path: Path) -> None:
+    described = tmp_path / "compile.json"
+    described.write_text('{"format": "rb_dspy compile", "version": 1, "identity": "mine"}')
+    assert str(refused(tmp_path)) == (f"{described}: has str for identity; expected an object; give another folder")
+
+
 def keyless(prompt: Prompt) -> Reply:
     raise lm15.AuthError("bad key")
 

@@ -40,7 +40,7 @@ def test_backbones_sample_as_before() -> None:
 def test_keys_and_addresses_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "canary-key")
     config = BackboneConfig(model="openai/m", temperature=0.3, api_base="http://canary:1/v1", api_key_env="MY_KEY")
-    for given in (Backbones(agent=config), {"agent": config}):
+    for given in (Backbones(agent=config), {"agent": config}, {"agent": Backbones(agent=config).lm("agent")}):
         saved = saved_backbones(given)
         assert "canary" not in json.dumps(saved)
         assert "MY_KEY" not in json.dumps(saved)

@@ -108,6 +108,21 @@ def test_another_backbone_is_asked_the_same(tracker: Tracker, registered: str) -
     assert len(asked[0]) == 1
 
 
+def test_backbones_by_role_are_language_models_names_or_as_in_a_file(tracker: Tracker, registered: str) -> None:
+    lm = scripted_lm(questions, model="other/own")
+    (answer,) = tracker.load(registered, backbones={"agent": lm, "judge": "openai/x"}).predict([PERU])
+    assert answer.answer == "Lima"
+    assert len(prompts(Backbones(agent=lm))) == 1
+    for given, said in (
+        ({"agnet": lm}, r"^backbones: 'agnet' is no role; expected some of agent, judge"),
+        ({"agent": {"model": ""}}, r"^backbones: agent\.model: "),
+        ({"agent": 7}, r"^a backbone is a dspy\.LM, a BackboneConfig or a model's name; got int$"),
+        (7, r"^got int for backbones; expected Backbones\(agent=\.\.\.\)$"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            tracker.load(registered, backbones=given)  # type: ignore[arg-type]
+
+
 def test_a_compiled_prompt_is_what_is_asked(tracker: Tracker) -> None:
     made = MaTTS(program(), k=2)
     tracker.register(compiled(made), made, "scaled", backbones=KNOWN, embedder=HASH)
@@ -325,7 +340,7 @@ def test_environments_are_found_by_their_name(tracker: Tracker) -> None:
     (answer,) = tracker.load(f"models:/locks/{version}", backbones=backbones()).predict([task])
     assert (answer.answer, answer.error) == ("0000", "")
     with pytest.raises(ConfigError, match=r"expected package\.module:attribute"):
-        tracker.load(f"models:/locks/{version}", backbones="nowhere").predict([task])
+        tracker.load(f"models:/locks/{version}", backbones="nowhere")
 
 
 @pytest.mark.parametrize(

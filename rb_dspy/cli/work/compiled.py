@@ -40,7 +40,7 @@ def print_head(title: str, program: Program, streams: Streams, given: dict[str, 
 def _known(place: Path) -> str:
     """What a folder holds of this compile."""
     if (place / "compiled.json").exists():
-        return f"was compiled before: the result is that in {place}"
+        return f"{place} has a result: a compile that is the same is not done again"
     try:
         with (place / "answers.jsonl").open("rb") as answers:
             return f"goes on from {place}, which has {sum(1 for _ in answers)} answers"

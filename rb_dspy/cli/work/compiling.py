@@ -161,7 +161,7 @@ def _check_out(path: Path) -> None:
         return
     try:
         kind = str(json.loads(path.read_bytes()).get("format"))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         kind = ""
     if not kind.startswith("rb_dspy"):
         raise InputError(f"--out {path}: is there, and no program of rb_dspy's; give another name, or move it")
