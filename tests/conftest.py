@@ -12,6 +12,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import dspy
 import pytest
 
+from rb_dspy.backbones import models
 from rb_dspy.bank import MemoryBank
 from rb_dspy.testing.embedder import HashEmbedder
 
@@ -21,6 +22,20 @@ def _what_is_loaded_is_not_collected() -> None:
     """Else each collection looks through torch, dspy and thousands of tests again, which takes a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _only_the_small_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test that would need another one is red everywhere, not only where nobody has fetched that."""
+    known = models.default_directory() / models.find("smollm2-135m").file
+    cache = tmp_path_factory.mktemp("cache")
+    here = cache / "rb_dspy" / "models"
+    here.mkdir(parents=True)
+    if known.is_file():
+        (here / known.name).symlink_to(known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield
 
 
 @pytest.fixture(autouse=True)

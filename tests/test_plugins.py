@@ -91,7 +91,7 @@ def test_a_plugin_that_cannot_be_had_is_refused_in_one_line_whatever_it_raises(
         assert str(caught.value).startswith(told)
         assert str(caught.value).endswith("; install what it needs, or choose another")
         assert "\n" not in str(caught.value)
-    assert main(["run", "--stream", plugin, "--no-track", "--set", "backbones.agent.model=openai/any"]) == 3
+    assert main(["run", "--stream", plugin, "--no-track"]) == 3
     assert capsys.readouterr().err.startswith(f"error: {environment}")
 
 

@@ -219,7 +219,8 @@ def local_lm(config: BackboneConfig, *, prefix_cache: bool = True, directory: Pa
     name = config.model.removeprefix("local/")
     for field in ("api_base", "api_key_env", "timeout"):
         if getattr(config, field) is not None:
-            raise ConfigError(f"{config.model}: {field} is for hosted models; remove it")
+            meant = "remove it, or set the model that is meant as well, as PROVIDER/MODEL"
+            raise ConfigError(f"{config.model} runs in this process; {field} is for hosted models: {meant}")
     engine = LlamaEngine(
         name,
         context=config.context,

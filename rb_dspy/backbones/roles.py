@@ -135,12 +135,6 @@ def _as_lm(given: Any, made: list[tuple[BackboneConfig, Any]]) -> Any:
 
 def _described(given: BackboneConfig) -> Any:
     if given.model.startswith("local/"):
-        for name in ("api_base", "api_key_env"):
-            if getattr(given, name) is not None:  # as where a table of rb.toml names no model, and the default is local
-                raise ConfigError(
-                    f"{given.model} runs in this process and takes no {name}; set the model that is meant as well, as"
-                    " PROVIDER/MODEL"
-                )
         from rb_dspy.backbones.llamacpp import local_lm
 
         return local_lm(given)

@@ -17,6 +17,9 @@ from rb_dspy.cli.main import main
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Experience, MemoryDraft, Step, Task
 
+HOSTED = "--set", "backbones.agent.model=openai/any"
+"""Nobody is asked; the default model need not be on this machine."""
+
 LESSON = MemoryDraft(
     title="Open first", description="When it is shut; not when open.", content="Open it, then put it in."
 )
@@ -79,7 +82,7 @@ def _line(capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "--config", "missing.toml"], 2, "no such file"),
         (["run", "--set", "backbones.agent.model=local/gpt-9"], 2, "model 'gpt-9' is not known"),
         (["run", "--set", "backbones.agent.model=local/none.gguf"], 3, "none.gguf is not a file"),
-        (["run", "--set", "bank.embedder=no/such/model"], 3, "no/such/model"),
+        (["run", *HOSTED, "--set", "bank.embedder=no/such/model"], 3, "no/such/model"),
         (["models", "get", "gpt-9"], 2, "expected one of qwen2.5-coder-1.5b"),
         (["envs", "chess"], 2, "unknown environment 'chess'"),
         (["envs", "chess"], 2, "; one of your own comes with a package (entry point in rb_dspy.environments, see"),
@@ -127,7 +130,7 @@ def test_a_file_that_is_no_bank_is_left_as_it_is(capsys: pytest.CaptureFixture[s
     Path("rb-bank.sqlite").write_bytes(b"not a database" * 1000)
     assert main(["bank", "list"]) == 6
     assert "not a bank" in _line(capsys)
-    assert main(["run", "--task", "What is 1 + 1?"]) == 6
+    assert main(["run", *HOSTED, "--task", "What is 1 + 1?"]) == 6
     assert Path("rb-bank.sqlite").read_bytes() == b"not a database" * 1000
 
 

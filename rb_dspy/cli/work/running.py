@@ -33,12 +33,12 @@ from rb_dspy.tracking import Tracker
 def run_tasks(chosen: Settings, task: str | None, prompts: Path | None, track: bool | None, *, json_: bool) -> None:
     """The stream of the settings, or only ``task``; with the prompts of a file where one is given."""
     own = as_task(task) if task is not None else None
-    built = program_for(chosen)
-    noted = "" if prompts is None else _compiled(built, prompts)
-    # Neither a file nor a stream that cannot be used makes a bank.
+    # What cannot be used, a file, a stream or a model, makes no bank; what was typed is looked at first.
     file = of_file(Path(chosen.run.stream)) if own is None and chosen.run.stream.endswith(".jsonl") else None
     if own is None and file is None and not _named(chosen.run, 1):
         raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
+    built = program_for(chosen)
+    noted = "" if prompts is None else _compiled(built, prompts)
     with named():
         opened = MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder)
     with opened:
