@@ -15,7 +15,7 @@ from rb_dspy.errors import InputError, MissingDependency, RBError
 from rb_dspy.protocols import Embedder, EnvironmentFamily
 
 EMBEDDER = ("id", "dimension", "embed")
-_FAMILY = ("name", "check", "templates", "tasks", "make", "oracle", "random_action")
+_FAMILY = ("check", "templates", "tasks", "make")  # the others are for baselines only
 
 
 def environment_names() -> list[str]:

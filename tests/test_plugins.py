@@ -35,8 +35,7 @@ class Empty:
     pass
 
 class Broken:
-    name = "broken"
-    templates = tasks = make = oracle = random_action = None
+    templates = tasks = make = None
     def check(self):
         raise OSError("no\\ndisk")
 """,
@@ -96,7 +95,7 @@ def test_a_plugin_that_cannot_be_had_is_refused_in_one_line_whatever_it_raises(
 
 
 def test_a_plugin_that_is_not_what_it_is_listed_as_is_refused_with_what_it_lacks() -> None:
-    family = "name, check, templates, tasks, make, oracle, random_action"
+    family = "check, templates, tasks, make"
     for call, what, lacks in (
         (lambda: TaskStream.named("acme_made-Empty", n=1), "environment", family),
         (lambda: MemoryBank.open(None, scope="x", embedder="acme_made-Empty"), "embedder", "id, dimension, embed"),

@@ -111,6 +111,8 @@ def test_no_pair_is_missed_and_none_is_made_up(texts: list[str], kinds: int) -> 
 
 FAMILIES = """
 class Family:
+    check = templates = tasks = make = None
+
     def __init__(self, name, **says):
         self.name = name
         vars(self).update(says)
