@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -114,13 +116,33 @@ class SaysYes(Lock):
         return True
 
 
-def test_an_outcome_of_another_kind_costs_the_score_and_is_said(
-    bank: MemoryBank, caplog: pytest.LogCaptureFixture
+class Raises(Lock):
+    def outcome(self) -> Any:
+        raise ValueError("no number in\n'no idea'")
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (SaysYes, "TypeError: its outcome is True; expected an Outcome, or None where nobody knows it"),
+        (Raises, "ValueError: no number in 'no idea'"),
+    ],
+)
+def test_an_outcome_that_cannot_be_had_is_the_tasks_error_and_its_lessons_stay(
+    bank: MemoryBank, caplog: pytest.LogCaptureFixture, kind: str, environment: type[Lock], said: str
 ) -> None:
-    report = run_stream(program(SaysYes.make), [lock("a"), lock("b")], bank, run_id="r")
-    assert [result.outcome for result in report.results] == [None, None]
-    assert report.summary().scored == 0
-    assert "its outcome is True; expected an Outcome" in caplog.text
+    def make(task: Task, rollout_id: str) -> Lock:
+        return (environment if task.id != lock("a").id else Lock).make(task, rollout_id)
+
+    run = program(make)
+    report = run_stream(run if kind == "ReasoningBank" else MaTTS(run, k=2), [lock("a"), lock("b")], bank, run_id="r")
+    assert [result.error for result in report.results] == ["", f"the environment's outcome broke: {said}"]
+    assert [result.outcome is None for result in report.results] == [False, True]
+    summary = report.summary()
+    assert (summary.scored, summary.infrastructure_errors) == (1, 1)
+    assert len(bank.experiences()) == 2
+    assert "did not close" not in caplog.text
 
 
 class Halves(Lock):
@@ -264,3 +286,51 @@ def test_a_judge_that_could_not_read_an_answer_costs_one_rollout(bank: MemoryBan
     else:
         done = asyncio.run(MaTTS(program(judge=later), k=3).acall(task=lock("a"), bank=bank))
     assert sorted(verdict.label for verdict in done.verdicts) == ["success", "success", "unknown"]
+
+
+class OneThread(Lock):
+    """Keeps what only the thread that opened it may use, as SQLite's connections and browsers are."""
+
+    def _here(self) -> None:
+        if not hasattr(self, "_of"):
+            self._of = sqlite3.connect(":memory:")
+        self._of.execute("SELECT 1")
+
+    @property
+    def action_rules(self) -> str:  # type: ignore[override]
+        self._here()
+        return Lock.action_rules
+
+    def reset(self, task: Task) -> str:
+        self._here()
+        return super().reset(task)
+
+    def step(self, action: str) -> tuple[str, bool]:
+        self._here()
+        return super().step(action)
+
+    def answer(self) -> str | None:
+        self._here()
+        return super().answer()
+
+    def outcome(self) -> Any:
+        self._here()
+        return super().outcome()
+
+    def close(self) -> None:
+        self._of.close()
+        super().close()
+
+
+@pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS", "sequential"])
+async def test_all_of_an_environment_runs_in_one_thread(
+    kind: str, bank: MemoryBank, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = program(OneThread.make)
+    run: Any = made if kind == "ReasoningBank" else MaTTS(made, k=4, mode="sequential" if kind != "MaTTS" else None)
+    done = await asyncio.gather(*[run.acall(task=lock(f"t{n}"), bank=bank) for n in range(8)])
+    assert [one.get("lost", ()) for one in done] == [()] * 8
+    assert "did not close" not in caplog.text
+    before = threading.active_count()
+    await asyncio.gather(*[run.acall(task=lock(f"u{n}"), bank=bank) for n in range(8)])
+    assert threading.active_count() <= before + 2, "threads are for others when an environment is closed"

@@ -67,9 +67,45 @@ def test_tasks_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"instruction": "One"}\n\n{"id": "b", "instruction": "Two", "env_args": {"answer": "2"}}\n')
     stream = TaskStream.from_jsonl(file)
-    assert [task.id for task in stream] == ["mine/1", "b"]
-    assert [task.id for task in TaskStream.from_jsonl(file, skip={"b"})] == ["mine/1"]
+    one, b = (task.id for task in stream)
+    assert b == "b"
+    assert one.startswith("mine/")
+    assert [task.id for task in TaskStream.from_jsonl(file, skip={"b"})] == [one]
     assert stream.name == "mine"
+
+
+def test_tasks_of_a_file_keep_their_ids_when_others_come_and_never_have_those_of_others(tmp_path: Path) -> None:
+    def ids(folder: str, *lines: dict[str, Any]) -> list[str]:
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "tasks.jsonl"
+        file.write_text("\n".join(map(json.dumps, lines)))
+        return [task.id for task in TaskStream.from_jsonl(file)]
+
+    add, spain = {"instruction": "What is 2+2?", "env_args": {"answer": "4"}}, {"instruction": "The capital of Spain?"}
+    (first,) = ids("a", add)
+    assert ids("b", spain, {**add, "template": "sums"}, add) == [*ids("c", spain), first, f"{first}-2"]
+    assert ids("d", {**add, "env_args": {"answer": "5"}}) != [first]
+    made = TaskStream.from_jsonl(tmp_path / "b" / "tasks.jsonl")
+    assert TaskStream.from_dataset(made.to_dataset().remove_columns("id"), name="tasks").tasks == made.tasks
+
+
+@pytest.mark.parametrize("n", [-1, "2", 1.5, True])
+def test_a_number_of_tasks_that_is_none_is_refused(tmp_path: Path, n: Any) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text('{"instruction": "x"}')
+    for call in (lambda: TaskStream.from_jsonl(file, n=n), lambda: TaskStream.named("reasoning-gym-small", n=n)):
+        with pytest.raises(InputError, match=r"expected a number of tasks, 0 or more$"):
+            call()
+    assert len(TaskStream.from_jsonl(file, n=np.int64(1))) == 1
+
+
+def test_a_stream_is_not_written_over_a_bank(tmp_path: Path) -> None:
+    with MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=HashEmbedder()):
+        pass
+    stream = TaskStream("s", (Task(id="a", instruction="x"),))
+    for write in (stream.to_jsonl, stream.to_parquet):
+        with pytest.raises(InputError, match=r"bank\.sqlite: a database, perhaps a bank, or a file of one"):
+            write(tmp_path / "bank.sqlite")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ Appends are many: what is right costs no more than a look at its type.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
+import numpy as np
 import pydantic
 
 from rb_dspy.errors import InputError
@@ -98,6 +100,13 @@ def id_(given: str | object) -> str:
     if not isinstance(given, str):
         raise InputError(f"got {type(given).__name__}; expected an id, which is text: give its id")
     return visible(given)
+
+
+def whole_number(given: object) -> int | None:
+    """A whole number, numpy's too; None for anything else."""
+    if isinstance(given, bool | np.bool_) or not isinstance(given, SupportsIndex):
+        return None
+    return operator.index(given)
 
 
 def file(given: str | Path) -> Path:

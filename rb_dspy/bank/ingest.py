@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import pydantic
 
@@ -21,7 +22,6 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import visible
 
 
 class Ingest:
@@ -98,6 +98,8 @@ class Ingest:
         None where another attempt has taken the place of this one, and that is to be distilled.
         """
         given = None if verdicts is None else self._one_each(verdicts)
+        if polarity not in (None, *get_args(Polarity)):
+            raise InputError(f"polarity {str(polarity)[:40]!r}: expected {' or '.join(get_args(Polarity))}, or None")
         judged = self.state.verdicts or given
         if judged is None:
             raise InputError(f"task {self.task.id}: distilled before it was judged; judge it first, or give verdicts")
@@ -105,8 +107,8 @@ class Ingest:
             self._keep(
                 verdicts=judged,
                 drafts=each("drafts", drafts, MemoryDraft),
-                distiller=visible(distiller),
-                note=visible(note),
+                distiller=text("distiller", distiller),
+                note=text("note", note),
                 polarity=polarity,
                 error="",
             )

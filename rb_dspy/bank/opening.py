@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from rb_dspy import plugins
+from rb_dspy.bank.given import whole_number
 from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
@@ -59,13 +60,14 @@ def chosen_embedder(given: Embedder | str | object) -> Embedder:
 
 def marked(store: BankStore, scope: str, at: str | int) -> int:
     """The sequence number that ``at`` means: that of the snapshot of this name, or the end of the write it is of."""
-    if not isinstance(at, int | str) or isinstance(at, bool):
-        raise InputError(f"at {repr(at)[:40]}: expected the name of a snapshot, or a sequence number")
     mark = store.mark(scope)
-    if isinstance(at, int):
-        if 0 <= at <= mark:
-            return store.settled(scope, at) if at else 0
-        raise InputError(f"{store.location}: no state {at} of scope {scope!r}; expected 0 to {mark}")
+    if not isinstance(at, str):
+        number = whole_number(at)
+        if number is None:
+            raise InputError(f"at {repr(at)[:40]}: expected the name of a snapshot, or a sequence number")
+        if 0 <= number <= mark:
+            return store.settled(scope, number) if number else 0
+        raise InputError(f"{store.location}: no state {number} of scope {scope!r}; expected 0 to {mark}")
     known = {snapshot.name: snapshot.seq for snapshot in store.snapshots(scope)}
     if at not in known:
         near = difflib.get_close_matches(at, known, n=1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.following import Follower, LexicalFollower
+from rb_dspy.bank.given import whole_number
 from rb_dspy.bank.index.fusion import fused
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.sidecar import Sidecar
@@ -106,6 +107,7 @@ class Finder:
     ) -> list[Retrieved]:
         """See ``MemoryBank.retrieve``."""
         _check(query, k, unit, min_score, exclude_tasks, polarity, mode)
+        k = int(k)  # numpy has whole numbers of its own
         if k == 0:
             return []
         view = self.view(unit)
@@ -261,7 +263,7 @@ def _check(
         raise InputError(f"polarity {polarity!r}: expected 'success', 'failure' or None")
     if not isinstance(query, str):
         raise InputError(f"query of type {type(query).__name__}: expected text")
-    if not isinstance(k, int) or isinstance(k, bool) or k < 0:
+    if (whole_number(k) or 0) < 0 or whole_number(k) is None:
         raise InputError(f"k {_short(k)}: expected a whole number, 0 or more")
     tasks = isinstance(exclude_tasks, Collection) and not isinstance(exclude_tasks, str)
     if not tasks or not all(isinstance(task, str) for task in exclude_tasks):

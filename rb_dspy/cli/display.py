@@ -97,7 +97,8 @@ class Display:
         with self._lock:
             self._heading(result.task)
             if result.error:
-                why = "(neither success nor failure; not learned from)"
+                learned = "not learned from" if result.prediction is None else "learned from all the same"
+                why = f"(neither success nor failure; {learned})"
                 self._row("broke", Text.assemble((result.error, "red"), " ", (why, "dim")))
             elif result.prediction is not None:
                 self._truth(result)

@@ -23,15 +23,17 @@ class ScoredEnvironments:
         self._factory = factory
         self._lock = threading.Lock()
         self._outcomes: dict[tuple[str, str], list[Outcome | None]] = {}
+        self._broke: dict[tuple[str, str], str] = {}
 
     def __call__(self, task: Task, rollout_id: str) -> Environment:
         reached: list[Outcome | None] = []
 
-        def keep(outcome: Outcome | None, *, closed: bool) -> None:
+        def keep(outcome: Outcome | None, *, closed: bool, broke: str = "") -> None:
             reached.append(outcome)
             if closed:
                 with self._lock:
                     self._outcomes[task.id, rollout_id] = reached
+                    self._broke[task.id, rollout_id] = broke
 
         return _Sealed(self._factory(task, rollout_id), keep)
 
@@ -40,6 +42,11 @@ class ScoredEnvironments:
         reached = self.passes(task_id, rollout_id)
         return reached[-1] if reached else None
 
+    def broke(self, task_id: str, rollout_id: str) -> str:
+        """Why a rollout that came to its end has no outcome: what its environment's ``outcome`` raised. Else empty."""
+        with self._lock:
+            return self._broke.get((task_id, rollout_id), "")
+
     def passes(self, task_id: str, rollout_id: str) -> tuple[Outcome | None, ...]:
         """What it had reached each time it ended: more than once where it was reopened. Empty before it is closed."""
         with self._lock:
@@ -47,7 +54,7 @@ class ScoredEnvironments:
 
 
 class _Keep(Protocol):
-    def __call__(self, outcome: Outcome | None, *, closed: bool) -> None: ...
+    def __call__(self, outcome: Outcome | None, *, closed: bool, broke: str = "") -> None: ...
 
 
 class _Sealed:
@@ -101,13 +108,21 @@ class _Sealed:
         return observation
 
     def close(self) -> None:
-        """Report the outcome and close; a second call does nothing. A broken episode reports None."""
+        """Report the outcome, or what it raised, and close; a second call does nothing.
+
+        A broken episode reports None.
+        """
         if self._closed:
             return
         self._closed = True
+        outcome, broke = self._reached, ""
         try:
-            self._keep(self._told() if self._whole else self._reached, closed=True)
+            if self._whole:
+                outcome = self._told()
+        except Exception as exc:  # noqa: BLE001 (an environment may raise anything; it is the task's error)
+            broke = f"{type(exc).__name__}: {' '.join(str(exc).split())[:300]}"
         finally:
+            self._keep(outcome, closed=True, broke=broke)
             self._inner.close()
 
     def _told(self) -> Outcome | None:

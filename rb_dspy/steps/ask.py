@@ -32,7 +32,7 @@ from rb_dspy.backbones.check import explain
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
-from rb_dspy.steps.threads import submit
+from rb_dspy.steps.threads import Lane, submit
 
 T = TypeVar("T")
 
@@ -123,6 +123,8 @@ class Do:
 
     what: str
     function: Callable[[], Any]
+    lane: Lane | None = None
+    """The thread for it under asyncio; None: any."""
 
     def run(self) -> Any:
         """The function's result; anything it raises that is not ours becomes an ``InfrastructureError``."""
@@ -131,7 +133,7 @@ class Do:
 
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
-        job = asyncio.wrap_future(submit(self.run))
+        job = asyncio.wrap_future((submit if self.lane is None else self.lane.submit)(self.run))
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:

@@ -12,7 +12,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
-from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine, translated
+from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
@@ -45,6 +45,8 @@ class Episode:
         self._memory = memory
         self._environment = fresh.environment
         self._opened = fresh.first
+        self._rules = fresh.rules
+        self._lane = fresh.lane
         self._over = over
         self._predict = predict
         self._config = config
@@ -61,14 +63,12 @@ class Episode:
         if isinstance(self._opened, Exception):
             raise self._opened
         seen = self._opened
-        with translated("reading the environment's action rules"):
-            rules = visible(self._environment.action_rules)
         self._first = visible("\n\n".join(filter(None, [seen.observation, notes])))
         emit(EpisodeStarted(self._task, self._first, str(self._rollout)))
         first = {
             "task": self._task.instruction,
             "memory": self._memory.block,
-            "action_rules": rules,
+            "action_rules": self._rules,
             "observation": self._first,
         }
         self._turn = {**first, **_choices(seen)}
@@ -85,10 +85,11 @@ class Episode:
                     raise  # nothing fits, not even the task: no other step would fare better
                 # Work that had ended before, and goes on with nothing that can be read, stands as it was.
                 self._stop = ("context" if context else "unreadable") if self._steps[steps:] or not steps else before
-                yield Do("reading the answer", self._broken_off)
+                yield Do("reading the answer", self._broken_off, self._lane)
                 return
             thought, action = str(said.thought or "").strip(), str(said.action or "").strip()
-            seen: Seen = yield Do("a step of the environment", partial(self._moved, thought, action, not left))
+            moved = partial(self._moved, thought, action, not left)
+            seen: Seen = yield Do("a step of the environment", moved, self._lane)
             emit(StepTaken(self._task, len(self._steps), self._steps[-1], str(self._rollout)))
             if seen.broken is not None:
                 raise seen.broken
@@ -100,7 +101,7 @@ class Episode:
         environment = self._environment
         if not isinstance(environment, Reopens) or self._stop in ("context", "unreadable"):
             return False
-        seen: Seen | None = yield Do("going on in the environment", partial(going_on, environment))
+        seen: Seen | None = yield Do("going on in the environment", partial(going_on, environment), self._lane)
         if seen is None:
             return False
         told = [self._turn["observation"], seen.observation, notes]

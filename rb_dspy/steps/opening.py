@@ -13,8 +13,10 @@ from typing import TypeVar
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Task
-from rb_dspy.steps.ask import Do, Routine
+from rb_dspy.steps.ask import Do, Routine, translated
 from rb_dspy.steps.seen import Seen, at_first
+from rb_dspy.steps.threads import Lane
+from rb_dspy.text import visible
 
 log = logging.getLogger("rb_dspy")
 
@@ -28,7 +30,10 @@ class Opened:
     environment: Environment
     first: Seen | Exception
     """What it shows first, or what the reset raised: then too there is something to close."""
+    rules: str
     closing: Closing
+    lane: Lane
+    """Where all that is asked of it runs under asyncio."""
 
 
 def within(
@@ -44,6 +49,7 @@ def within(
         return (yield from _then_closed(fresh, work(fresh)))
     finally:
         opening.closing()
+        opening.lane.leave()
 
 
 class _Opening:
@@ -54,6 +60,7 @@ class _Opening:
         self._environments = environments
         self._rollout = rollout
         self.closing = Closing(task)
+        self.lane = Lane()
 
     def run(self) -> Opened:
         fresh: Opened = self._making().run()
@@ -64,12 +71,12 @@ class _Opening:
         try:
             fresh: Opened = await self._making().arun()
         except asyncio.CancelledError:
-            await _closed(self.closing).arun()
+            await _closed(self.closing, self.lane).arun()
             raise
         return fresh
 
     def _making(self) -> Do:
-        return Do("making the environment", self._make)
+        return Do("making the environment", self._make, self.lane)
 
     def _make(self) -> Opened:
         made = self.closing.made
@@ -80,14 +87,17 @@ class _Opening:
         if not made:  # to ``extend`` that is where there is no more to come
             raise InfrastructureError("making the environment broke: StopIteration")
         first: Seen | Exception
+        rules = ""
         try:
             first = at_first(made[0], task)
+            with translated("reading the environment's action rules"):
+                rules = visible(made[0].action_rules)
         except Exception as exc:  # noqa: BLE001 (raised where the episode begins)
             first = exc
         except BaseException:
             self.closing()
             raise
-        return Opened(made[0], first, self.closing)
+        return Opened(made[0], first, rules, self.closing, self.lane)
 
 
 def _then_closed(fresh: Opened, work: Routine[T]) -> Routine[T]:
@@ -97,17 +107,17 @@ def _then_closed(fresh: Opened, work: Routine[T]) -> Routine[T]:
         try:
             result = yield from work
         except (Exception, asyncio.CancelledError):
-            yield _closed(closing)
+            yield _closed(closing, fresh.lane)
             raise
         if not closing.done:
-            yield _closed(closing)
+            yield _closed(closing, fresh.lane)
         return result
     finally:
         closing()  # given up or interrupted: then nobody ran what was yielded
 
 
-def _closed(closing: Closing) -> Do:
-    return Do("closing the environment", closing)
+def _closed(closing: Closing, lane: Lane) -> Do:
+    return Do("closing the environment", closing, lane)
 
 
 class Closing:

@@ -25,13 +25,38 @@ def submit(function: Callable[..., T], *args: object) -> Future[T]:
     There is always a thread for another job, so that a job may wait for jobs of its own. None is waited for when the
     program ends: see ``worker``.
     """
-    try:
-        worker = _idle.pop()
-    except IndexError:
-        worker = Worker("rb-dspy")
+    worker = _taken()
     future = worker.submit(copy_context().run, function, *args)
     future.add_done_callback(lambda _: _idle.append(worker))
     return future
+
+
+class Lane:
+    """One thread for jobs that belong together, one after the other, such as all of one environment's: what it opened
+    in a thread may be for that thread only, as SQLite's connections and browsers are.
+    """
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+
+    def submit(self, function: Callable[..., T], *args: object) -> Future[T]:
+        """As the function of that name, but always in the same thread, which is taken for the first job."""
+        if self._worker is None:
+            self._worker = _taken()
+        return self._worker.submit(copy_context().run, function, *args)
+
+    def leave(self) -> None:
+        """No job comes any more: the thread is for others when it is done with those there are."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.submit(lambda: None).add_done_callback(lambda _: _idle.append(worker))
+
+
+def _taken() -> Worker:
+    try:
+        return _idle.pop()
+    except IndexError:
+        return Worker("rb-dspy")
 
 
 os.register_at_fork(after_in_child=_idle.clear)  # the threads stay with the parent

@@ -9,13 +9,14 @@ from typing import Any
 
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.schema import Task
-from rb_dspy.stream.records import as_json, check_ids, task_of
+from rb_dspy.stream.records import Ids, as_json, check_ids, task_of
 from rb_dspy.stream.writing import check_writable, replace
 
 
 def read(path: Path) -> list[Task]:
     """See ``TaskStream.from_jsonl``."""
     tasks: list[Task] = []
+    ids = Ids(path.stem)
     for number, line in lines(path):
         place = f"{path}:{number}"
         try:
@@ -26,7 +27,7 @@ def read(path: Path) -> list[Task]:
             raise InputError(f"{place}: JSON that cannot be read ({type(exc).__name__}); make it simpler") from None
         if not isinstance(fields, dict):
             raise InputError(f"{place}: expected a JSON object with 'instruction'")
-        tasks.append(task_of(place, {"id": f"{path.stem}/{number}", **fields}))
+        tasks.append(task_of(place, fields, ids))
     if not tasks:
         raise InputError(f"{path}: holds no task; expected one JSON object a line with 'instruction'")
     check_ids(tasks, str(path))

@@ -16,6 +16,25 @@ from rb_dspy.schema import Task
 FIELDS = tuple(Task.model_fields)
 
 
+class Ids:
+    """Ids for records without one: the name of their file or table, and a digest of what is to be done.
+
+    So a task keeps its id when others come or go or stand in another order, and two that differ never share one, though
+    their files have the same name; a number follows where one stands several times.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._times: Counter[str] = Counter()
+
+    def of(self, task: Task) -> str:
+        """The id of the next record, as a task without one."""
+        said = json.dumps([task.instruction, task.env, task.env_args], sort_keys=True, default=str)
+        key = hashlib.sha256(said.encode()).hexdigest()[:10]
+        self._times[key] += 1
+        return f"{self._name}/{key}" + (f"-{self._times[key]}" if self._times[key] > 1 else "")
+
+
 def digest(tasks: Iterable[Task]) -> str:
     """20 hex digits of SHA-256 over the order, ids and contents of ``tasks``; equal in every process and format."""
     found = hashlib.sha256(b"rb_dspy tasks 1\n")
@@ -33,10 +52,13 @@ def check_ids(tasks: Sequence[Task], place: str) -> None:
         raise InputError(f"{place}: the task id {task_id!r} stands {times} times; ids must differ")
 
 
-def task_of(place: str, fields: Mapping[str, Any]) -> Task:
+def task_of(place: str, fields: Mapping[str, Any], ids: Ids) -> Task:
     """The task with these fields. Raises ``InvalidTask`` that names the ``place`` it was read at."""
     try:
-        return Task.model_validate(fields)
+        if "id" in fields:
+            return Task.model_validate(fields)
+        task = Task.model_validate({**fields, "id": "none"})
+        return task.model_copy(update={"id": ids.of(task)})
     except InvalidTask as exc:
         raise InvalidTask(f"{place}: {exc}") from None
     except pydantic.ValidationError as exc:

@@ -13,7 +13,8 @@ from rb_dspy.schema import Outcome, Task, Trajectory, Usage
 class TaskResult:
     """One task of a run. ``outcome`` is ground truth, read after the program was done; None where there is none.
 
-    ``error`` is set instead of ``prediction`` when infrastructure broke: the task is neither success nor failure.
+    ``error`` is set when infrastructure broke: the task is neither success nor failure. There is no ``prediction``
+    then, unless only the scoring broke, after the work was done and learned from.
     """
 
     task: Task

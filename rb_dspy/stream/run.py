@@ -164,12 +164,14 @@ def _scored(
 ) -> TaskResult:
     """A task that was done just now, with the ground truth of every rollout."""
     ids = [trajectory.rollout_id for trajectory in rollouts(prediction)]
+    broke = next(filter(None, (scored.broke(task.id, id) for id in (prediction.trajectory.rollout_id, *ids))), "")
     refined = isinstance(program, MaTTS) and program.config.mode == "sequential"
     return TaskResult(
         task,
         prediction,
         scored.outcome(task.id, prediction.trajectory.rollout_id),
         usage,
+        error=f"the environment's outcome broke: {broke}" if broke else "",
         outcomes=tuple(scored.outcome(task.id, id) for id in ids),
         passes=tuple(outcome for id in ids for outcome in scored.passes(task.id, id)) if refined else (),
     )

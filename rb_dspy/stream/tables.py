@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rb_dspy.errors import InputError, InvalidTask, RBError
 from rb_dspy.schema import Task
-from rb_dspy.stream.records import FIELDS, as_json, check_ids, task_of
+from rb_dspy.stream.records import FIELDS, Ids, as_json, check_ids, task_of
 from rb_dspy.stream.writing import check_writable, replace
 
 if TYPE_CHECKING:
@@ -91,8 +91,9 @@ def read_parquet(path: Path, columns: Columns | None, name: str | None) -> tuple
 def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: str) -> list[Task]:
     """Tasks of the rows of a table. A cell without a value is as if its column were not there."""
     tasks: list[Task] = []
+    ids = Ids(name)
     for number, row in enumerate(rows, 1):
-        fields: dict[str, Any] = {"id": f"{name}/{number}"}
+        fields: dict[str, Any] = {}
         for field, column in wanted.items():
             value = row[column]
             if value is None:
@@ -102,7 +103,7 @@ def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: 
                 fields.setdefault(outer, {})[argument] = value
             else:
                 fields[outer] = _cell(outer, value, f"{place}: row {number}")
-        tasks.append(task_of(f"{place}: row {number}", fields))
+        tasks.append(task_of(f"{place}: row {number}", fields, ids))
     if not tasks:
         raise InputError(f"{place}: holds no task; expected a row for each")
     check_ids(tasks, place)

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rb_dspy.bank.given import whole_number
 from rb_dspy.config import Split
 from rb_dspy.environments.reasoning_gym import SMALL_MODEL_TEMPLATES
 from rb_dspy.errors import InputError
@@ -83,6 +84,7 @@ class TaskStream:
         Splits share no template. Deterministic for name, seed, split and templates. Raises ``InputError`` for a name or
         template that does not exist, ``MissingDependency`` where the environment cannot run here.
         """
+        _check_number(n)
         family_name, preset = PRESETS.get(name, (name, None))
         if name not in stream_names():
             raise InputError(f"unknown stream {name!r}; known: {', '.join(stream_names())}, or a .jsonl file of tasks")
@@ -94,11 +96,14 @@ class TaskStream:
 
     @classmethod
     def from_jsonl(cls, path: str | Path, *, n: int | None = None, skip: Collection[str] = ()) -> TaskStream:
-        """Tasks from JSON Lines: one object a line with at least ``instruction``; ``id`` defaults to the line's number.
+        """Tasks from JSON Lines: one object a line with at least ``instruction``.
+
+        ``id`` defaults to the file's name and a digest of what is to be done.
 
         Raises ``InputError`` or ``InvalidTask`` that names the file and the line.
         """
         path = Path(path)
+        _check_number(n)
         fresh = [task for task in jsonl.read(path) if task.id not in skip]
         return cls(path.stem, tuple(fresh[:n]))
 
@@ -123,8 +128,8 @@ class TaskStream:
         Without ``columns`` its columns are the fields of ``Task``. A dataset of others says which column holds what,
         and the rest is not read: ``columns={"instruction": "question", "env_args.answer": "final_answer"}``.
         ``env_args`` is an object, or one as JSON text. A number in a text field is taken as text, and a cell without a
-        value as the field's default. ``id`` defaults to the name and the row's number from 1; ``name`` to that of the
-        stream or dataset that it comes from. Raises ``InputError`` or ``InvalidTask`` that names the row.
+        value as the field's default. ``id`` defaults to the name and a digest of what is to be done; ``name`` to that
+        of the stream or dataset that it comes from. Raises ``InputError`` or ``InvalidTask`` that names the row.
         """
         name = name or getattr(getattr(dataset, "info", None), "dataset_name", None) or "dataset"
         return cls(name, tuple(tables.from_dataset(dataset, columns, name)))
@@ -206,3 +211,9 @@ def split_templates(templates: Sequence[str], split: Split, *, shares: dict[str,
             return [template for template in templates if template in chosen]
         start = end
     raise InputError(f"unknown split {split!r}; known: all, {', '.join(shares)}")
+
+
+def _check_number(n: int | object | None) -> None:
+    number = whole_number(n)
+    if n is not None and (number is None or number < 0):
+        raise InputError(f"n = {str(n)[:40]!r}: expected a number of tasks, 0 or more")

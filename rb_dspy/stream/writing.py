@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rb_dspy.bank.jsonlines import of_database
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.schema import Task
 from rb_dspy.stream.records import check_ids
@@ -24,6 +26,8 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     try:
         if path.is_dir():
             raise InputError(f"{path}: a folder; expected the name of a file")
+        if of_database(Path(os.path.realpath(path))):
+            raise InputError(f"{path}: a database, perhaps a bank, or a file of one; expected the name of another file")
         if not path.parent.is_dir():
             raise InputError(f"{path.parent}: no such folder; make it, or give another path")
         try:

@@ -23,6 +23,10 @@ def ingested(*given: Any, **more: Any) -> Callable[[MemoryBank], object]:
     return lambda bank: bank.ingest(*given, *(TASK, ROLLOUT)[len(given) :], **more)
 
 
+def distilled(what: dict[str, Any], bank: MemoryBank) -> object:
+    return bank.ingest(TASK, ROLLOUT).distilled([a_draft()], verdicts=[VERDICT], **what)
+
+
 CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (lambda bank: appended(shown=[bank.items()[0].id])(bank), "shown: got str; expected the items themselves"),
     (lambda bank: appended(shown=bank.experiences())(bank), "shown: got Experience; expected the items themselves"),
@@ -49,6 +53,15 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (
         lambda bank: bank.ingest(TASK, ROLLOUT).distilled(["x"], verdicts=[VERDICT]),  # type: ignore[list-item]
         "drafts: got str; expected a list of MemoryDraft",
+    ),
+    *(
+        (partial(distilled, what), f"{next(iter(what))}{said}")
+        for what, said in (
+            ({"polarity": "unknown"}, " 'unknown': expected success or failure, or None"),
+            ({"polarity": 5}, " '5': expected success or failure, or None"),
+            ({"distiller": None}, ": got NoneType; expected text"),
+            ({"note": 5}, ": got int; expected text"),
+        )
     ),
     (lambda bank: bank.ingest(TASK, ROLLOUT).failed(ValueError("x")), "why: got ValueError; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.seen_tasks(None), "prefix: got NoneType; expected text"),  # type: ignore[arg-type]

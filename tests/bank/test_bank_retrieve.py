@@ -39,7 +39,7 @@ def test_items_are_found_by_their_own_text() -> None:
     (found,) = bank.retrieve("add the numbers again before the final answer", unit="item")
     assert found.items == made.items[1:]
     assert (found.task_id, found.experience_id, found.instruction) == ("a", made.id, "buy a lamp")
-    assert len(bank.retrieve("anything", k=9, unit="item")) == 3
+    assert len(bank.retrieve("anything", k=np.int64(9), unit="item")) == 3
 
 
 def test_experience_without_items_never_takes_a_place() -> None:

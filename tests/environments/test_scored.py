@@ -219,18 +219,21 @@ def test_what_broke_has_no_outcome_when_it_is_opened_again_either():
     assert scored.passes("t", "0") == (None, None)
 
 
-def test_an_outcome_that_cannot_be_read_is_an_error_and_the_environment_is_closed():
+def test_what_an_outcome_raises_is_kept_for_the_scorer_and_the_environment_is_closed():
     class Broken(Toy):
         def outcome(self) -> Outcome:
             raise OSError("no scorer")
 
     toy = Broken()
-    environment = ScoredEnvironments(lambda task, rollout_id: toy)(TASK, "0")
+    scored = ScoredEnvironments(lambda task, rollout_id: toy)
+    environment = scored(TASK, "0")
     environment.reset(TASK)
-    with pytest.raises(OSError, match="no scorer"):
-        environment.close()
+    assert scored.broke(TASK.id, "0") == ""
+    environment.close()
 
     assert toy.closed == 1
+    assert scored.outcome(TASK.id, "0") is None
+    assert scored.broke(TASK.id, "0") == "OSError: no scorer"
 
 
 def test_a_task_without_ground_truth_has_no_outcome():

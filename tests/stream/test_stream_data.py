@@ -178,9 +178,12 @@ def _from_rows(rows: dict[str, list[Any]], folder: Path, columns: dict[str, str]
 def test_columns_of_others_are_mapped(tmp_path: Path) -> None:
     columns = {"instruction": "question", "template": "kind", "env_args.answer": "gold", "env_args.meta": "meta"}
     for stream in _from_rows(_FOREIGN, tmp_path, columns):
+        first, second = (task.id for task in stream)
+        assert first != second
+        assert first.startswith("quiz/")
         assert stream.tasks == (
-            Task(id="quiz/1", instruction="What is 2+2?", template="7", env_args={"answer": 4, "meta": {"a": 1}}),
-            Task(id="quiz/2", instruction="Who wrote Emma?", template="8", env_args={"meta": {"a": 2}}),
+            Task(id=first, instruction="What is 2+2?", template="7", env_args={"answer": 4, "meta": {"a": 1}}),
+            Task(id=second, instruction="Who wrote Emma?", template="8", env_args={"meta": {"a": 2}}),
         )
     for stream in _from_rows(_FOREIGN, tmp_path, {"instruction": "question", "id": "kind", "env_args": "meta"}):
         assert [(task.id, task.env_args) for task in stream] == [("7", {"a": 1}), ("8", {"a": 2})]
