@@ -9,16 +9,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from rb_dspy.cli import work
-from rb_dspy.cli.bank_common import show_item, show_removal
+from rb_dspy.cli.bank_common import counted, show_item, show_removal
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
 from rb_dspy.errors import InputError
-from rb_dspy.schema import MemoryDraft, MemoryItem
+from rb_dspy.schema import MemoryDraft, MemoryItem, Removal
+
+if TYPE_CHECKING:
+    from rb_dspy.bank import MemoryBank
 
 app = typer.Typer()
 
@@ -71,6 +75,17 @@ def delete(
             print_json(removal)
         else:
             show_removal(before, removal, "gone:")
+            if removal.items or removal.experiences:
+                _tell_who_was_shown(before, removal, id)
+
+
+def _tell_who_was_shown(before: MemoryBank, removal: Removal, id: str) -> None:
+    """Once it is deleted, no rollback knows any more whom it had misled."""
+    reached = [one for one in before.rollback(id, dry_run=True).experiences if one not in removal.experiences]
+    if reached:
+        told = f"stays: what was learned under its influence, {counted(len(reached), 'experience')}"
+        out.print(Text(f"{told}; another time rb-dspy bank rollback {id} takes both", "yellow"), soft_wrap=True)
+        show_removal(before, Removal(experiences=tuple(reached)), "to look at:")
 
 
 @app.command()

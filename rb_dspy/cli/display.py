@@ -79,6 +79,7 @@ class Display:
                 told = Text.assemble((event.error, "red"), " ", ("(what there is without it counts)", "dim"))
                 self._row(self._of(event.rollout, "lost"), told)
             elif isinstance(event, Judged):
+                self._cut_short(event)
                 colour = LABEL_COLOURS[event.verdict.label]
                 reasons = short(event.verdict.reasons, 300)
                 told = Text.assemble((event.verdict.label, colour), "  ", (reasons, "dim"))
@@ -102,6 +103,9 @@ class Display:
                 self._row("broke", Text.assemble((result.error, "red"), " ", (why, "dim")))
             elif result.prediction is not None:
                 self._truth(result)
+                if result.resumed:
+                    told = "the rollout waited in the bank; what it cost then, and ground truth, are not known any more"
+                    self._row("resumed", Text(told, "dim"))
                 usage = result.usage.values()
                 tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
                 seconds = f"{sum(used.seconds for used in usage):.1f} s"
@@ -148,6 +152,12 @@ class Display:
         if event.step.observation:
             self._row("", Text(short(event.step.observation, 200), "dim"))
         self._wait("the rollouts go on" if self.several else "the environment or the judge is next")
+
+    def _cut_short(self, event: Judged) -> None:
+        why = {"unreadable": "the agent's answer could not be read", "context": "nothing more fits into the model"}
+        told = why.get(event.trajectory.stop_reason)
+        if told is not None:
+            self._row(self._of(event.trajectory.rollout_id, "ended"), Text(told, "yellow"))
 
     def _learned(self, event: Appended) -> None:
         for n, item in enumerate(event.experience.items):
@@ -199,6 +209,11 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
     agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
     table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
+    if summary.resumed:
+        table.add_row("resumed", f"{summary.resumed}, not scored: what waited in the bank was learned from")
+    if summary.unreadable:
+        told = f"{summary.unreadable:,} rollout{'' if summary.unreadable == 1 else 's'} ended with one"
+        table.add_row("unreadable answers", f"[yellow]{told}[/]")
     if summary.unknown_verdicts:
         table.add_row("unknown verdicts", str(summary.unknown_verdicts))
     if summary.infrastructure_errors:

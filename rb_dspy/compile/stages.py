@@ -49,7 +49,9 @@ def stage_module(
     if stage not in STAGES:
         raise InputError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
     if stage in ("contrast", "select") and not isinstance(program, MaTTS):
-        raise InputError(f"stage {stage!r}: a {type(program).__name__} has no such step; give a MaTTS")
+        raise InputError(
+            f"stage {stage!r}: a {type(program).__name__} has no such step; give a MaTTS (--matts parallel)"
+        )
     if stage == "judge" and not isinstance(program.judge, dspy.Module):
         raise InputError("stage 'judge': this program's judge is not a language model's; it has no prompt")
     if stage == "all":

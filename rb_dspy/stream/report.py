@@ -30,6 +30,10 @@ class Summary(pydantic.BaseModel):
     agreements: int
     """Of the judged, those where the judge said what the environment says."""
     unknown_verdicts: int
+    unreadable: int = 0
+    """Rollouts that ended since what the agent said could not be read, those that were not handed in among them."""
+    resumed: int = 0
+    """Tasks whose rollouts had waited in the bank; nobody knows their outcome any more."""
     mean_steps: float | None
     items: int
     known_items: int = 0
@@ -71,6 +75,8 @@ class RunReport:
             scored=len(scored),
             judged=len(agreed),
             agreements=sum(agreed),
+            unreadable=sum(each.stop_reason == "unreadable" for result in self.results for each in result.rollouts),
+            resumed=sum(result.resumed for result in self.results),
             unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
             mean_steps=sum(steps) / len(steps) if steps else None,
             items=sum(len(prediction.memory_items) for prediction in done),

@@ -26,6 +26,12 @@ BackbonesLike = Backbones | Mapping[Role, dspy.BaseLM | BackboneConfig | str] | 
 makes them."""
 
 
+_ELSEWHERE = "elsewhere"
+"""Says of what is kept of a language model that it had an address of its own: asked at its provider's, tasks would go
+where nobody meant them to go.
+"""
+
+
 def settings_of(program: ReasoningBank | MaTTS, environments: str | None = None) -> dict[str, Any]:
     """What ``rebuilt`` needs. ``environments``: where the program's are found, if they are not the installed ones.
 
@@ -77,6 +83,7 @@ def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
             continue
         config = BackboneConfig(model=each) if isinstance(each, str) else each
         found[role] = config.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
+        found[role] |= {_ELSEWHERE: True} if config.api_base is not None else {}
     return found
 
 
@@ -85,7 +92,8 @@ def _sampling(lm: Any) -> dict[str, Any]:
     tokens = lm.kwargs.get("max_tokens", lm.kwargs.get("max_completion_tokens"))  # the latter: a reasoning model's
     found = {"model": str(lm.model), "temperature": lm.kwargs.get("temperature"), "max_tokens": tokens}
     try:
-        return BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True)
+        kept = BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True)
+        return kept | ({_ELSEWHERE: True} if lm.kwargs.get("api_base") else {})
     except pydantic.ValidationError as exc:
         first = exc.errors()[0]
         raise InputError(
@@ -114,6 +122,11 @@ def _backbone(role: str, given: object) -> object:
     """What a role of ``Backbones`` takes; what was kept of one is described as in ``rb.toml``."""
     if not isinstance(given, Mapping):
         return given
+    if given.get(_ELSEWHERE):
+        raise ConfigError(
+            f"{given.get('model')} was registered as the {role} at an address of its own (api_base), which is not kept;"
+            f" say where it is: load(..., backbones={{'{role}': ...}})"
+        )
     try:
         return BackboneConfig.model_validate(given)
     except pydantic.ValidationError as exc:

@@ -78,6 +78,8 @@ def _line(capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "--task", "a\u200bb"], 2, "U+200B"),
         (["run", "--stream", "missing.jsonl"], 2, "no such file"),
         (["run", "--stream", "chess"], 2, "unknown stream 'chess'"),
+        (["run", "--stream", "a.jsonl", "--set", "run.split=held-out"], 2, "run.split is for named streams"),
+        (["run", "--stream", "a.jsonl", "--set", 'run.templates=["a"]'], 2, "run.templates is for named streams"),
         (["run", "--set", "run.taks=3"], 2, "unknown key 'run.taks'; did you mean 'tasks'"),
         (["run", "--config", "missing.toml"], 2, "no such file"),
         (["run", "--set", "backbones.agent.model=local/gpt-9"], 2, "model 'gpt-9' is not known"),

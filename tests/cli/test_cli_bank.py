@@ -135,6 +135,17 @@ def test_delete_takes_away_and_the_history_stays(filled: list[Experience], capsy
     run(capsys, "delete", tens, code=2)
 
 
+def test_delete_says_what_was_learned_under_the_influence_of_what_goes(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = filled  # of which the third had been shown the second's
+    told = run(capsys, "delete", second.items[0].id)
+    assert "stays: what was learned under its influence, 1 experience; another time rb-dspy bank rollback" in told
+    assert third.id in told
+    assert "stays:" not in run(capsys, "delete", third.items[1].id)
+    assert first.id in run(capsys, "search", "shirt")
+
+
 def test_rollback_tells_what_goes_and_asks(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = filled
     assert "give --yes, or --dry-run" in run(capsys, "rollback", "origin:stranger", code=2)

@@ -12,8 +12,10 @@ import pytest
 from dspy import lm15
 
 from rb_dspy import ReasoningBank, save_program
+from rb_dspy.backbones import Backbones
 from rb_dspy.cli.main import main
-from rb_dspy.config import TrackingConfig
+from rb_dspy.config import BackboneConfig, Role, TrackingConfig
+from rb_dspy.errors import MissingDependency
 from rb_dspy.testing import Prompt, Reply
 from rb_dspy.tracking import Tracker
 from tests.cli.desk import CODES, deaf, staffed, write_tasks
@@ -122,6 +124,24 @@ def test_a_backbone_that_cannot_be_used_is_told_first_and_once_and_the_others_ar
         assert rest[:-1] == ["uncompiled on quick: 10 tasks", "mail on quick: 10 tasks"]
         assert printed.out.count("could not be run") == 2
         assert "compile again" not in printed.out
+
+
+def test_a_model_that_is_not_here_costs_only_its_own_cells(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Backbones.from_settings
+
+    def here(configs: dict[Role, BackboneConfig]) -> Backbones:
+        if configs["agent"].model == "some/far":
+            raise MissingDependency("model far is not on this machine: run `rb-dspy models get far`")
+        return made(configs)
+
+    monkeypatch.setattr(Backbones, "from_settings", here)
+    assert main([*MATRIX, "--backbone", "far=some/far", "--backbone", "quick=some/quick"]) == 4
+    printed = capsys.readouterr()
+    said = "far cannot be used: some/far: model far is not on this machine: run `rb-dspy models get far`"
+    assert printed.err.splitlines()[0] == said
+    assert printed.out.count("could not be run") == 2
 
 
 def test_it_says_at_once_what_it_does_and_what_it_compares_with(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from rb_dspy.backbones.stop import stopping
 from rb_dspy.cli.display import Display, print_summary
 from rb_dspy.schema import Experience, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory
-from rb_dspy.steps.events import EpisodeStarted, Event, MemoryRetrieved, Selected, StepTaken
+from rb_dspy.steps.events import EpisodeStarted, Event, Judged, MemoryRetrieved, Selected, StepTaken
 from rb_dspy.stream import RunReport, TaskResult
 
 TASK = Task(id="t/1", instruction="Open the chest.")
@@ -96,6 +96,36 @@ def test_a_summary_without_ground_truth_says_so() -> None:
     assert told["judge agreement"] == "not known: no verdict on a task that was scored"
     told = summed_up(("e0",), outcome=Outcome(reward=1, success=True))
     assert told["solved"] == "1 of 1 tasks, by ground truth (100%)"
+
+
+def test_what_waited_and_what_could_not_be_read_is_said() -> None:
+    cut = Trajectory(task_id=TASK.id, stop_reason="unreadable")
+    done = dspy.Prediction(
+        trajectory=cut,
+        verdict=Verdict(label="failure"),
+        memory_items=(),
+        experience=Experience(id="e", scope="s", seq=1, task=TASK, trajectories=(cut,), verdicts=()),
+    )
+    out = io.StringIO()
+    console = Console(file=out, width=140)
+    results = [TaskResult(TASK, done, Outcome(reward=0, success=False)), TaskResult(TASK, done, resumed=True)]
+    with Display(console, 2) as display:
+        display.on_event(Judged(TASK, cut, done.verdict))
+        for result in results:
+            display.on_result(result)
+    print_summary(console, RunReport("r", results))
+    told = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "ended the agent's answer could not be read" in told
+    assert any(line.startswith("resumed the rollout waited in the bank; ") for line in told)
+    assert "resumed 1, not scored: what waited in the bank was learned from" in told
+    assert "unreadable answers 2 rollouts ended with one" in told
+
+
+def test_a_task_whose_scoring_broke_was_learned_from() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=140), 1)
+    display.on_result(TaskResult(TASK, dspy.Prediction(), error="the environment's outcome broke: x"))
+    assert "(neither success nor failure; learned from all the same)" in out.getvalue()
 
 
 def test_what_was_given_up_is_told_no_more() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rb_dspy import Backbones
 from rb_dspy.config import BackboneConfig
-from rb_dspy.errors import InputError
+from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.testing import scripted_lm
 from rb_dspy.tracking.rebuilt import made_backbones, saved_backbones
 from tests.tracking.made import questions
@@ -45,7 +45,11 @@ def test_keys_and_addresses_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "canary" not in json.dumps(saved)
         assert "MY_KEY" not in json.dumps(saved)
         assert isinstance(saved, dict)
-        assert saved["agent"] == {"model": "openai/m", "temperature": 0.3}
+        assert saved["agent"] == {"model": "openai/m", "temperature": 0.3, "elsewhere": True}
+        with pytest.raises(
+            ConfigError, match=r"^openai/m was registered as the agent at an address of its own .*, which"
+        ):
+            made_backbones(saved)
 
 
 def test_sampling_that_no_backbone_has_is_refused() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import dspy
 from rich.text import Text
 
 from rb_dspy.backbones import Backbones
@@ -18,7 +19,7 @@ from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.measured import print_head, print_matrix, print_next, size
 from rb_dspy.compile.files import write_json
 from rb_dspy.config import BackboneConfig, Settings, load_settings
-from rb_dspy.errors import BackboneError, InfrastructureError, InputError
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency, RBError
 from rb_dspy.stream import TaskStream
 
 if TYPE_CHECKING:
@@ -142,9 +143,23 @@ def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
 
 
 def _backbones(value: str) -> Backbones:
-    if value.endswith(".toml"):
-        return Backbones.from_settings(load_settings(Path(value)).backbones)
-    return Backbones.from_settings({"agent": BackboneConfig(model=value)})
+    """Those of a file, or one model. What cannot be used is told when it is asked, as a server that is down is."""
+    configs = load_settings(Path(value)).backbones if value.endswith(".toml") else None
+    try:
+        return Backbones.from_settings(configs or {"agent": BackboneConfig(model=value)})
+    except (BackboneError, MissingDependency) as exc:
+        return Backbones(agent=_Missing(value, exc))
+
+
+class _Missing(dspy.BaseLM):
+    """In the place of a model that is not here, or that has no key."""
+
+    def __init__(self, model: str, why: RBError) -> None:
+        super().__init__(model=model)
+        self._why = why
+
+    def copy(self, **_: Any) -> Any:
+        raise self._why
 
 
 def _states(

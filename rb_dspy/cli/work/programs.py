@@ -12,7 +12,7 @@ from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
-from rb_dspy.config import Settings
+from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.text import visible
 
 
@@ -58,7 +58,9 @@ def show_program(chosen: Settings, name: str, version: str | None, *, json_: boo
         demos = len(prompt["demos"])
         out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
         out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
-    out.print(Text(f'\nin Python: Tracker(config).load("models:/{found.name}/{found.number}")', "dim"))
+    config = "" if chosen.tracking == TrackingConfig() else "config"  # which is that of rb.toml
+    load = f'rb_dspy.Tracker({config}).load("models:/{found.name}/{found.number}", backbones={{"agent": ...}})'
+    out.print(Text(f"\nin Python: {load}", "dim"), soft_wrap=True)
     out.print(where_to_look(chosen.tracking), soft_wrap=True)
 
 

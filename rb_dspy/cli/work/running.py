@@ -34,7 +34,7 @@ def run_tasks(chosen: Settings, task: str | None, prompts: Path | None, track: b
     """The stream of the settings, or only ``task``; with the prompts of a file where one is given."""
     own = as_task(task) if task is not None else None
     # What cannot be used, a file, a stream or a model, makes no bank; what was typed is looked at first.
-    file = of_file(Path(chosen.run.stream)) if own is None and chosen.run.stream.endswith(".jsonl") else None
+    file = _of_file(chosen.run) if own is None and chosen.run.stream.endswith(".jsonl") else None
     if own is None and file is None and not _named(chosen.run, 1):
         raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
     built = program_for(chosen)
@@ -44,13 +44,23 @@ def run_tasks(chosen: Settings, task: str | None, prompts: Path | None, track: b
     with opened:
         todo = [own] if own is not None else _tasks(chosen.run, file, opened)
         if not todo:
-            seen = f"the bank has seen every task of {chosen.run.stream}"
-            err.print(Text(f"{seen}; another --seed or --scope gives new ones"))
+            more = "another --seed or --scope gives new ones" if file is None else "add tasks, or give another --scope"
+            err.print(Text(f"the bank has seen every task of {chosen.run.stream}; {more}"))
             return
         name = "your task" if own is not None else chosen.run.stream
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
         # As the text that it is: one that comes again is another occasion.
         _run(built, name, todo, [task] if task is not None else todo, opened, chosen, tracker, noted, json_=json_)
+
+
+def _of_file(config: RunConfig) -> TaskStream:
+    for name, usual in (("split", "all"), ("templates", None)):
+        if getattr(config, name) != usual:
+            raise InputError(
+                f"run.{name} is for named streams, and {config.stream} is a file: leave it out, or put the tasks that"
+                " are meant in a file of their own"
+            )
+    return of_file(Path(config.stream))
 
 
 def _compiled(program: Program, path: Path) -> str:
