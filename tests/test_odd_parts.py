@@ -14,10 +14,12 @@ import pytest
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.compile import compile_program
+from rb_dspy.compile.stages import AgentStage
 from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Retrieved, Task, Trajectory, Verdict
+from rb_dspy.steps import Memory
 from rb_dspy.stream import TaskStream, run_stream, split_streams
 from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
 from tests import worlds
@@ -143,6 +145,13 @@ def test_an_outcome_that_cannot_be_had_is_the_tasks_error_and_its_lessons_stay(
     assert (summary.scored, summary.infrastructure_errors) == (1, 1)
     assert len(bank.experiences()) == 2
     assert "did not close" not in caplog.text
+
+
+def test_a_compile_of_the_agent_does_not_take_scoring_that_broke_for_unknown() -> None:
+    with pytest.raises(
+        InfrastructureError, match=r"the environment's outcome broke: ValueError: no number in 'no idea'$"
+    ):
+        AgentStage(program(Raises.make))(task=lock("a"), memory=Memory())
 
 
 class Halves(Lock):

@@ -89,6 +89,13 @@ def test_tasks_of_a_file_keep_their_ids_when_others_come_and_never_have_those_of
     assert TaskStream.from_dataset(made.to_dataset().remove_columns("id"), name="tasks").tasks == made.tasks
 
 
+def test_a_file_whose_name_is_no_name_of_a_task_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a\u200bb.jsonl"
+    file.write_text('{"instruction": "x"}')
+    with pytest.raises(InvalidTask, match="expected 1 to 500 visible characters"):
+        TaskStream.from_jsonl(file)
+
+
 @pytest.mark.parametrize("n", [-1, "2", 1.5, True])
 def test_a_number_of_tasks_that_is_none_is_refused(tmp_path: Path, n: Any) -> None:
     file = tmp_path / "t.jsonl"

@@ -95,7 +95,7 @@ class Credit:
         with session(self._program.backbones), dspy.context(trace=None, disable_history=True):
             for rollout in range(rollouts):
                 trajectory: Trajectory = self._program.act(task, memory, scored, rollout)
-                outcome = scored.outcome(task.id, trajectory.rollout_id)
+                outcome = scored.truth(task.id, trajectory.rollout_id)
                 if outcome is None:
                     continue
                 untold = False

@@ -130,11 +130,14 @@ class AgentStage(dspy.Module):
         self.act = program.act
 
     def forward(self, task: Task, memory: Memory) -> dspy.Prediction:
-        """Do ``task`` with ``memory``; ``outcome`` is ground truth, None where nobody knows it."""
+        """Do ``task`` with ``memory``; ``outcome`` is ground truth, None where nobody knows it.
+
+        Raises ``InfrastructureError`` where scoring broke.
+        """
         scored = ScoredEnvironments(self.environments)
         with _called(self.backbones):
             trajectory: Trajectory = self.act(task, memory, scored)
-        outcome = scored.outcome(task.id, trajectory.rollout_id)
+        outcome = scored.truth(task.id, trajectory.rollout_id)
         return dspy.Prediction(trajectory=trajectory, outcome=outcome, answer=trajectory.answer)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from rb_dspy.environments.factory import make_environment
-from rb_dspy.errors import RBError
+from rb_dspy.errors import InfrastructureError, RBError
 from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens
 from rb_dspy.schema import Outcome, Task
 
@@ -46,6 +46,13 @@ class ScoredEnvironments:
         """Why a rollout that came to its end has no outcome: what its environment's ``outcome`` raised. Else empty."""
         with self._lock:
             return self._broke.get((task_id, rollout_id), "")
+
+    def truth(self, task_id: str, rollout_id: str) -> Outcome | None:
+        """``outcome``. Raises ``InfrastructureError`` where scoring ``broke``: nobody is to take that for unknown."""
+        why = self.broke(task_id, rollout_id)
+        if why:
+            raise InfrastructureError(f"task {task_id}: {why}")
+        return self.outcome(task_id, rollout_id)
 
     def passes(self, task_id: str, rollout_id: str) -> tuple[Outcome | None, ...]:
         """What it had reached each time it ended: more than once where it was reopened. Empty before it is closed."""
@@ -120,7 +127,8 @@ class _Sealed:
             if self._whole:
                 outcome = self._told()
         except Exception as exc:  # noqa: BLE001 (an environment may raise anything; it is the task's error)
-            broke = f"{type(exc).__name__}: {' '.join(str(exc).split())[:300]}"
+            said = " ".join(str(exc).split())[:300]
+            broke = f"the environment's outcome broke: {type(exc).__name__}: {said}"
         finally:
             self._keep(outcome, closed=True, broke=broke)
             self._inner.close()

@@ -49,7 +49,7 @@ class Act(dspy.Module):
         rollout: int = 0,
         ended: Callable[[Trajectory], object] = lambda trajectory: None,
     ) -> Trajectory:
-        """``forward`` for asyncio; the environment runs in threads, one call at a time."""
+        """``forward`` for asyncio; the environment runs in a thread of its own, one call at a time."""
         return await adrive(self._routine(task, memory, environments, rollout, ended))
 
     def episode(

@@ -58,7 +58,7 @@ def task_of(place: str, fields: Mapping[str, Any], ids: Ids) -> Task:
         if "id" in fields:
             return Task.model_validate(fields)
         task = Task.model_validate({**fields, "id": "none"})
-        return task.model_copy(update={"id": ids.of(task)})
+        return Task.model_validate({**fields, "id": ids.of(task)})  # a file's name may be no name of a task
     except InvalidTask as exc:
         raise InvalidTask(f"{place}: {exc}") from None
     except pydantic.ValidationError as exc:

@@ -171,7 +171,7 @@ def _scored(
         prediction,
         scored.outcome(task.id, prediction.trajectory.rollout_id),
         usage,
-        error=f"the environment's outcome broke: {broke}" if broke else "",
+        error=broke,
         outcomes=tuple(scored.outcome(task.id, id) for id in ids),
         passes=tuple(outcome for id in ids for outcome in scored.passes(task.id, id)) if refined else (),
     )

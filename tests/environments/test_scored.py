@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rb_dspy.environments import ScoredEnvironments, make_environment
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.errors import InfrastructureError, InputError, RBError
 from rb_dspy.schema import Outcome, Task
 
 TASK = Task(id="t", instruction="Say yes.")
@@ -233,7 +233,9 @@ def test_what_an_outcome_raises_is_kept_for_the_scorer_and_the_environment_is_cl
 
     assert toy.closed == 1
     assert scored.outcome(TASK.id, "0") is None
-    assert scored.broke(TASK.id, "0") == "OSError: no scorer"
+    assert scored.broke(TASK.id, "0") == "the environment's outcome broke: OSError: no scorer"
+    with pytest.raises(InfrastructureError, match=r"^task .*: the environment's outcome broke: OSError: no scorer$"):
+        scored.truth(TASK.id, "0")
 
 
 def test_a_task_without_ground_truth_has_no_outcome():
