@@ -14,11 +14,12 @@ import pytest
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.compile import compile_program
+from rb_dspy.compile.credit import Credit
 from rb_dspy.compile.stages import AgentStage
 from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Retrieved, Task, Trajectory, Verdict
+from rb_dspy.schema import MemoryDraft, Retrieved, Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.stream import TaskStream, run_stream, split_streams
 from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
@@ -152,6 +153,10 @@ def test_a_compile_of_the_agent_does_not_take_scoring_that_broke_for_unknown() -
         InfrastructureError, match=r"the environment's outcome broke: ValueError: no number in 'no idea'$"
     ):
         AgentStage(program(Raises.make))(task=lock("a"), memory=Memory())
+    lesson = MemoryDraft(title="Look", description="Always.", content="Look first.")
+    found = Credit(program(Raises.make)).of([lesson], [lock("a")], [0.0])
+    assert found.pairs == ()
+    assert "the environment's outcome broke: ValueError" in found.broken[0]
 
 
 class Halves(Lock):
