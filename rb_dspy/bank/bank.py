@@ -327,10 +327,11 @@ class MemoryBank:
 
         ``source``: the id of an experience or item, ``run:NAME``, or ``origin:NAME``. An experience descends from an
         item when its agent had been shown it. An item that another experience gave as well stays, unless all of those
-        had been shown it: they only repeat it. ``dry_run`` tells what would go. History stays; snapshots too.
+        had been shown it: they only repeat it. Descent is followed through what was deleted or rolled back before, and
+        may begin there. ``dry_run`` tells what would go. History stays; snapshots too.
         Raises ``InputError`` for a source of which nothing is here.
         """
-        meant = source_of(self._store, self.scope, given.id_(source))
+        meant = source_of(self._store, self.scope, given.id_(source), descendants=descendants)
         return self._store.remove(
             self.scope,
             kind="rollback",

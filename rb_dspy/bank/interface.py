@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
+from rb_dspy.bank.lineage import Member, Row
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
@@ -141,7 +142,8 @@ class BankStore(Protocol):
         """End what ``source`` means: experiences with their item rows, or all rows of one item.
 
         With ``descendants`` also every experience whose agent had been shown an item that goes away, and so on. An item
-        that another live experience gave as well loses a provenance and stays. Nothing to remove is no error.
+        that another live experience gave as well loses a provenance and stays. Nothing to remove is no error. What has
+        ended leads on: see ``lineage.closure``.
         """
         ...
 
@@ -184,6 +186,17 @@ class BankStore(Protocol):
 
     def item_rows(self, scope: str, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
         """The live item rows of an item, or those of an experience, in order; those that are damaged are left out."""
+        ...
+
+    def members(self, scope: str, source: Source, at: int | None = None) -> list[Member]:
+        """The experiences that ``source`` means, in order: for an item, those whose agent had been shown it.
+
+        All that were stored up to ``at``, also those that have ended. None where nothing is meant.
+        """
+        ...
+
+    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[Row]:
+        """The item rows of an item, by its id, or of an experience, by its number, in order; see ``members``."""
         ...
 
     def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:

@@ -10,91 +10,120 @@ from rb_dspy.bank.parts import Source
 from rb_dspy.schema import Ingestion
 
 
-class LiveRow(NamedTuple):
-    """A live item row: its number, its item's id, and the number of the experience that gave it."""
+class Member(NamedTuple):
+    """An experience that is or was here."""
+
+    number: int
+    id: str
+    lives: bool
+
+
+class Row(NamedTuple):
+    """An item row that is or was here: that an experience gave an item, by its id."""
 
     seq: int
     item: str
-    experience: int
+    lives: bool
+    giver: Member
+
+    @property
+    def stands(self) -> bool:
+        """Whether its experience is still one that says so, if the item itself was deleted or edited since."""
+        return self.lives or self.giver.lives
 
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """What ends: numbers, ascending, and ids of items, in the order they had come."""
+    """What ends."""
 
-    experiences: tuple[int, ...]
-    rows: tuple[int, ...]
-    """Item rows."""
+    experiences: tuple[Member, ...]
+    """In order."""
+    rows: tuple[Row, ...]
+    """In order."""
     items: tuple[str, ...]
-    """Items that lose their last row."""
+    """Items that lose their last row, in the order they had come."""
     losers: tuple[str, ...]
     """Items that lose a row and stay."""
     unindexed: tuple[int, ...]
-    """Experiences that are to be found no more: those that go, and those that stay without an item."""
+    """Experiences that are to be found no more: those that go, and those that stay without an item; ascending."""
+    tainted: frozenset[str]
+    """Items whose influence is followed: those that go now, and with descendants those that had gone before."""
 
 
 def closure(
-    experiences: Iterable[int],
-    items: Iterable[str],
+    source: Source,
     *,
     descendants: bool,
-    rows_of_experience: Callable[[int], Sequence[LiveRow]],
-    rows_of_item: Callable[[str], Sequence[LiveRow]],
-    viewers: Callable[[str], Iterable[int]],
+    members: Callable[[Source], Sequence[Member]],
+    rows: Callable[[str | int], Sequence[Row]],
 ) -> Going:
-    """What goes when ``experiences`` (their numbers) and ``items`` (ids) are removed.
+    """What goes when ``source`` is removed. ``members`` and ``rows``: see ``BankStore``.
 
     An experience takes its live item rows with it. An item whose last live row goes is gone; with ``descendants`` every
-    live experience that was shown it, its ``viewers``, goes too, and so on. An item that keeps a row of an experience
-    that stays loses a provenance only, and its viewers stay; but not where all that is left are its own viewers, who
-    said again what they had been shown. ``viewers`` is asked only with ``descendants``.
+    live experience that was shown it goes too, and so on. An item that keeps a row of an experience that stays loses a
+    provenance only, and those who were shown it stay; but not where all that is left are these, who said again what
+    they had been shown.
+
+    Descent is followed through what has ended: whoever was shown a lesson still goes with the run that it came from,
+    when the lesson itself was deleted meanwhile. An experience that stays holds a lesson also where that was deleted.
     """
-    rows: dict[int, LiveRow] = {}
-    going: set[int] = set()
-    gone: dict[str, int] = {}
+    going: dict[int, Member] = {}
+    ends: dict[int, Row] = {}
+    tainted: set[str] = set()
     nameless: set[str] = set()  # ids of damaged rows: no text, or one by which nothing is found
-    waiting = list(experiences)
-    touched = [row for item in items for row in rows_of_item(item)]
+
+    def concerned(of: str | int) -> list[Row]:
+        return [row for row in rows(of) if descendants or row.lives]
+
+    of_item = source.kind == "item"
+    waiting = [] if of_item else [member for member in members(source) if descendants or member.lives]
+    touched = concerned(source.name) if of_item else []
     while waiting or touched:
-        for number in waiting:
-            if number not in going:
-                going.add(number)
-                touched += rows_of_experience(number)
-        rows |= {row.seq: row for row in touched}
+        for member in waiting:
+            if member.number not in going:
+                going[member.number] = member
+                touched += concerned(member.number)
+        ends |= {row.seq: row for row in touched}
         waiting = []
-        for item in {row.item for row in touched} - gone.keys():
-            live = rows_of_item(item)
-            if not live or type(item) is not str:
+        for item in {row.item for row in touched} - tainted:
+            every = concerned(item) if type(item) is str else []
+            if not every:
                 nameless.add(item)
                 continue
-            shown = set(viewers(item)) if descendants else set()
-            left = {row.experience for row in live if row.seq not in rows}
-            held = any(row.seq in rows and row.experience not in shown for row in live)  # up to now, by somebody's own
+            viewers = members(Source("item", item)) if descendants else ()
+            shown = {viewer.number for viewer in viewers}
+            left = {row.giver.number for row in every if row.seq not in ends and row.stands}
+            held = any(row.seq in ends and row.giver.number not in shown for row in every)  # up to now, by one's own
             if not left or (held and left <= shown):
-                gone[item] = min(row.seq for row in live)
-                waiting += sorted(shown)
+                tainted.add(item)
+                waiting += viewers
         touched = []
-    owners = {row.experience for row in rows.values()} - going
-    emptied = {owner for owner in owners if all(row.seq in rows for row in rows_of_experience(owner))}
+    experiences = sorted(member for member in going.values() if member.lives)
+    ending = sorted(row for row in ends.values() if row.lives)
+    seqs = {row.seq for row in ending}
+    owners = {row.giver.number for row in ending} - going.keys()
+    emptied = {owner for owner in owners if all(row.seq in seqs for row in rows(owner) if row.lives)}
+    items = dict.fromkeys(row.item for row in ending)
     return Going(
-        experiences=tuple(sorted(going)),
-        rows=tuple(sorted(rows)),
-        items=tuple(sorted(gone, key=gone.__getitem__)),
-        losers=tuple(sorted({row.item for row in rows.values()} - gone.keys() - nameless)),
-        unindexed=tuple(sorted(going | emptied)),
+        experiences=tuple(experiences),
+        rows=tuple(ending),
+        items=tuple(item for item in items if item in tainted),
+        losers=tuple(sorted(items.keys() - tainted - nameless)),
+        unindexed=tuple(sorted({member.number for member in experiences} | emptied)),
+        tainted=frozenset(tainted),
     )
 
 
 def waiting_rollouts(
-    ingestions: Iterable[Ingestion], source: Source, *, descendants: bool, gone: Collection[str]
+    ingestions: Iterable[Ingestion], source: Source, *, descendants: bool, tainted: Collection[str]
 ) -> tuple[str, ...]:
     """Ids of the ingestions that go too: those of the removed run or origin, and with ``descendants`` those whose agent
-    had been shown an item that is ``gone``.
+    had been shown an item that is ``tainted``.
     """
     return tuple(
         waiting.id
         for waiting in ingestions
         if (source.kind == "run" and waiting.run_id == source.name)
         or (source.kind == "origin" and waiting.origin == source.name)
-        or (descendants and not set(gone).isdisjoint(waiting.shown))
+        or (descendants and not set(tainted).isdisjoint(waiting.shown))
     )

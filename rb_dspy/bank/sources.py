@@ -17,23 +17,39 @@ def source_of_id(store: BankStore, scope: str, id: str) -> Source:
     raise unknown(store, scope, id, "item or experience")
 
 
-def source_of(store: BankStore, scope: str, text: str) -> Source:
-    """What is meant by an id, ``run:NAME`` or ``origin:NAME``.
+def source_of(store: BankStore, scope: str, text: str, *, descendants: bool) -> Source:
+    """What is meant by an id, ``run:NAME`` or ``origin:NAME``, of which there is something to take away.
 
-    Raises ``InputError`` for an id that nothing has, for an empty name, and for that of a run or an origin of which
-    nothing is here: no experience, and no rollouts that wait.
+    That may be no more than what descends from it, where it was itself removed before. Raises ``InputError`` for an id
+    that nothing has, for an empty name, and for a run or an origin of which nothing is here: no experience, no rollouts
+    that wait, and with ``descendants`` nothing that was learned under its influence.
     """
     kind, sign, name = text.partition(":")
     if not (sign and kind in ("run", "origin")):
-        return source_of_id(store, scope, visible(text))
+        return _of_id(store, scope, visible(text), descendants=descendants)
     if not name.strip():
         raise InputError(f"source {text!r}: expected the name of a {kind} after the colon")
     source = Source("run" if kind == "run" else "origin", visible(name))
-    # With nothing but what is of it: what it would take along is another question. Taking nothing away, it only reads.
-    own = store.remove(scope, kind="rollback", source=source, descendants=False, note="", dry_run=True)
-    if not (own.experiences or own.ingestions):
+    if not (_takes(store, scope, source, descendants=False) or _takes(store, scope, source, descendants=descendants)):
         raise InputError(f"{store.location}: scope {scope!r} has nothing of {kind} {source.name[:200]!r}")
     return source
+
+
+def _of_id(store: BankStore, scope: str, id: str, *, descendants: bool) -> Source:
+    """The item or experience with this id, or one that there was, where something descends from it."""
+    try:
+        return source_of_id(store, scope, id)
+    except InputError:
+        source = Source("experience" if store.have(scope, [id]) else "item", id)
+        if not (descendants and _takes(store, scope, source, descendants=True)):
+            raise
+        return source
+
+
+def _takes(store: BankStore, scope: str, source: Source, *, descendants: bool) -> bool:
+    """Whether anything would go. Taking nothing away, it only reads."""
+    planned = store.remove(scope, kind="rollback", source=source, descendants=descendants, note="", dry_run=True)
+    return bool(planned.experiences or planned.items or planned.ingestions)
 
 
 def unknown(store: BankStore, scope: str, id: str, what: str) -> InputError:

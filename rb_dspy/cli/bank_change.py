@@ -80,11 +80,11 @@ def delete(
 
 
 def _tell_who_was_shown(before: MemoryBank, removal: Removal, id: str) -> None:
-    """Once it is deleted, no rollback knows any more whom it had misled."""
+    """Whom it may have misled, which a delete leaves alone."""
     reached = [one for one in before.rollback(id, dry_run=True).experiences if one not in removal.experiences]
     if reached:
         told = f"stays: what was learned under its influence, {counted(len(reached), 'experience')}"
-        out.print(Text(f"{told}; another time rb-dspy bank rollback {id} takes both", "yellow"), soft_wrap=True)
+        out.print(Text(f"{told}; rb-dspy bank rollback {id} takes that too", "yellow"), soft_wrap=True)
         show_removal(before, Removal(experiences=tuple(reached)), "to look at:")
 
 

@@ -14,7 +14,7 @@ from rb_dspy.schema import ExperienceDraft, MemoryDraft
 
 @dataclass
 class Known:
-    """A live experience. ``shown`` are item ids."""
+    """An experience. ``shown`` are item ids."""
 
     task: str
     run: str
@@ -25,12 +25,16 @@ class Known:
 
 @dataclass
 class Model:
-    """One scope. ``rows``: item id -> the number and the experience of each live row, in order."""
+    """One scope. ``rows``: item id -> the number and the experience of each live row, in order.
+
+    ``past``, ``gave``: every experience there ever was, and which of them ever gave an item.
+    """
 
     scope: str
     seq: int = 0
     experiences: dict[str, Known] = field(default_factory=dict)
-    ever: set[str] = field(default_factory=set)
+    past: dict[str, Known] = field(default_factory=dict)
+    gave: dict[str, set[str]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     rows: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     log: dict[str, list[str]] = field(default_factory=dict)
@@ -42,12 +46,11 @@ class Model:
 
     def append(self, draft: ExperienceDraft) -> None:
         id = identity(self.scope, draft.task, draft.trajectories, run_id=draft.run_id)
-        if id in self.ever:
+        if id in self.past:
             return
-        self.ever.add(id)
         self.seq += 1
         shown = tuple(dict.fromkeys(draft.shown))
-        self.experiences[id] = Known(draft.task.id, draft.run_id, draft.origin, shown, self.seq)
+        self.experiences[id] = self.past[id] = Known(draft.task.id, draft.run_id, draft.origin, shown, self.seq)
         self._tell("append", id)
         for lesson in dict.fromkeys(draft.drafts):
             item = new_item(self.scope, lesson)
@@ -59,6 +62,7 @@ class Model:
             self.seq += 1
             self.texts[item_id] = lesson.content
             self.rows.setdefault(item_id, []).append((self.seq, id))
+            self.gave.setdefault(item_id, set()).add(id)
             self._tell("append", item_id)
 
     def twin(self, id: str, content: str) -> bool:
@@ -75,23 +79,25 @@ class Model:
         self._tell("edit", id)
 
     def remove_item(self, id: str, *, descendants: bool, kind: str) -> None:
-        viewers = {e for e, known in self.experiences.items() if id in known.shown} if descendants else set()
-        self._end(viewers, {id}, descendants=descendants, kind=kind)
+        self._end(set(), {id} & self.gave.keys(), descendants=descendants, kind=kind)
 
     def remove_experiences(self, ids: set[str], *, descendants: bool, kind: str) -> None:
-        self._end(set(ids), set(), descendants=descendants, kind=kind)
+        self._end(ids if descendants else ids & self.experiences.keys(), set(), descendants=descendants, kind=kind)
 
     def _end(self, going: set[str], items: set[str], *, descendants: bool, kind: str) -> None:
-        if not going and not items:
-            return
+        """End ``going`` and ``items``; with descendants what has ended already leads on to what has not."""
         while True:
-            gone = items | {id for id in self.rows if self._lost(id, going, descendants=descendants)}
-            more = {e for e, known in self.experiences.items() if descendants and gone & set(known.shown)}
+            gone = items | {id for id in self.gave if self._lost(id, going, descendants=descendants)}
+            more = {e for e, known in self.past.items() if descendants and gone & set(known.shown)}
             if more <= going:
                 break
-            going |= more
-        self.seq += 1
+            going = going | more
+        going &= self.experiences.keys()
+        gone &= self.rows.keys()
         hit = gone | {id for id, rows in self.rows.items() if any(owner in going for _, owner in rows)}
+        if not going and not hit:
+            return
+        self.seq += 1
         for id in sorted(hit | going):
             self._tell(kind, id)
         for id in gone:
@@ -103,9 +109,10 @@ class Model:
 
     def _lost(self, id: str, going: set[str], *, descendants: bool) -> bool:
         """Whether an item goes with these experiences: those that only repeat what they were shown do not hold it."""
-        owners = {owner for _, owner in self.rows[id]}
-        repeat = {owner for owner in owners if descendants and id in self.experiences[owner].shown}
-        return owners <= going or (bool((owners & going) - repeat) and owners <= going | repeat)
+        givers = self.gave[id] if descendants else {owner for _, owner in self.rows.get(id, ())}
+        stay = (givers & self.experiences.keys()) - going
+        repeat = {giver for giver in givers if descendants and id in self.past[giver].shown}
+        return bool(givers & going) and (not stay or (bool(givers & going - repeat) and stay <= repeat))
 
     def _tell(self, kind: str, id: str) -> None:
         self.log.setdefault(id, []).append(kind)

@@ -202,6 +202,33 @@ def test_a_rollback_of_one_who_repeats_takes_no_other_who_does(bank: MemoryBank)
     assert [experience.id for experience in bank.experiences()] == [one.id]
 
 
+def test_whom_a_deleted_lesson_misled_is_found_later(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody", run_id="one")
+    misled = learn(bank, "t2", "Share the key", run_id="two", shown=bad.items)
+    apart = learn(bank, "t3", "Feed the cat", run_id="two")
+    bank.delete(bad.items[0].id)
+    trial = bank.fork()
+    for of in (bank, trial):
+        with pytest.raises(InputError, match="no item or experience"):
+            of.rollback(bad.items[0].id, descendants=False)
+        assert of.rollback(bad.items[0].id, dry_run=True).experiences == (misled.id,)
+        assert of.rollback("run:one").experiences == (bad.id, misled.id)
+        assert of.experiences() == [apart]
+        assert of.history(misled.id)[-1].kind == "rollback"
+        for source in (bad.items[0].id, bad.id, "run:one"):
+            with pytest.raises(InputError, match="has n"):
+                of.rollback(source)
+    assert bank.doctor() == []
+
+
+def test_descendants_that_were_kept_can_go_later(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody", run_id="one")
+    misled = learn(bank, "t2", "Share the key", run_id="two", shown=bad.items)
+    bank.rollback("run:one", descendants=False)
+    assert bank.experiences() == [misled]
+    assert bank.rollback("run:one").experiences == (misled.id,)
+
+
 def test_a_rollback_can_keep_the_descendants(bank: MemoryBank) -> None:
     bad = learn(bank, "t1", "Trust everybody")
     learn(bank, "t2", "Share the key", shown=bad.items)

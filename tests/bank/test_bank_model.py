@@ -89,7 +89,7 @@ class Banks(RuleBasedStateMachine):
         seen = [item for item in bank.items() if item.id in draft.shown]
         order = sorted(seen, key=lambda item: draft.shown.index(item.id))
         id = identity(model.scope, draft.task, draft.trajectories, run_id=draft.run_id)
-        removed = id in model.ever and id not in model.experiences
+        removed = id in model.past and id not in model.experiences
         model.append(draft.model_copy(update={"shown": tuple(item.id for item in order)}))
         with pytest.raises(InputError, match="removed") if removed else nullcontext():
             stored = bank.append(
@@ -142,12 +142,12 @@ class Banks(RuleBasedStateMachine):
     @rule(number=pick, thing=pick, descendants=st.booleans())
     def rollback(self, number: int, thing: int, descendants: bool) -> None:
         bank, model = self.chosen(number)
-        ids = ["run:r0", "origin:mail", "run:none", *sorted(model.experiences), *sorted(model.rows)]
+        ids = ["run:r0", "origin:mail", "run:none", *sorted(model.past), *sorted(model.gave)]
         source = ids[thing % len(ids)]
-        what, _, name = source.partition(":")
-        known = [each.run if what == "run" else each.origin for each in model.experiences.values()]
-        if what in ("run", "origin") and name not in known:
-            with pytest.raises(InputError, match="has nothing of"):
+        expected, before = model.copy(), (set(model.experiences), set(model.rows))
+        self.remove(expected, source, descendants=descendants, kind="rollback")
+        if (set(expected.experiences), set(expected.rows)) == before:
+            with pytest.raises(InputError, match="has n"):
                 bank.rollback(source, descendants=descendants)
             return
         planned = bank.rollback(source, descendants=descendants, dry_run=True)
@@ -155,21 +155,24 @@ class Banks(RuleBasedStateMachine):
         assert told == planned
         self.removed(model, source, descendants=descendants, kind="rollback", told=told)
 
-    @staticmethod
-    def removed(model: Model, source: str, *, descendants: bool, kind: str, told: Removal) -> None:
+    def removed(self, model: Model, source: str, *, descendants: bool, kind: str, told: Removal) -> None:
         experiences, items = set(model.experiences), set(model.rows)
-        what, _, name = source.partition(":")
-        if source in model.rows:
-            model.remove_item(source, descendants=descendants, kind=kind)
-        else:
-            ids = {
-                id
-                for id, known in model.experiences.items()
-                if id == source or (what == "run" and known.run == name) or (what == "origin" and known.origin == name)
-            }
-            model.remove_experiences(ids, descendants=descendants, kind=kind)
+        self.remove(model, source, descendants=descendants, kind=kind)
         assert set(told.experiences) == experiences - set(model.experiences)
         assert set(told.items) == items - set(model.rows)
+
+    @staticmethod
+    def remove(model: Model, source: str, *, descendants: bool, kind: str) -> None:
+        what, _, name = source.partition(":")
+        if source in model.gave:
+            model.remove_item(source, descendants=descendants, kind=kind)
+            return
+        ids = {
+            id
+            for id, known in model.past.items()
+            if id == source or (what == "run" and known.run == name) or (what == "origin" and known.origin == name)
+        }
+        model.remove_experiences(ids, descendants=descendants, kind=kind)
 
     @rule(number=pick)
     def fork(self, number: int) -> None:

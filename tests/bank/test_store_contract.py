@@ -15,6 +15,7 @@ import pytest
 from rb_dspy.bank import journal, vectors
 from rb_dspy.bank.admission import text_digest
 from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.lineage import Member
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.parts import UNITS, Source, Unit, item_text, task_key
 from rb_dspy.bank.sqlite.store import SqliteStore
@@ -627,6 +628,93 @@ def test_an_edited_item_is_followed_by_its_id(store: BankStore, later: Later) ->
     removal = take(store, "experience", "e1", descendants=True)
     assert removal == Removal(experiences=("e1", "e2"), items=(id, lesson("c").id))
     assert contents(store) == []
+
+
+def delete(store: BankStore, kind: str, name: str) -> Removal:
+    source = Source(kind, name)  # type: ignore[arg-type]
+    return store.remove(SCOPE, kind="delete", source=source, descendants=False, note="")
+
+
+@pytest.mark.parametrize("deleted", [("item", lesson("a").id), ("experience", "e1")])
+@pytest.mark.parametrize("source", [("run", "bad"), ("experience", "e1"), ("item", lesson("a").id)])
+def test_what_was_deleted_leads_on(
+    store: BankStore, later: Later, deleted: tuple[str, str], source: tuple[str, str]
+) -> None:
+    a, b, c = (lesson(text).id for text in "abc")
+    give(store, "e1", "a", run_id="bad")
+    give(store, "e2", "b", shown=[a])
+    give(store, "e3", "c", shown=[b])
+    give(store, "e4", "d")
+    delete(store, *deleted)
+    store = later(store)
+    delete(store, "experience", "e2")  # what it told is still believed
+    store.hold(rollout("w1", shown=[a]))
+    store.hold(rollout("w2", shown=[lesson("d").id]))
+    own = ("e1",) if "e1" in names(store) and source[0] != "item" else ()
+    assert take(store, *source, dry_run=True) == Removal(experiences=own)
+    stay = sorted({*names(store)} - {*own, "e3"})
+    removal = take(store, *source, descendants=True)
+    assert removal == Removal(experiences=(*own, "e3"), items=(c,), ingestions=("w1",))
+    assert (names(store), contents(store)) == (stay, ["Do d."])
+    assert take(store, *source, descendants=True) == Removal()
+    assert list(store.check()) == []
+
+
+def test_a_deleted_lesson_is_held_by_an_experience_that_stays(store: BankStore, later: Later) -> None:
+    a, b = lesson("a").id, lesson("b").id
+    give(store, "e1", "a", run_id="bad")
+    give(store, "e2", "a")
+    give(store, "e3", "b", shown=[a])
+    delete(store, "item", a)
+    store = later(store)
+    assert take(store, "run", "bad", descendants=True) == Removal(experiences=("e1",))
+    assert take(store, "experience", "e2", descendants=True) == Removal(experiences=("e2", "e3"), items=(b,))
+
+
+def test_those_who_repeat_what_was_deleted_do_not_hold_it(store: BankStore, later: Later) -> None:
+    a, b = lesson("a").id, lesson("b").id
+    give(store, "e1", "a", run_id="bad")
+    store = later(store)
+    give(store, "e2", "a", shown=[a])
+    give(store, "e3", "b", shown=[a])
+    delete(store, "experience", "e1")
+    removal = take(store, "run", "bad", descendants=True)
+    assert removal == Removal(experiences=("e2", "e3"), items=(a, b))
+
+
+def test_what_was_deleted_and_learned_again_is_what_it_was(store: BankStore, later: Later) -> None:
+    a = lesson("a").id
+    give(store, "e1", "a", run_id="bad")
+    give(store, "e2", "b", shown=[a])
+    delete(store, "item", a)
+    store = later(store)
+    give(store, "e3", "a")
+    assert take(store, "run", "bad", descendants=True) == Removal(experiences=("e1",))
+    assert (names(store), contents(store)) == (["e2", "e3"], ["Do b.", "Do a."])
+
+
+def test_members_and_rows_tell_of_what_has_ended(store: BankStore, later: Later) -> None:
+    a, b = lesson("a").id, lesson("b").id
+    one, two = give(store, "e1", "a", "b", run_id="bad"), give(store, "e2", "b", shown=[a])
+    before = store.mark(SCOPE)
+    delete(store, "item", a)
+    store = later(store)
+    delete(store, "experience", "e2")
+    store.edit(SCOPE, b, lesson("c", id=b), vector("c"), note="")
+    bad, misled = Member(one.seq, "e1", True), Member(two.seq, "e2", False)
+    for source in (("run", "bad"), ("experience", "e1")):
+        assert store.members(SCOPE, Source(*source)) == [bad]  # type: ignore[arg-type]
+    assert store.members(SCOPE, Source("item", a)) == [misled]
+    assert store.members(SCOPE, Source("item", b)) == store.members(SCOPE, Source("origin", "no")) == []
+    assert store.members(SCOPE, Source("item", a), before) == [misled._replace(lives=True)]
+    assert store.members(SCOPE, Source("item", a), one.seq) == []
+    told = [(row.item, row.lives, row.giver, row.stands) for row in store.rows(SCOPE, one.seq)]
+    assert told == [(a, False, bad, True), (b, False, bad, True), (b, True, bad, True)]
+    told = [(row.item, row.lives, row.giver, row.stands) for row in store.rows(SCOPE, b)]
+    assert told == [(b, False, bad, True), (b, False, misled, False), (b, True, bad, True)]
+    then = [(row.item, row.lives, row.giver.id, row.giver.lives) for row in store.rows(SCOPE, b, before)]
+    assert then == [(b, True, "e1", True), (b, True, "e2", True)]
+    assert store.rows(SCOPE, 999) == store.rows(SCOPE, "none") == []
 
 
 def test_a_dry_run_changes_nothing(store: BankStore, later: Later) -> None:

@@ -139,11 +139,15 @@ def test_delete_says_what_was_learned_under_the_influence_of_what_goes(
     filled: list[Experience], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, third = filled  # of which the third had been shown the second's
-    told = run(capsys, "delete", second.items[0].id)
-    assert "stays: what was learned under its influence, 1 experience; another time rb-dspy bank rollback" in told
+    id = second.items[0].id
+    told = run(capsys, "delete", id)
+    assert f"stays: what was learned under its influence, 1 experience; rb-dspy bank rollback {id} takes" in told
     assert third.id in told
     assert "stays:" not in run(capsys, "delete", third.items[1].id)
     assert first.id in run(capsys, "search", "shirt")
+    assert "gone: 1 experience" in (told := run(capsys, "rollback", id, "--yes"))
+    assert third.id in told
+    assert "has no item or experience" in run(capsys, "rollback", id, "--yes", code=2)
 
 
 def test_rollback_tells_what_goes_and_asks(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Literal
 
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.memory import indexed, snapshots as memory_snapshots, writes as memory_writes
+from rb_dspy.bank.lineage import Member, Row
+from rb_dspy.bank.memory import descent, indexed, snapshots as memory_snapshots, writes as memory_writes
 from rb_dspy.bank.memory.reindexing import Reindexing
 from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline
@@ -217,6 +218,14 @@ class MemoryStore:
     def item_rows(self, scope: str, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
         with self._lock:
             return self._timeline(scope).item_rows(unit, id, at)
+
+    def members(self, scope: str, source: Source, at: int | None = None) -> list[Member]:
+        with self._lock:
+            return descent.members(self._timeline(scope), source, at)
+
+    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[Row]:
+        with self._lock:
+            return descent.rows(self._timeline(scope), of, at)
 
     def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
         with self._lock:

@@ -16,7 +16,7 @@ _number = attrgetter("seq")
 
 
 class Timeline:
-    """What ``BankStore`` says of one scope, without locks; of its index, see ``indexed``.
+    """What ``BankStore`` says of one scope, without locks; of its index, see ``indexed``; of its lineage, ``descent``.
 
     ``writes`` makes it longer, and ``snapshots`` names what it is; nothing else changes it but new vectors.
 
@@ -32,6 +32,8 @@ class Timeline:
         self.born: list[ExperienceRow] = []
         """Experiences from here, by number."""
         self.ids: dict[str, ExperienceRow] = {}
+        self.viewers: dict[str, list[ExperienceRow]] = {}
+        """Experiences from here, by the items that their agents had been shown."""
         self.rows: list[ItemRow] = []
         """Item rows from here, by number."""
         self.known: dict[str, list[ItemRow]] = {}

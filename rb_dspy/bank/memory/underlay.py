@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.lineage import Member, Row
 from rb_dspy.bank.memory.rows import FOREVER
-from rb_dspy.bank.parts import Giving, Match, Unit
+from rb_dspy.bank.parts import Giving, Match, Source, Unit
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryItem, Snapshot
 
@@ -86,6 +87,12 @@ class Underlay:
 
     def item_rows(self, unit: Unit, id: str, at: int = FOREVER) -> list[Giving]:
         return self.base.item_rows(self._scope, unit, id, self.upto(at)) if self.base else []
+
+    def members(self, source: Source, at: int = FOREVER) -> list[Member]:
+        return self.base.members(self._scope, source, self.upto(at)) if self.base else []
+
+    def rows(self, of: str | int, at: int = FOREVER) -> list[Row]:
+        return self.base.rows(self._scope, of, self.upto(at)) if self.base else []
 
     def snapshots(self) -> list[Snapshot]:
         found = self.base.snapshots(self._scope) if self.base else []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.admission import now
 from rb_dspy.bank.journal import content_of_append, content_of_edit, content_of_removal, entry_hash, payload_json
-from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
+from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
+from rb_dspy.bank.memory import descent
 from rb_dspy.bank.memory.indexed import matches
 from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, numbered, together
 from rb_dspy.bank.memory.timeline import Timeline
@@ -68,6 +70,8 @@ def _append(to: Timeline, given: Packed) -> None:
     row = ExperienceRow(seq=to.mark + 1, new=new, vector=given.vector)
     to.born.append(row)
     to.ids[new.id] = row
+    for shown in new.shown:
+        to.viewers.setdefault(shown, []).append(row)
     to.mark += 1
     for item, vector in zip(new.items, given.item_vectors, strict=True):
         same = to.says(item.digest, to.mark)
@@ -147,108 +151,37 @@ def remove(
     dry_run: bool,
 ) -> Removal:
     """See ``BankStore.remove``."""
-    family = _Family(to)
     going = closure(
-        family.experiences_of(source),
-        [source.name] if source.kind == "item" else [],
-        descendants=descendants,
-        rows_of_experience=family.rows_of_experience,
-        rows_of_item=family.rows_of_item,
-        viewers=family.viewers,
+        source, descendants=descendants, members=partial(descent.members, to), rows=partial(descent.rows, to)
     )
-    held = waiting_rollouts(to.ingestions.values(), source, descendants=descendants, gone=going.items)
-    ids = tuple(family.ids[seq] for seq in going.experiences)
+    held = waiting_rollouts(to.ingestions.values(), source, descendants=descendants, tainted=going.tainted)
+    ids = tuple(member.id for member in going.experiences)
     removal = Removal(experiences=ids, items=going.items, ingestions=held)
     if not dry_run:
         if going.rows or going.experiences:
-            _end(to, family, going, kind, source.name, note)
+            _end(to, going, kind, source.name, note)
         for id in held:
             del to.ingestions[id]
     return removal
 
 
-class _Family:
-    """Who gave what, and who was shown what, among what lives now; what ``closure`` asks."""
-
-    def __init__(self, to: Timeline) -> None:
-        self._to = to
-        self._viewers: dict[str, list[int]] | None = None
-        self.ids: dict[int, str] = {}
-        """Of the experiences that were come across, by number."""
-        self.rows: dict[int, ItemRow] = {}
-        """Item rows that were come across, by number."""
-
-    def experiences_of(self, source: Source) -> list[int]:
-        """Numbers of the live experiences that ``source`` means."""
-        if source.kind == "experience":
-            found = self._to.experience(source.name)
-            if found is None:
-                return []
-            self.ids[found.seq] = found.id
-            return [found.seq]
-        if source.kind == "item":
-            return []
-        return [
-            seq
-            for seq, living in self._living()
-            if source.name == (living.run_id if source.kind == "run" else living.origin)
-        ]
-
-    def rows_of_experience(self, seq: int) -> list[LiveRow]:
-        """The live item rows of an experience that was come across."""
-        born = numbered(self._to.born, seq)
-        if born is not None:
-            return self._seen(row for row in born.rows if row.lives(self._to.mark))
-        for id in {given.item.id for given in self._to.item_rows("experience", self.ids[seq])}:
-            self._to.adopted(id)
-        return self._seen(row for row in self._to.given.get(seq, ()) if row.lives(self._to.mark))
-
-    def rows_of_item(self, id: str) -> list[LiveRow]:
-        """The live rows of an item."""
-        return self._seen(self._to.live_rows(id))
-
-    def viewers(self, id: str) -> list[int]:
-        """Numbers of the live experiences whose agent had been shown an item."""
-        if self._viewers is None:
-            self._viewers = {}
-            for seq, experience in self._living():
-                for shown in experience.shown:
-                    self._viewers.setdefault(shown, []).append(seq)
-        return self._viewers.get(id, [])
-
-    def _seen(self, rows: Iterable[ItemRow]) -> list[LiveRow]:
-        seen = {row.seq: row for row in rows}
-        self.rows |= seen
-        self.ids |= {row.experience: row.provenance.experience_id for row in seen.values()}
-        return [LiveRow(row.seq, row.new.id, row.experience) for row in seen.values()]
-
-    def _living(self) -> Iterator[tuple[int, NewExperience | Experience]]:
-        for below in self._to.under.experiences(0):
-            if below.id not in self._to.away:
-                self.ids[below.seq] = below.id
-                yield below.seq, below
-        for row in self._to.born:
-            if row.lives(self._to.mark):
-                self.ids[row.seq] = row.new.id
-                yield row.seq, row.new
-
-
-def _end(to: Timeline, family: _Family, going: Going, kind: ChangeKind, name: str, note: str) -> None:
+def _end(to: Timeline, going: Going, kind: ChangeKind, name: str, note: str) -> None:
     """End what goes, at one new number."""
     seq, created_at = to.mark + 1, now()
     to.head()
     below = matches(to, "experience", [number for number in going.unindexed if number <= to.under.at])
-    ids = [*(family.ids[number] for number in going.experiences), *going.items, *going.losers]
+    ids = [*(member.id for member in going.experiences), *going.items, *going.losers]
     told = {id: Change(seq=seq, kind=kind, id=id, note=note, created_at=created_at) for id in ids}
     to.mark = seq
     to.gain -= len(going.items)
-    for number in going.rows:
-        family.rows[number].ended = seq
-        to.endings["item"].append((seq, number))
-    for number in going.experiences:
-        born = numbered(to.born, number)
+    for ending in going.rows:
+        row = next(row for row in to.known[ending.item] if row.seq == ending.seq)
+        row.ended = seq
+        to.endings["item"].append((seq, row.seq))
+    for member in going.experiences:
+        born = numbered(to.born, member.number)
         if born is None:
-            to.away[family.ids[number]] = seq
+            to.away[member.id] = seq
         else:
             born.ended = seq
     for number in going.unindexed:
@@ -259,7 +192,8 @@ def _end(to: Timeline, family: _Family, going: Going, kind: ChangeKind, name: st
         elif number in below:
             to.unindexed[number] = seq
             to.endings["experience"].append((seq, number))
-    _record(to, seq, kind, name, note, created_at, content_of_removal(going.experiences, going.rows))
+    ended = [member.number for member in going.experiences], [row.seq for row in going.rows]
+    _record(to, seq, kind, name, note, created_at, content_of_removal(*ended))
     for id, change in told.items():
         _tell(to, id, change)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import now, usual_id
-from rb_dspy.bank.lineage import Going, LiveRow, closure, waiting_rollouts
+from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
 from rb_dspy.bank.parts import NewItem, Source, task_key
-from rb_dspy.bank.sqlite import ids, item_queries, keys, rows
+from rb_dspy.bank.sqlite import descent, ids, item_queries, keys, rows
 from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import checked_embedder, scope_row
@@ -91,14 +91,12 @@ class Remove:
 
     def __call__(self, connection: sqlite3.Connection) -> Removal:
         scope_id, seq, head = scope_row(connection, self.scope, self.location)
-        found = _Lineage(connection, State(Scope(scope_id, self.scope, self.location), keys.LAST))
+        state = State(Scope(scope_id, self.scope, self.location), keys.LAST)
         going = closure(
-            found.experiences(self.source),
-            [self.source.name] if self.source.kind == "item" else [],
+            self.source,
             descendants=self.descendants,
-            rows_of_experience=found.rows_of_experience,
-            rows_of_item=found.rows_of_item,
-            viewers=found.viewers,
+            members=partial(descent.members, connection, state),
+            rows=partial(descent.rows, connection, state),
         )
         kept = [
             rows.ingestion(payload, id, self.location)
@@ -106,10 +104,9 @@ class Remove:
                 "SELECT id, payload FROM ingestions WHERE scope_id = ? ORDER BY position", (scope_id,)
             ).fetchall()
         ]
-        waiting = waiting_rollouts(kept, self.source, descendants=self.descendants, gone=going.items)
-        removal = Removal(
-            experiences=tuple(found.experience_ids(going.experiences)), items=going.items, ingestions=waiting
-        )
+        waiting = waiting_rollouts(kept, self.source, descendants=self.descendants, tainted=going.tainted)
+        gone = tuple(member.id for member in going.experiences)
+        removal = Removal(experiences=gone, items=going.items, ingestions=waiting)
         if not self.dry_run:
             forgotten = [(scope_id, id) for id in waiting]
             connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", forgotten)
@@ -119,62 +116,14 @@ class Remove:
 
     def _end(self, connection: sqlite3.Connection, scope_id: int, seq: int, head: bytes, going: Going) -> None:
         base, number = keys.base(scope_id), seq + 1
-        _end(connection, "experiences", base, going.experiences, number)
-        _end(connection, "items", base, going.rows, number)
+        experiences = [member.number for member in going.experiences]
+        ending = [row.seq for row in going.rows]
+        _end(connection, "experiences", base, experiences, number)
+        _end(connection, "items", base, ending, number)
         _end(connection, "experience_vectors", base, going.unindexed, number)
-        _end(connection, "item_vectors", base, going.rows, number)
-        content = journal.content_of_removal(going.experiences, going.rows)
+        _end(connection, "item_vectors", base, ending, number)
+        content = journal.content_of_removal(experiences, ending)
         _enter(connection, scope_id, head, number, self.kind, self.source.name, self.note, content, number)
-
-
-class _Lineage:
-    """What ``closure`` asks of one scope."""
-
-    def __init__(self, connection: sqlite3.Connection, state: State) -> None:
-        self._connection = connection
-        self._state = state
-        self._base = state.scope.base
-
-    def experiences(self, source: Source) -> list[int]:
-        """Numbers of the live experiences that are meant."""
-        if source.kind == "item":
-            return []
-        column = {"run": "run_id", "origin": "origin"}.get(source.kind, "")
-        which = f"e.scope_id = :scope AND e.{column} = :id" if column else named("e")
-        return self._numbers(
-            f"SELECT e.key FROM experiences AS e WHERE {which} AND e.ended IS NULL ORDER BY e.key",
-            self._state.named(source.name),
-        )
-
-    def rows_of_experience(self, number: int) -> list[LiveRow]:
-        return self._rows("i.experience = :experience", {"experience": self._base + number})
-
-    def rows_of_item(self, id: str) -> list[LiveRow]:
-        return self._rows(named("i"), self._state.named(id))
-
-    def viewers(self, item: str) -> list[int]:
-        """Numbers of the live experiences whose agent had been shown an item."""
-        return self._numbers(
-            "SELECT x.experience FROM exposures AS x JOIN experiences AS e ON e.key = x.experience"
-            " WHERE x.item_id = :item AND x.experience > :base AND x.experience <= :upto AND e.ended IS NULL",
-            self._state.having(item=item),
-        )
-
-    def experience_ids(self, numbers: Iterable[int]) -> list[str]:
-        found = self._connection.execute(
-            "SELECT e.id FROM json_each(?) AS given JOIN experiences AS e ON e.key = given.value ORDER BY e.key",
-            (json.dumps([self._base + number for number in numbers]),),
-        )
-        return [id for (id,) in found]
-
-    def _rows(self, where: str, given: dict[str, object]) -> list[LiveRow]:
-        found = self._connection.execute(
-            f"SELECT i.key, i.id, i.experience FROM items AS i WHERE {where} AND i.ended IS NULL ORDER BY i.key", given
-        )
-        return [LiveRow(keys.number(key), id, keys.number(experience)) for key, id, experience in found]
-
-    def _numbers(self, query: str, given: dict[str, object]) -> list[int]:
-        return [keys.number(key) for (key,) in self._connection.execute(query, given)]
 
 
 def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) -> None:

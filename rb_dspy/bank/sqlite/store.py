@@ -14,9 +14,11 @@ from typing import Any, Literal, TypeVar
 import sqlalchemy as sa
 
 from rb_dspy.bank import vectors
+from rb_dspy.bank.lineage import Member, Row
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
 from rb_dspy.bank.sqlite import (
     check,
+    descent,
     edits,
     feed,
     files as sqlite,
@@ -193,6 +195,12 @@ class SqliteStore:
 
     def item_rows(self, scope: str, unit: Unit, id: str, at: int | None = None) -> list[Giving]:
         return self._at(scope, at, partial(item_queries.item_rows, unit=unit, id=id))
+
+    def members(self, scope: str, source: Source, at: int | None = None) -> list[Member]:
+        return self._at(scope, at, partial(descent.members, source=source))
+
+    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[Row]:
+        return self._at(scope, at, partial(descent.rows, of=of))
 
     def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
         return self._at(scope, at, partial(item_queries.items_with, digests=digests))
