@@ -22,9 +22,12 @@ from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_tra
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.ended import Ended, kept
 from rb_dspy.steps.events import Appended, emit
-from rb_dspy.steps.ingest import checked, waiting
+from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import Judging, check_judge, check_plain
 from rb_dspy.steps.wanted import Call
+
+_ROLLOUTS = (("0",),)
+"""What the rollout of a call is called: the one set of ids that it may have."""
 
 
 class ReasoningBank(dspy.Module):
@@ -76,6 +79,7 @@ class ReasoningBank(dspy.Module):
         check_plain(self.judge)
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
+            drive(free(task, bank, _ROLLOUTS, run_id))
             memory = self.retrieve(task, bank, again)
             ingest = drive(self._acted(task, memory, bank, environments or self.environments, run_id))
             self._learned(ingest)
@@ -87,6 +91,7 @@ class ReasoningBank(dspy.Module):
         """``forward`` for asyncio; nothing in it blocks the event loop."""
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
+            await adrive(free(task, bank, _ROLLOUTS, run_id))
             memory = await self.retrieve.acall(task, bank, again)
             ingest = await adrive(self._acted(task, memory, bank, environments or self.environments, run_id))
             await self._alearned(ingest)

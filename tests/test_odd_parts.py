@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -16,13 +18,15 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.compile import compile_program
 from rb_dspy.compile.credit import Credit
 from rb_dspy.compile.stages import AgentStage
-from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
+from rb_dspy.config import AdaptiveConfig, MattsConfig
+from rb_dspy.errors import InfrastructureError, InputError, RBError, StorageError, UnparseableOutput
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import MemoryDraft, Retrieved, Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.stream import TaskStream, run_stream, split_streams
 from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
+from rb_dspy.testing.embedder import HashEmbedder
 from tests import worlds
 from tests.worlds import answers, backbones
 
@@ -57,6 +61,56 @@ def test_what_names_no_run_is_refused_before_anything_is_asked(bank: MemoryBank,
             call()
     assert asked == []
     assert bank.pending() == []
+
+
+SCALED = {
+    "ReasoningBank": lambda alone: alone,
+    "parallel": lambda alone: MaTTS(alone, k=3),
+    "sequential": lambda alone: MaTTS(alone, k=3, mode="sequential"),
+    "adaptive": lambda alone: MaTTS(alone, k=3, config=MattsConfig(adaptive=AdaptiveConfig(enabled=True))),
+}
+
+
+@pytest.mark.parametrize("how", ["call", "acall", "stream"])
+@pytest.mark.parametrize("kind", SCALED)
+def test_what_could_not_be_kept_is_refused_before_anything_is_asked(
+    bank: MemoryBank, tmp_path: Path, kind: str, how: str
+) -> None:
+    asked: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        asked.append(prompt)
+        return answers(prompt)
+
+    runs = SCALED[kind](ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Lock.make))
+
+    def done(into: MemoryBank, run_id: str) -> list[str]:
+        if how == "stream":
+            return [result.error for result in run_stream(runs, [lock("a")], into, run_id=run_id).results]
+        if how == "call":
+            runs(task=lock("a"), bank=into, run_id=run_id)
+        else:
+            asyncio.run(runs.acall(task=lock("a"), bank=into, run_id=run_id))
+        return [""]
+
+    assert done(bank, "night") == [""]
+    bank.rollback("run:night")
+    asked.clear()
+    said = r"was removed from the bank; to learn from it again, name another run_id$"
+    if how == "stream":
+        assert re.search(said, *done(bank, "night"))
+    else:
+        with pytest.raises(InputError, match=said):
+            done(bank, "night")
+    with MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=HashEmbedder()) as base:
+        base.snapshot("then")
+    with MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=HashEmbedder(), at="then") as then:
+        for run_id in ("day", "") if how != "stream" else ("day",):
+            with pytest.raises(StorageError, match="read-only"):
+                done(then, run_id)
+    assert asked == []
+    assert done(bank, "day") == [""]
+    assert bank.experience_of(lock("a").id, "day") is not None
 
 
 # Environments

@@ -131,16 +131,22 @@ def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_
     strangers = [trajectory.task_id for trajectory in trajectories if trajectory.task_id != task.id]
     if strangers:
         raise InputError(f"task {task.id}: a trajectory is of the task {strangers[0]!r}; append it with its own task")
-    rollouts = sorted([trajectory.rollout_id for trajectory in trajectories])
+    rollouts = [trajectory.rollout_id for trajectory in trajectories]
     if len(set(rollouts)) < len(rollouts):
-        raise InputError(f"task {task.id}: rollout ids {rollouts} are not different; give each rollout its own")
+        raise InputError(f"task {task.id}: rollout ids {sorted(rollouts)} are not different; give each rollout its own")
     if run_id:
-        checked_name("run id", run_id)
-        attempt = _quoted(run_id)
-    else:
-        ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
-        attempt = f"[{','.join([_happened(trajectory) for trajectory in ordered])}]"
-    named = ",".join([_quoted(rollout) for rollout in rollouts])
+        return attempt_id(scope, task, rollouts, run_id=run_id)
+    ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
+    return _attempt_id(scope, task, rollouts, f"[{','.join([_happened(trajectory) for trajectory in ordered])}]")
+
+
+def attempt_id(scope: str, task: Task, rollout_ids: Sequence[str], *, run_id: str) -> str:
+    """``identity`` of an attempt of a run, which may be still to be made."""
+    return _attempt_id(scope, task, rollout_ids, _quoted(checked_name("run id", run_id)))
+
+
+def _attempt_id(scope: str, task: Task, rollout_ids: Sequence[str], attempt: str) -> str:
+    named = ",".join([_quoted(rollout) for rollout in sorted(rollout_ids)])
     return "e" + _hash(f'["experience",{_quoted(scope)},{attempt},{_quoted(task.id)},[{named}]]'.encode("ascii"))
 
 

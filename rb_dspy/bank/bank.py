@@ -16,7 +16,7 @@ from rb_dspy.bank.current import Current
 from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
 from rb_dspy.bank.editing import edited
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.ingest import Ingest, begin
+from rb_dspy.bank.ingest import Ingest, begin, check_attempt
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import chosen_embedder, marked, open_store
@@ -165,6 +165,16 @@ class MemoryBank:
         """
         rollouts, items = given.rollouts(task, trajectory), given.ids_of(shown)
         return begin(self._store, self.scope, self._append, task, rollouts, run_id=run_id, origin=origin, shown=items)
+
+    def check_attempt(self, task: Task, *rollout_ids: Sequence[str], run_id: str = "") -> None:
+        """Raise now what ``ingest`` would raise of an attempt that is still to be made, and paid for.
+
+        ``StorageError`` for a bank that refuses to be written; ``InputError`` where ``run_id`` names a run and its
+        attempt at ``task`` with one of these sets of rollout ids was removed from the bank.
+        """
+        self._store.writable()
+        if run_id:
+            check_attempt(self._store, self.scope, task, rollout_ids, run_id=run_id)
 
     def pending(self) -> list[Ingest]:
         """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now."""

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pydantic
 
-from rb_dspy.bank.admission import identity, now
+from rb_dspy.bank.admission import attempt_id, identity, now
 from rb_dspy.bank.given import each, refused, text
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.stages import same_rollouts
@@ -227,14 +227,28 @@ def begin(
     return Ingest(store, state, known, append)
 
 
+def check_attempt(
+    store: BankStore, scope: str, task: Task, rollout_ids: Sequence[Sequence[str]], *, run_id: str
+) -> None:
+    """See ``MemoryBank.check_attempt``."""
+    ids = [attempt_id(scope, task, each, run_id=run_id) for each in rollout_ids]
+    for id in ids:
+        if store.have(scope, [id]) and store.experience(scope, id) is None:
+            raise _removed(task, id)
+
+
 def _learned(store: BankStore, state: Ingestion, refused: InputError) -> Experience:
     """The experience that the store ``refused`` an ingestion for; raises where there is none, or none any more."""
     known = store.experience(state.scope, state.id)
     if known is not None:
         return known
     if store.have(state.scope, [state.id]):
-        raise InputError(
-            f"task {state.task.id}: what was learned from this attempt ({state.id}) was removed from the bank; to learn"
-            " from it again, name another run_id"
-        ) from refused
+        raise _removed(state.task, state.id) from refused
     raise refused
+
+
+def _removed(task: Task, id: str) -> InputError:
+    return InputError(
+        f"task {task.id}: what was learned from this attempt ({id}) was removed from the bank; to learn from it again,"
+        " name another run_id"
+    )

@@ -53,6 +53,10 @@ class BankStore(Protocol):
 
     # What is written
 
+    def writable(self) -> None:
+        """Raise ``StorageError`` where every write would, whatever it is."""
+        ...
+
     def append(
         self,
         scope: str,

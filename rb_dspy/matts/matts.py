@@ -23,7 +23,7 @@ from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Contrast, Memory, Refine, Select
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.ended import Ended, Keep, kept
-from rb_dspy.steps.ingest import checked, waiting
+from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import check_plain
 from rb_dspy.steps.wanted import Call, Outcome, Together, values
 
@@ -118,6 +118,7 @@ class MaTTS(dspy.Module):
         ledger: Ledger,
     ) -> Routine[dspy.Prediction]:
         self._check_temperature()
+        yield from free(task, bank, self._rollout_ids(), run_id)
         memory = yield Call(self.retrieve, (task, bank, again))
         keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
         ended: Ended = {}
@@ -189,6 +190,12 @@ class MaTTS(dspy.Module):
         if config.k == 1 or config.at_once is not None:  # who waits for all rollouts would take the place of one
             return replace(side_by_side, judge=None)
         return replace(side_by_side, meanwhile=meanwhile)
+
+    def _rollout_ids(self) -> list[list[str]]:
+        """The sets of ids that the rollouts of a call may have, where none is lost."""
+        ids = [str(number) for number in range(self.config.k)]
+        fixed = self.config.mode != "sequential" and not self.config.adaptive.enabled
+        return [ids] if fixed else [ids[:number] for number in range(1, len(ids) + 1)]
 
     def _lessons(self) -> Lessons:
         return Lessons(self.config.mode, self.judge, self.distill, self.contrast, self.select, self.config.at_once)

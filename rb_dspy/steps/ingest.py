@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pydantic
@@ -14,6 +15,7 @@ from rb_dspy.bank.admission import checked_name
 from rb_dspy.errors import InputError, InvalidTask, InvalidTrajectory
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps import messages
+from rb_dspy.steps.ask import Do, Routine
 
 Foreign = Trajectory | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A trajectory; a dict with ``steps`` (or a trajectory's own fields); a list of chat messages, or of step dicts."""
@@ -52,6 +54,15 @@ def check_bank(bank: MemoryBank | object) -> None:
         raise InputError(
             f"got {type(bank).__name__} for a bank; expected a MemoryBank: MemoryBank.open(path, scope=...) gives one"
         )
+
+
+def free(task: Task, bank: MemoryBank, rollout_ids: Sequence[Sequence[str]], run_id: str) -> Routine[None]:
+    """Refuse an attempt that could not be kept, before anything is paid for: see ``MemoryBank.check_attempt``."""
+    look = partial(bank.check_attempt, task, *rollout_ids, run_id=run_id)
+    if run_id:
+        yield Do("looking whether the attempt can be kept", look)
+    else:
+        look()  # of a run without a name nothing is looked up
 
 
 def check_run(run_id: str | object) -> None:

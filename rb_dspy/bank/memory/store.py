@@ -89,6 +89,10 @@ class MemoryStore:
 
     # What is written
 
+    def writable(self) -> None:
+        if self._read_only:
+            raise StorageError(f"{self.location}: a snapshot is read-only; fork() it, or open the bank without at")
+
     def append(
         self,
         scope: str,
@@ -304,8 +308,7 @@ class MemoryStore:
     def _writing(self, scope: str) -> Timeline:
         """The scope, to be changed."""
         timeline = self._timeline(scope)
-        if self._read_only:
-            raise StorageError(f"{self.location}: a snapshot is read-only; fork() it, or open the bank without at")
+        self.writable()
         self._version += 1
         return timeline
 

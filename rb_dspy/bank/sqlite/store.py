@@ -98,6 +98,9 @@ class SqliteStore:
 
     # What is written
 
+    def writable(self) -> None:
+        """A file is; what cannot be written is refused when it is opened."""
+
     def append(
         self,
         scope: str,
