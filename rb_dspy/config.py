@@ -190,7 +190,8 @@ class RunConfig(_Config):
 class TrackingConfig(_Config):
     """Where MLflow keeps what runs did. Relative paths are those of the working directory."""
 
-    enabled: bool = True
+    enabled: bool | None = None
+    """Whether anything is kept. None: as is usual, which ``--track`` tells of each command; a ``Tracker`` keeps it."""
     uri: str = pydantic.Field(default="sqlite:///rb-mlflow.db", min_length=1)
     """A SQLite file, whose artifacts lie in a folder beside it, or the address of any MLflow tracking server."""
     experiment: str = pydantic.Field(default="rb_dspy", min_length=1)

@@ -54,9 +54,12 @@ def saved(path: Path) -> tuple[dict[str, Any], Compiled | None]:
     return state, Compiled.load(path)
 
 
-def give_prompts(program: Program, path: Path, *, whole: bool = False) -> tuple[Compiled | None, str]:
+def give_prompts(
+    program: Program, path: Path, *, whole: bool = False, source: str | None = None
+) -> tuple[Compiled | None, str]:
     """Give ``program`` the prompts in a file; the report of its compile, if it has one, and what does not fit.
 
+    ``source``: what errors call the file, its path where nothing is given.
     Prompts that were compiled with ``MaTTS`` serve without it and the other way round, unless they must be ``whole``.
     Raises ``SignatureChanged`` where the prompts are for others than the program's own signatures.
     """
@@ -66,10 +69,10 @@ def give_prompts(program: Program, path: Path, *, whole: bool = False) -> tuple[
     scaling = bool(differ) and all(str(name).partition(".")[0] in _SCALED for name in differ)
     if scaling and whole:
         raise ConfigError(
-            f"{path}: compiled {'with' if there > here else 'without'} test-time scaling; "
+            f"{source or path}: compiled {'with' if there > here else 'without'} test-time scaling; "
             + (f"say how with --matts MODE: {MODES}" if there > here else "leave out --matts, and [matts] in rb.toml")
         )
-    set_state(program, state, source=str(path), partial=scaling)
+    set_state(program, state, source=source or str(path), partial=scaling)
     if not scaling:
         return compiled, ""
     if there > here:

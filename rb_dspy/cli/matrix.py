@@ -25,7 +25,11 @@ from rb_dspy.cli.scaling import KOption, MattsOption, settings_for
 def matrix_command(
     program: Annotated[
         list[str] | None,
-        typer.Option("--program", metavar="NAME=FILE", help="A compiled program, or a folder of them by backbone."),
+        typer.Option(
+            "--program",
+            metavar="NAME=FILE",
+            help="A compiled program, a folder of them by backbone, or a registered one: NAME=models:/NAME/2.",
+        ),
     ] = None,
     backbone: Annotated[
         list[str] | None,

@@ -62,7 +62,12 @@ SeedOption = Annotated[
 ]
 
 ProgramOption = Annotated[
-    Path | None, typer.Option("--program", metavar="FILE", help="With the prompts that rb-dspy compile saved.")
+    str | None,
+    typer.Option(
+        "--program",
+        metavar="FILE",
+        help="With the prompts that rb-dspy compile saved, or those of a registered program: models:/NAME@champion.",
+    ),
 ]
 TrackOption = Annotated[bool | None, _track_option("no")]
 CompileTrackOption = Annotated[bool | None, _track_option("yes")]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rb_dspy.cli import work
+from rb_dspy.cli.again import settings_options
 from rb_dspy.cli.common import settings
 from rb_dspy.cli.options import ConfigOption, JsonLinesOption, JsonOption, LessonsScopeOption, SetOption
 from rb_dspy.cli.scaling import KOption, MattsOption
@@ -39,7 +40,8 @@ def show(
     json_: JsonOption = False,
 ) -> None:
     """One version: its scores, settings, language models and prompts."""
-    work.show_program(settings(config, set_), name, version, json_=json_)
+    keep = settings_options(config, set_)
+    work.show_program(settings(config, set_), name, version, keep=keep, json_=json_)
 
 
 @app.command()

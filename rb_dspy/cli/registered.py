@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _SIGNATURES, _IMPROVED, _HELD_OUT, _FORCED = "rb.signatures", "rb.improved", "rb.held_out", "rb.forced"
 _SQLITE = "sqlite:///"
-_CHAMPION = "champion"
+CHAMPION = "champion"
+"""The alias of the version that is to be used."""
 
 
 @dataclass(frozen=True)
@@ -80,33 +81,47 @@ def versions(place: Place, name: str | None = None) -> list[Version]:
 def version(place: Place, name: str, which: str | None) -> Version:
     """The version with this number or alias; None: the champion and, as long as there is none, the newest."""
     known = versions(place, name)
-    wanted = _CHAMPION if which is None else which
+    wanted = CHAMPION if which is None else which
     for each in known:
         if wanted == str(each.number) or wanted in each.aliases:
             return each
     if which is None and known:
         return known[-1]
     listed = ", ".join([*(str(each.number) for each in known), *(alias for each in known for alias in each.aliases)])
-    what = "champion yet" if wanted == _CHAMPION else f"version {wanted!r}"
+    what = "champion yet" if wanted == CHAMPION else f"version {wanted!r}"
     raise InputError(f"{name}: no {what}; known: {listed or 'none'}")
 
 
 def champion(place: Place, name: str) -> Version | None:
     """The champion now; None where there is none, or no such program."""
-    return next((each for each in versions(place) if each.name == name and _CHAMPION in each.aliases), None)
+    return next((each for each in versions(place) if each.name == name and CHAMPION in each.aliases), None)
 
 
 def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:
     """Prompts and settings of a version, as they were registered."""
     import mlflow
 
-    uri = f"models:/{version.name}/{version.number}"
-    with translated(f"reading {uri}"), tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
-        file = mlflow.artifacts.download_artifacts(artifact_uri=f"{uri}/artifacts/state.json", dst_path=folder)
-        predictors = json.loads(Path(file).read_text("utf-8"))["predictors"]
+    uri = _uri(version)
+    with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
+        predictors = json.loads(state_file(version, folder).read_text("utf-8"))["predictors"]
+    with translated(f"reading {uri}"):
         settings = mlflow.models.get_model_info(uri).flavors["python_function"]["config"]
     prompts = {name: {key: each[key] for key in ("instructions", "demos")} for name, each in predictors.items()}
     return prompts, settings
+
+
+def state_file(version: Version, folder: str) -> Path:
+    """What ``save_program`` wrote of a version, put into ``folder``."""
+    import mlflow
+
+    uri = _uri(version)
+    with translated(f"reading {uri}"):
+        state = f"{uri}/artifacts/state.json"
+        return Path(mlflow.artifacts.download_artifacts(artifact_uri=state, dst_path=folder))
+
+
+def _uri(version: Version) -> str:
+    return f"models:/{version.name}/{version.number}"
 
 
 def _version(found: Any, aliases: Mapping[str, Any]) -> Version:

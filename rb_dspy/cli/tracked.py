@@ -24,12 +24,13 @@ _NO_JOBS = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
 def tracker_for(chosen: Settings, asked: bool | None, *, usual: bool) -> Tracker:
     """A tracker, on or off: as the option says, else as ``[tracking]`` in the settings, else as is ``usual`` here.
 
+    Whoever says where something is to be kept wants it kept.
     Raises ``ConfigError`` for a place that cannot be used, before anything else is done.
     """
     config = chosen.tracking
-    on = asked
+    on = config.enabled if asked is None else asked
     if on is None:
-        on = config.enabled if "tracking" in chosen.model_fields_set else usual
+        on = usual or "tracking" in chosen.model_fields_set
     return opened(config) if on else Tracker(config.model_copy(update={"enabled": False}))
 
 

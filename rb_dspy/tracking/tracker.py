@@ -45,7 +45,7 @@ class Tracker:
     def __init__(self, config: TrackingConfig | None = None) -> None:
         self.config = config or TrackingConfig()
         self._place: Any = None
-        if self.config.enabled:
+        if self.config.enabled is not False:
             from rb_dspy.tracking.where import Place
 
             self._place = Place(self.config)

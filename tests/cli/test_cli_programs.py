@@ -19,7 +19,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.tracking import Tracker
-from tests.cli.desk import staffed
+from tests.cli.desk import CODES, staffed, write_tasks
 from tests.tracking.made import BETTER, compiled
 
 
@@ -158,6 +158,72 @@ def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.Captur
     (answer,) = model.predict([{"instruction": "What is the capital of Peru?"}])
     answer = answer if isinstance(answer, dict) else answer.model_dump()
     assert (answer["answer"], answer["lessons"]) == ("Lima", ["Open first"])
+
+
+def test_a_registered_program_is_run_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also resumed with, compiled from, and measured: all of them take what ``programs show`` says."""
+    for name, told in (("first", ""), ("second", CODES)):
+        program = ReasoningBank()
+        program.act.predict.signature = program.act.predict.signature.with_instructions(f"Do the task. {told}")
+        save_program(program, f"{name}.json")
+        called(capsys, "register", "clerk", f"{name}.json")
+    called(capsys, "promote", "clerk", "2", "--force")
+    write_tasks(Path("mail.jsonl"), 2, queues=4)
+    uri = next(line for line in called(capsys, "show", "clerk") if line.startswith("use it: ")).split()[-1]
+    assert uri == "models:/clerk/2"
+
+    def coded(program: str, scope: str) -> int:
+        args = ["run", "--stream", "mail.jsonl", "-n", "8", "--program", program, "--scope", scope]
+        assert main([*args, "--json"]) == 0
+        *tasks, _ = map(json.loads, capsys.readouterr().out.splitlines())
+        assert len(tasks) == 8
+        return sum(task["answer"].startswith("Q-") for task in tasks)
+
+    few = coded("first.json", "file")
+    assert few < 8
+    assert coded("models:/clerk/1", "one") == few
+    assert coded(uri, "two") == coded("models:/clerk@champion", "champion") == coded("models:/clerk", "clerk") == 8
+    assert main(["run", "--stream", "mail.jsonl", "-n", "1", "--program", uri, "--scope", "shown"]) == 0
+    shown = capsys.readouterr().out
+    assert f"prompts from {uri}" in shown
+    run_id = shown.partition("· run ")[2].split()[0]
+    assert f"bank rollback run:{run_id} --bank rb-bank.sqlite --scope shown" in " ".join(shown.split())
+    assert main(["bank", "rollback", f"run:{run_id}", "--scope", "shown", "--yes"]) == 0
+    matrix = ["backbones", "matrix", "--backbone", "clerk=any", "--tasks-file", "mail.jsonl", "--whole", "--json"]
+    capsys.readouterr()
+    assert main([*matrix, "--program", f"two={uri}", "--program", "one=first.json"]) == 0
+    cells = {cell["program"]: cell["success"]["mean"] for cell in json.loads(capsys.readouterr().out)["cells"]}
+    assert (cells["two"], cells["one"]) == (1.0, few / 8)
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "compile"])
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("models:/nobody@champion", "no program 'nobody' is registered; known: "),
+        ("models:/known/9", "known: no version '9'; known: 1"),
+        ("models:/known", "known: no champion yet; known: 1"),
+        ("models:/known/1/2", "expected models:/NAME@champion, or models:/NAME/2, or the name of a file"),
+        ("models:/", "expected models:/NAME@champion, or models:/NAME/2, or the name of a file"),
+        ("none.json", "none.json: no such file"),
+        ("models:/knwn-scaled/1", "compiled with test-time scaling; say how with --matts MODE"),
+    ],
+)
+def test_a_program_that_is_not_there_is_one_line(
+    capsys: pytest.CaptureFixture[str], folder: Path, command: str, program: str, message: str
+) -> None:
+    if not (folder / "known").exists():
+        called(capsys, "register", "known", "plain.json")
+        called(capsys, "register", "knwn-scaled", "scaled.json", "--matts", "parallel")
+        (folder / "known").touch()
+    write_tasks(Path("mail.jsonl"), 2)
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")):
+        pass
+    data = {"run": ["--stream", "mail.jsonl"], "resume": [], "compile": ["--tasks-file", "mail.jsonl"]}[command]
+    fits = "scaled" in program and command != "compile"
+    assert main([command, *data, "--program", program]) == (0 if fits else 2)
+    said = capsys.readouterr().err
+    assert (message in said) is not fits, said
 
 
 def test_a_store_that_refuses_is_one_line_without_sql(capsys: pytest.CaptureFixture[str]) -> None:

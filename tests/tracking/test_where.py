@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_settings_say_where() -> None:
     assert load_settings().tracking == TrackingConfig(
-        enabled=True, uri="sqlite:///rb-mlflow.db", experiment="rb_dspy", traces=True
+        enabled=None, uri="sqlite:///rb-mlflow.db", experiment="rb_dspy", traces=True
     )
     assert load_settings(None, ["tracking.enabled=false"]).tracking.enabled is False
 

@@ -16,6 +16,7 @@ from rb_dspy.cli.again import as_argument, options
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.built import Program, give_prompts, lessons, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.cli.prompts import prompts_file
 from rb_dspy.cli.tasks import chosen_file, compile_streams
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.compiled import as_json, print_head, print_next, print_result
@@ -48,7 +49,7 @@ def compile_prompts(
     window: int | None,
     threads: int,
     name: str | None,
-    program_file: Path | None,
+    program_file: str | None,
     bank: Path | None,
     scope: str | None,
     track: bool | None,
@@ -61,8 +62,9 @@ def compile_prompts(
     streams = compile_streams(chosen.run, chosen_file(chosen.run, tasks_file, stream), tasks)
     _check_out(out_file)
     program = program_for(chosen)
-    if program_file is not None:
-        give_prompts(program, program_file, whole=True)
+    with prompts_file(program_file, chosen.tracking) as file:
+        if file is not None:
+            give_prompts(program, file, whole=True, source=program_file)
     _check_plan(program, stage, optimizer)
     given: dict[str, Any] = {
         "optimizer": optimizer,

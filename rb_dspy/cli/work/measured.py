@@ -12,6 +12,7 @@ from rich.text import Text
 
 from rb_dspy.cli.again import as_argument, options, settings_options
 from rb_dspy.cli.common import CONFIG_FILE, command_name, out, settings
+from rb_dspy.cli.prompts import is_registered
 from rb_dspy.cli.scored import change, in_words
 from rb_dspy.config import load_settings
 
@@ -70,7 +71,7 @@ def print_matrix(found: Matrix) -> None:
 def print_next(
     found: Matrix,
     models: Mapping[str, str],
-    files: Mapping[str, Path],
+    programs: Mapping[str, str],
     same: list[str] | None,
     config: Path | None,
     overrides: Iterable[str] | None,
@@ -94,13 +95,13 @@ def print_next(
         out.print(Text("on other tasks than these, or they say nothing any more", "dim"), soft_wrap=True)
         return
     program, backbone = again[0]
-    given = files[program]
-    there = given if given.is_dir() else Path(program)
+    given = programs[program]
+    there = Path(given) if Path(given).is_dir() else Path(program)
     on = _played_by(models[backbone], config, overrides)
     command = [command_name(), "compile", *same, *on, *options(out=there / f"{backbone}.json")]
     out.print(Text.assemble("for example: ", (" ".join(command), "bold")), soft_wrap=True)
     told = f"then --program {as_argument(f'{program}={there}')} takes for each backbone the file of its name"
-    if there != given:
+    if there != Path(given) and not is_registered(given):
         told += f", and for others {there / 'default.json'}: copy {given} there"
     out.print(Text("on a model that it was compiled on already: with a larger --budget", "dim"), soft_wrap=True)
     out.print(Text(told, "dim"), soft_wrap=True)

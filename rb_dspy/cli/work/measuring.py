@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.cli.again import options
 from rb_dspy.cli.built import Program, give_prompts, lessons, program_for, saved
 from rb_dspy.cli.common import err, out, print_json
+from rb_dspy.cli.prompts import prompts_file
 from rb_dspy.cli.tasks import chosen_file, held_out
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.measured import print_head, print_matrix, print_next, size
@@ -46,7 +48,7 @@ def run_matrix(
     json_: bool,
 ) -> None:
     """The options of the command, of which ``chosen`` holds some; ``same``: those for a command to type next."""
-    files = {name: Path(value) for name, value in _pairs("--program", program).items()}
+    named = _pairs("--program", program)
     models = _pairs("--backbone", backbone)
     if not models:
         raise InputError("no backbones; name at least one: --backbone NAME=MODEL")
@@ -57,19 +59,27 @@ def run_matrix(
     from rb_dspy.compile.matrix import SEED, UNCOMPILED, matrix, shown  # brings scipy
 
     for name in (SEED, UNCOMPILED):
-        if name in files:
+        if name in named:
             raise InputError(
                 f"--program {name}=...: that is the name of the program without compiled prompts; take another"
             )
-    left = dict.fromkeys(lms, len(files) + 1)
+    left = dict.fromkeys(lms, len(named) + 1)
     begun = 0
-    with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, lessons(chosen, bank, scope) as base:
+    with (
+        tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder,
+        ExitStack() as registered,
+        lessons(chosen, bank, scope) as base,
+    ):
+        files = {
+            name: registered.enter_context(prompts_file(value, chosen.tracking)) or Path(value)
+            for name, value in named.items()
+        }
         apart = todo if file is not None and not whole else None  # named streams have splits of their own
         states = _states(subject, files, lms, Path(folder), apart)
         tracker = tracker_for(chosen, track, usual=False)
         given = {"orders": orders, "seed": chosen.run.seed}
         if not json_:
-            print_head(todo, orders, programs=len(files) + 1, backbones=len(lms))
+            print_head(todo, orders, programs=len(named) + 1, backbones=len(lms))
         with (
             tracker.matrix_run(f"matrix {todo.name}", subject, lms, todo, base, params=given) as run,
             err.status("asking each backbone once …") as status,
@@ -107,7 +117,14 @@ def run_matrix(
         return
     print_matrix(found)
     source = options(**({"tasks-file": tasks_file or file} if tasks_file or file else {"stream": stream}))
-    print_next(found, models, files, None if whole else [*source, *same], config, set_)
+    print_next(
+        found,
+        models,
+        named,
+        None if whole else [*source, *same],
+        config,
+        set_,
+    )
     if run_id(run):
         out.print(where_to_look(chosen.tracking, run), soft_wrap=True)
     _check_run(found)

@@ -6,9 +6,11 @@ from dataclasses import asdict
 
 from rich.text import Text
 
+from rb_dspy.addresses import without_secrets
 from rb_dspy.cli import registered
+from rb_dspy.cli.again import as_argument
 from rb_dspy.cli.bank_common import table
-from rb_dspy.cli.common import out, print_json
+from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
@@ -32,8 +34,11 @@ def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
     out.print(shown if found else "no program is registered yet; [bold]rb-dspy programs register[/] makes one")
 
 
-def show_program(chosen: Settings, name: str, version: str | None, *, json_: bool) -> None:
-    """All that is kept with one version; where none is named, with the champion, or with the newest."""
+def show_program(chosen: Settings, name: str, version: str | None, *, keep: list[str], json_: bool) -> None:
+    """All that is kept with one version; where none is named, with the champion, or with the newest.
+
+    ``keep``: options with which another command finds the registry as this one does.
+    """
     with registry(chosen.tracking) as place:
         found = registered.version(place, name, version)
         prompts, kept = registered.kept(found)
@@ -58,9 +63,11 @@ def show_program(chosen: Settings, name: str, version: str | None, *, json_: boo
         demos = len(prompt["demos"])
         out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
         out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
-    config = "" if chosen.tracking == TrackingConfig() else "config"  # which is that of rb.toml
-    load = f'rb_dspy.Tracker({config}).load("models:/{found.name}/{found.number}", backbones={{"agent": ...}})'
-    out.print(Text(f"\nin Python: {load}", "dim"), soft_wrap=True)
+    uri = f"models:/{found.name}/{found.number}"
+    run = " ".join([command_name(), "run --program", as_argument(uri), *keep])
+    load = f'rb_dspy.Tracker({_tracking(chosen.tracking)}).load("{uri}", backbones={{"agent": ...}})'
+    out.print(Text(f"\nuse it: {run}", "dim"), soft_wrap=True)
+    out.print(Text(f"in Python: {load}", "dim"), soft_wrap=True)
     out.print(where_to_look(chosen.tracking), soft_wrap=True)
 
 
@@ -95,6 +102,14 @@ def promote_program(chosen: Settings, name: str, version: str, *, force: bool, j
     out.print(Text.assemble(f"{name} version {found.number} is ", ("champion", "bold green")))
     if found.forced:
         out.print(Text(f"kept with it: {found.forced}", "yellow"))
+
+
+def _tracking(config: TrackingConfig) -> str:
+    """The argument of a ``Tracker`` for the registry that was looked at, without what is secret in an address."""
+    given = {"uri": without_secrets(config.uri, "..."), "experiment": config.experiment}
+    usual = TrackingConfig()
+    told = ", ".join(f'{key}="{value}"' for key, value in given.items() if value != getattr(usual, key))
+    return f"rb_dspy.TrackingConfig({told})" if told else ""
 
 
 def _better(version: Version) -> Text:

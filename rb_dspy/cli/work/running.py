@@ -19,6 +19,7 @@ from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import Program, give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.cli.prompts import prompts_file
 from rb_dspy.cli.tasks import of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.config import RunConfig, Settings
@@ -30,15 +31,16 @@ from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
 from rb_dspy.tracking import Tracker
 
 
-def run_tasks(chosen: Settings, task: str | None, prompts: Path | None, track: bool | None, *, json_: bool) -> None:
-    """The stream of the settings, or only ``task``; with the prompts of a file where one is given."""
+def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bool | None, *, json_: bool) -> None:
+    """The stream of the settings, or only ``task``; with the prompts that ``prompts`` names, where it is given."""
     own = as_task(task) if task is not None else None
     # What cannot be used, a file, a stream or a model, makes no bank; what was typed is looked at first.
     file = _of_file(chosen.run) if own is None and chosen.run.stream.endswith(".jsonl") else None
     if own is None and file is None and not _named(chosen.run, 1):
         raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
     built = program_for(chosen)
-    noted = "" if prompts is None else _compiled(built, prompts)
+    with prompts_file(prompts, chosen.tracking) as prompts_at:
+        noted = "" if prompts_at is None else _compiled(built, prompts_at, str(prompts))
     with named():
         opened = MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder)
     with opened:
@@ -63,11 +65,11 @@ def _of_file(config: RunConfig) -> TaskStream:
     return of_file(Path(config.stream))
 
 
-def _compiled(program: Program, path: Path) -> str:
+def _compiled(program: Program, path: Path, source: str) -> str:
     """Give ``program`` the prompts in a file; what there is to say of them."""
-    compiled, misfit = give_prompts(program, path)
+    compiled, misfit = give_prompts(program, path, source=source)
     by = "" if compiled is None else f", by {compiled.optimizer} for stage {compiled.stage}"
-    return f"prompts from {path}{by}" + (f"; {misfit}" if misfit else "")
+    return f"prompts from {source}{by}" + (f"; {misfit}" if misfit else "")
 
 
 def _tasks(config: RunConfig, file: TaskStream | None, bank: MemoryBank) -> list[Task]:
@@ -106,7 +108,7 @@ def _run(
     if not json_:
         number = f"  {_counted(len(todo), 'task')}  "
         out.print(Text.assemble((name, "bold"), number, _scaled(chosen), (_models(program), "dim")))
-        out.print(Text(f"{_place(chosen)} · {_counted(len(bank), 'lesson')} so far", "dim"))
+        out.print(Text(f"{_place(chosen)} · {_counted(len(bank), 'lesson')} so far · run {report.run_id}", "dim"))
         if noted:
             out.print(Text(noted, "dim"))
     tracked: Any = None
@@ -159,6 +161,9 @@ def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, tracked: An
         out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
         look = f"{command_name()} bank list {where}"
         out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
+        if any(result.prediction and not result.resumed for result in report.results):
+            back = f"{command_name()} bank rollback run:{report.run_id} {where}"
+            out.print(Text.assemble("take this run back: ", (back, "bold")), soft_wrap=True)
         if tracked is not None and tracked.id:
             out.print(where_to_look(chosen.tracking, tracked), soft_wrap=True)
 
