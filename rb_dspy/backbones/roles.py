@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dspy
@@ -33,8 +33,9 @@ class Backbones:
 
     Each role takes a ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
     ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back: the contraster to the distiller, the selector
-    to the judge, all to the agent, and the agent to the LM of ``dspy.configure``. Roles with equal descriptions share
-    one LM. Copies of a program share their backbones, and no program saves them.
+    to the judge, all to the agent, and the agent to the LM of ``dspy.configure``, which is the last resort: it, and what
+    an optimizer puts in its place (``teacher_settings``), is not asked where there is an agent. Roles with equal
+    descriptions share one LM. Copies of a program share their backbones, and no program saves them.
     """
 
     def __init__(
@@ -72,9 +73,14 @@ class Backbones:
         lm = next((self._lms[name] for name in fallbacks(role) if name in self._lms), None) or dspy.settings.lm
         if lm is None:
             raise BackboneError(
-                f"no language model for role {role!r}; give Backbones(agent=...), or call dspy.configure(lm=...)"
+                f"no language model for role {role!r}; give Backbones(agent=...), call dspy.configure(lm=...), or use a"
+                " step of a program by itself within program.backbones.use()"
             )
         return lm
+
+    def names(self, role: str) -> bool:
+        """Whether ``role`` was given an LM of its own."""
+        return role in self._lms
 
     def roles(self) -> dict[str, Any]:
         """Role -> LM, fallbacks filled in."""
@@ -100,6 +106,18 @@ def lm_of(role: str) -> Any:
     """The LM that plays ``role`` in this context."""
     active = dspy.settings.get("rb_dspy_backbones", None)
     return (active or _NONE).lm(role)
+
+
+def lm_for_others(role: str) -> Any:
+    """The LM for what is not a step of ours and plays ``role``: the role's own, else the configured one, else the one
+    that the role falls back to; None where there is none.
+    """
+    active = dspy.settings.get("rb_dspy_backbones", None) or _NONE
+    if dspy.settings.lm is not None and not active.names(role):
+        return dspy.settings.lm
+    with suppress(BackboneError):
+        return active.lm(role)
+    return None
 
 
 def adapter_for(lm: Any) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import dspy
 import pydantic
 
-from rb_dspy.backbones import Ledger, lm_of
+from rb_dspy.backbones import Ledger
 from rb_dspy.backbones.session import session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
@@ -22,9 +22,11 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Contrast, Memory, Refine, Select
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
+from rb_dspy.steps.copies import copied, frozen_parameters
 from rb_dspy.steps.ended import Ended, Keep, kept
 from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import check_plain
+from rb_dspy.steps.player import heat
 from rb_dspy.steps.wanted import Call, Outcome, Together, values
 
 _OWN = ("contrast", "select", "refine")
@@ -89,10 +91,24 @@ class MaTTS(dspy.Module):
         with session(self.backbones) as ledger:
             return await adrive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
 
+    def get_lm(self) -> Any:
+        """See ``ReasoningBank.get_lm``."""
+        return super().get_lm() or (self.backbones and self.backbones.lm("agent"))
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        """See ``ReasoningBank.dump_state``."""
+        return {**super().dump_state(json_mode), **{n: p.dump_state(json_mode) for n, p in frozen_parameters(self)}}
+
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
         """As of any dspy module; a state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
-        own = {name: each.dump_state() for name, each in self.named_parameters() if name.split(".")[0] in _OWN}
-        return super().load_state({**own, **state}, **kwargs)
+        own = {name: each for name, each in self.dump_state().items() if name.split(".")[0] in _OWN}
+        state = {**own, **state}
+        for name, parameter in frozen_parameters(self):
+            parameter.load_state(state[name], **kwargs)
+        return super().load_state(state, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return copied(self, memo, self.environments, self.judge)
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""
@@ -204,9 +220,10 @@ class MaTTS(dspy.Module):
         """Refuse to take one sample k times."""
         if self.config.k == 1 or self.config.mode == "sequential":
             return
-        fixed = (self.act.predict.lm or lm_of("agent")).kwargs.get("temperature")
-        if fixed == 0 or (fixed is None and self.act.config.temperature == 0):
-            where = "the agent's language model" if fixed == 0 else "ActConfig"
+        given, whose = heat("agent", self.act.predict, self.act.config.temperature)
+        if given == 0:
+            places = {"model": "the agent's language model", "predictor": "the agent's predictor", "step": "ActConfig"}
+            where = places[whose]
             raise ConfigError(
                 f"{where} has temperature 0, so {self.config.k} rollouts would all be one; set it above 0, or use"
                 " mode='sequential'"

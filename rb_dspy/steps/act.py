@@ -16,6 +16,7 @@ from rb_dspy.steps.ask import Routine, adrive, drive
 from rb_dspy.steps.episode import Episode
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened, within
+from rb_dspy.steps.predict import Predict
 
 
 class Act(dspy.Module):
@@ -24,7 +25,7 @@ class Act(dspy.Module):
     def __init__(self, config: ActConfig | None = None) -> None:
         super().__init__()
         self.config = config or ActConfig()
-        self.predict = dspy.Predict(signatures.Act)
+        self.predict = Predict(signatures.Act)
 
     def forward(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutine
@@ -27,11 +27,13 @@ from dspy.utils.exceptions import (
     LMUnsupportedModelError,
 )
 
-from rb_dspy.backbones import Meter, adapter_for, lm_of, report
+from rb_dspy.backbones import Meter, adapter_for, report
+from rb_dspy.backbones.chat import ChatAdapter
 from rb_dspy.backbones.check import explain
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
+from rb_dspy.steps.player import player, sampling
 from rb_dspy.steps.threads import Lane, submit
 
 T = TypeVar("T")
@@ -59,11 +61,6 @@ class Wanted(Protocol):
         ...
 
 
-def player(role: str, predict: Any) -> Any:
-    """Who answers ``predict``: an LM that was pinned on it by other means than ours, else the role's."""
-    return predict.lm or lm_of(role)
-
-
 @dataclass(frozen=True)
 class Ask:
     """Wanted: one call of ``predict``, a ``dspy.Predict``, by the LM of ``role``."""
@@ -82,39 +79,35 @@ class Ask:
         Raises ``UnparseableOutput``, ``ContextOverflow``, ``InfrastructureError`` or ``BackboneError``.
         """
         lm = self.lm()
-        with called(f"{self.role} ({lm.model})"), _bound(self.role, lm) as call:
-            config = self._sampling(lm)
+        with called(f"{self.role} ({lm.model})"), self._bound(lm) as call:
             try:
-                return self.predict(config=config, **self.inputs)
+                return self.predict(**call.inputs)
             except AdapterParseError as exc:
                 with call.repair(exc):
-                    return self.predict(config=config, **self.inputs)
+                    return self.predict(**call.inputs)
 
     async def arun(self) -> Any:
         """``run`` for asyncio."""
         lm = self.lm()
-        with awaited(f"{self.role} ({lm.model})"), _bound(self.role, lm) as call:
-            config = self._sampling(lm)
+        with awaited(f"{self.role} ({lm.model})"), self._bound(lm) as call:
             try:
-                return await self.predict.acall(config=config, **self.inputs)
+                return await self.predict.acall(**call.inputs)
             except AdapterParseError as exc:
                 with call.repair(exc):
-                    return await self.predict.acall(config=config, **self.inputs)
+                    return await self.predict.acall(**call.inputs)
 
     def lm(self) -> Any:
         """The LM that will answer."""
         return player(self.role, self.predict)
 
-    def _sampling(self, lm: Any) -> dict[str, Any]:
-        """What this call asks for, less what the LM itself was configured with: that wins."""
-        fixed = {name: value for name, value in lm.kwargs.items() if value is not None}
-        config: dict[str, Any] = {}
-        if "max_completion_tokens" not in lm.kwargs:  # else a reasoning model, which takes neither of the two
-            config = {"temperature": self.temperature, "max_tokens": self.max_tokens}
-        config = {name: value for name, value in config.items() if name not in fixed}
-        if self.rollout and fixed.get("temperature", self.temperature) != 0:
-            config["rollout_id"] = self.rollout
-        return config
+    def _bound(self, lm: Any) -> AbstractContextManager[_Call]:
+        config = sampling(lm, self.predict, self.temperature, self.max_tokens, self.rollout)
+        if not isinstance(self.predict, dspy.Predict):  # a module in its place takes the signature's inputs, no others
+            return _bound(self.role, lm.copy(**config), self.inputs)
+        inputs = {**self.inputs, "config": config}
+        if self.predict.lm is not None:  # which dspy would ask first
+            inputs["lm"] = lm
+        return _bound(self.role, lm, inputs)
 
 
 @dataclass(frozen=True)
@@ -239,6 +232,8 @@ async def adrive(routine: Routine[T]) -> T:
 @dataclass
 class _Call:
     role: str
+    inputs: Mapping[str, Any]
+    adapter: Any
     attempts: int = 1
 
     @contextmanager
@@ -246,7 +241,7 @@ class _Call:
         """The one repair: ask again in another output format, which also makes it another prompt for every cache."""
         self.attempts += 1
         try:
-            with dspy.context(adapter=_JSON):
+            with dspy.context(adapter=_CHAT if isinstance(self.adapter, dspy.JSONAdapter) else _JSON):
                 yield
         except AdapterParseError as exc:
             raise UnparseableOutput(
@@ -254,18 +249,18 @@ class _Call:
             ) from exc
 
 
-_JSON = RepairAdapter()
+_CHAT, _JSON = ChatAdapter(), RepairAdapter()
 
 
 @contextmanager
-def _bound(role: str, lm: Any) -> Iterator[_Call]:
+def _bound(role: str, lm: Any, inputs: Mapping[str, Any]) -> Iterator[_Call]:
     """Bind the LM, meter the call, and turn dspy's errors into ours."""
     meter = Meter(outer=dspy.settings.usage_tracker)
-    call = _Call(role)
+    call = _Call(role, inputs, adapter_for(lm))
     started = time.perf_counter()
     unanswered = 1
     try:
-        with dspy.context(lm=lm, adapter=adapter_for(lm), usage_tracker=meter):
+        with dspy.context(lm=lm, adapter=call.adapter, usage_tracker=meter):
             yield call
         unanswered = 0
     except UnparseableOutput:

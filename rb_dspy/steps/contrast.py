@@ -12,10 +12,12 @@ from rb_dspy.config import ContrastConfig
 from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.signatures import ContrastDraft
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive, player
+from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.player import player
+from rb_dspy.steps.predict import Predict
 
 
 class Contrast(dspy.Module):
@@ -30,7 +32,7 @@ class Contrast(dspy.Module):
     def __init__(self, config: ContrastConfig | None = None) -> None:
         super().__init__()
         self.config = config or ContrastConfig()
-        self.predict = dspy.Predict(signatures.Contrast)
+        self.predict = Predict(signatures.Contrast)
 
     def forward(
         self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None

@@ -10,9 +10,11 @@ from rb_dspy import signatures
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import Task, Trajectory, Verdict
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive, player
+from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.player import player
+from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import view
 
 
@@ -27,8 +29,8 @@ class Distill(dspy.Module):
     def __init__(self, config: DistillConfig | None = None) -> None:
         super().__init__()
         self.config = config or DistillConfig()
-        self.success = dspy.Predict(signatures.DistillSuccess)
-        self.failure = dspy.Predict(signatures.DistillFailure)
+        self.success = Predict(signatures.DistillSuccess)
+        self.failure = Predict(signatures.DistillFailure)
 
     def forward(self, task: Task, trajectory: Trajectory, verdict: Verdict, rollout: int = 0) -> Distilled:
         """At most ``max_items`` drafts that do not overlap."""

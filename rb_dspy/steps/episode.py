@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import dspy
+from pydantic_core import to_json
 
 from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
@@ -87,7 +88,7 @@ class Episode:
                 self._stop = ("context" if context else "unreadable") if self._steps[steps:] or not steps else before
                 yield Do("reading the answer", self._broken_off, self._lane)
                 return
-            thought, action = str(said.thought or "").strip(), str(said.action or "").strip()
+            thought, action = _text(getattr(said, "thought", None)), _text(getattr(said, "action", None))
             moved = partial(self._moved, thought, action, not left)
             seen: Seen = yield Do("a step of the environment", moved, self._lane)
             emit(StepTaken(self._task, len(self._steps), self._steps[-1], str(self._rollout)))
@@ -149,6 +150,13 @@ class Episode:
             max_tokens=self._config.max_tokens,
             rollout=self._rollout,
         )
+
+
+def _text(said: object) -> str:
+    """What the agent said in a field: somebody's own signature may have it typed, which is JSON then, or lack it."""
+    if said is None:
+        return ""
+    return (said if isinstance(said, str) else to_json(said, fallback=str).decode()).strip()
 
 
 def _choices(seen: Seen) -> dict[str, Any]:

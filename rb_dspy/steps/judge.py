@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
@@ -18,6 +18,8 @@ from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Ask, Do, Routine, adrive, awaited, drive, never_awaited
 from rb_dspy.steps.events import Judged, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.played import played
+from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import final_state, view
 
 _WHAT = "the judge"
@@ -34,7 +36,7 @@ class Judge(dspy.Module):
     def __init__(self, config: JudgeConfig | None = None) -> None:
         super().__init__()
         self.config = config or JudgeConfig()
-        self.predict = dspy.Predict(signatures.Judge)
+        self.predict = Predict(signatures.Judge)
 
     def forward(self, task: Task, trajectory: Trajectory) -> Verdict:
         """A verdict on ``trajectory``."""
@@ -74,7 +76,7 @@ class Judging:
 
     What it raises that is not ours becomes an ``InfrastructureError``, also where something inside it was cancelled:
     only who cancels this call cancels the caller. An async one is awaited in ``arun``; ``run`` raises ``ConfigError``
-    for it.
+    for it. What it asks of the language model in its context is asked of the judge's, and counted as that.
     """
 
     judge: JudgeProtocol
@@ -83,7 +85,7 @@ class Judging:
 
     def run(self) -> Verdict:
         check_plain(self.judge)
-        with _unread():
+        with _unread(), self._played():
             said = self._do().run()
         if isawaitable(said):
             never_awaited(said)
@@ -91,13 +93,16 @@ class Judging:
         return _checked(said)
 
     async def arun(self) -> Verdict:
-        with _unread():
+        with _unread(), self._played():
             if not (isinstance(self.judge, dspy.Module) and hasattr(self.judge, "aforward")):
                 said = await self._do().arun()
                 with awaited(_WHAT):
                     return _checked(await said if isawaitable(said) else said)
             with awaited(_WHAT):
                 return _checked(await self.judge.acall(self.task.without_ground_truth(), self.trajectory))
+
+    def _played(self) -> AbstractContextManager[None]:
+        return nullcontext() if isinstance(self.judge, Judge) else played("judge")
 
     def _do(self) -> Do:
         return Do(_WHAT, partial(self.judge, self.task.without_ground_truth(), self.trajectory))

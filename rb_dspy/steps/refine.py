@@ -20,6 +20,7 @@ from rb_dspy.steps.events import Checked, RolloutLost, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened, within
+from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import final_state, view
 from rb_dspy.steps.wanted import Sub, Together
 
@@ -49,8 +50,8 @@ class Refine(dspy.Module):
     def __init__(self, config: RefineConfig | None = None) -> None:
         super().__init__()
         self.config = config or RefineConfig()
-        self.first = dspy.Predict(signatures.CheckFirst)
-        self.again = dspy.Predict(signatures.CheckAgain)
+        self.first = Predict(signatures.CheckFirst)
+        self.again = Predict(signatures.CheckAgain)
 
     def forward(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any, Self
 
 import dspy
 
@@ -12,6 +13,7 @@ from rb_dspy.config import RetrieveConfig
 from rb_dspy.protocols import Reranker
 from rb_dspy.schema import Retrieved, Task
 from rb_dspy.steps.ask import Do, Routine, adrive, drive, never_awaited
+from rb_dspy.steps.copies import copied
 from rb_dspy.steps.events import MemoryRetrieved, emit
 from rb_dspy.steps.memory import Memory, render
 
@@ -36,6 +38,9 @@ class Retrieve(dspy.Module):
     async def aforward(self, task: Task, bank: MemoryBank, again: bool = False) -> Memory:
         """``forward`` for asyncio."""
         return await adrive(self._routine(task, bank, again))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return copied(self, memo, self.reranker)
 
     def _routine(self, task: Task, bank: MemoryBank, again: bool) -> Routine[Memory]:
         config = self.config

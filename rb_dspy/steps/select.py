@@ -19,6 +19,7 @@ from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed, same_answers
 from rb_dspy.steps.events import Selected, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.wanted import Sub, Together
 
 
@@ -47,7 +48,7 @@ class Select(dspy.Module):
         super().__init__()
         self.config = config or SelectConfig()
         self.at_once = at_once
-        self.predict = dspy.Predict(signatures.Select)
+        self.predict = Predict(signatures.Select)
 
     def forward(
         self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None

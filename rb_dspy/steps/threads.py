@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TypeVar
 
+import dspy
+
 from rb_dspy.backbones.worker import Worker
 
 T = TypeVar("T")
@@ -26,7 +28,7 @@ def submit(function: Callable[..., T], *args: object) -> Future[T]:
     program ends: see ``worker``.
     """
     worker = _taken()
-    future = worker.submit(copy_context().run, function, *args)
+    future = worker.submit(copy_context().run, _apart, function, *args)
     future.add_done_callback(lambda _: _idle.append(worker))
     return future
 
@@ -43,13 +45,23 @@ class Lane:
         """As the function of that name, but always in the same thread, which is taken for the first job."""
         if self._worker is None:
             self._worker = _taken()
-        return self._worker.submit(copy_context().run, function, *args)
+        return self._worker.submit(copy_context().run, _apart, function, *args)
 
     def leave(self) -> None:
         """No job comes any more: the thread is for others when it is done with those there are."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.submit(lambda: None).add_done_callback(lambda _: _idle.append(worker))
+
+
+def _apart(function: Callable[..., T], *args: object) -> T:
+    """``function`` without the stream of ``dspy.streamify``, which only dspy's own thread may write to: calls of models
+    that came from others would break.
+    """
+    if dspy.settings.send_stream is None:
+        return function(*args)
+    with dspy.context(send_stream=None):
+        return function(*args)
 
 
 def _taken() -> Worker:

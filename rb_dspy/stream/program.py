@@ -46,8 +46,15 @@ class StreamProgram(dspy.Module):
         """Raises ``InputError`` where ``bank`` is no bank."""
         super().__init__()
         check_bank(bank)
+        if getattr(program, "_compiled", False):  # dspy would take none of its prompts for ours
+            program = program.deepcopy()
+            program._compiled = False
         self.program = program
         self._start = _Start(bank, embedder)
+
+    def get_lm(self) -> Any:
+        """See ``ReasoningBank.get_lm``."""
+        return self.program.get_lm()
 
     def forward(self, stream: TaskStream, bank: MemoryBank | None = None) -> dspy.Prediction:
         """Run the stream. Raises ``InputError`` for one without tasks, or with two tasks of one id."""
