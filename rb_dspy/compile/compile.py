@@ -117,7 +117,7 @@ def compile_program(
         if place.result is not None and place.result.exists():
             compiled = Compiled.load(place.result)
             compiled.apply(work)  # refused where a newer dspy made it
-            compiled.program = work
+            compiled.program, compiled.found_done = work, True
             return compiled
         answers = Answers(place.answers)
         cast = Cast(backbones, answers, reflection)

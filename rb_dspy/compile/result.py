@@ -55,6 +55,8 @@ class Compiled(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
     program: Any = pydantic.Field(default=None, exclude=True, repr=False)
+    found_done: bool = pydantic.Field(default=False, exclude=True)
+    """Whether its folder had the result: then it used nothing this time, and ``usage`` and ``seconds`` are of then."""
     state: dict[str, Any] = pydantic.Field(repr=False)
     """What ``save_program`` writes of the whole program."""
     optimizer: str

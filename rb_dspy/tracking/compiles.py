@@ -65,10 +65,12 @@ class CompileRun:
             }
         )
         run.metrics(compared("dev", compiled.scores.dev) | compared("held_out", compiled.scores.held_out))
+        if compiled.found_done:
+            run.tags({"rb.found_done": _said(True)})
+        else:  # else it would have cost twice what it did
+            run.metrics({**totals(compiled.usage, self._models), "total/seconds": compiled.seconds})
         run.metrics(
             {
-                **totals(compiled.usage, self._models),
-                "total/seconds": compiled.seconds,
                 "total/broken": compiled.broken,
                 "total/proposals_failed": compiled.proposals_failed,
             }

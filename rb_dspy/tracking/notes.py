@@ -31,7 +31,12 @@ def of_compile(compiled: Compiled) -> str:
         f"Held-out tasks say: **{scores.held_out.says}**",
         _table(("", "before", "after", "difference", f"{scores.held_out.difference.unit}s"), *rows),
         f"{compiled.optimizer}, stage {compiled.stage}, {compiled.metric_calls} of {compiled.budget} metric calls."
-        f" Measured: {compiled.measure}.",
+        f" Measured: {compiled.measure}."
+        + (
+            " It was found done: this run asked nothing, and an earlier one has its cost."
+            if compiled.found_done
+            else ""
+        ),
         changed,
     ]
     return "\n\n".join(parts)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from dspy import lm15
 
+from rb_dspy.compile.result import Compiled
 from rb_dspy.errors import BackboneError, InputError, RBError
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from rb_dspy.testing.teacher import pupil, teacher
@@ -72,3 +73,22 @@ def test_a_folder_in_which_nobody_answered_is_taken_over_and_one_with_answers_is
         f"{folder}: holds another compile, with other models than a/b, some/third, budget (60 there, 61 here); give"
         " another folder, delete this one, or give the same arguments"
     )
+
+
+def test_a_compile_that_is_there_is_found_done(tmp_path: Path) -> None:
+    def once() -> Compiled:
+        return compiled(
+            program=program(scripted_lm(pupil, model="a/b")),
+            reflection=scripted_lm(teacher, model="c/d"),
+            optimizer="gepa",
+            stage="judge",
+            folder=tmp_path,
+        )
+
+    first, again = once(), once()
+    assert (first.found_done, again.found_done) == (False, True)
+    assert again.usage == first.usage
+    first.save(tmp_path / "first.json")
+    again.save(tmp_path / "again.json")
+    assert (tmp_path / "first.json").read_bytes() == (tmp_path / "again.json").read_bytes()
+    assert not Compiled.load(tmp_path / "again.json").found_done

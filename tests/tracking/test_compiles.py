@@ -74,6 +74,27 @@ def test_its_page_says_what_came_of_it(run: Any) -> None:
     assert any(line.startswith("+") and line[1:] in BETTER for line in said)
 
 
+def test_a_compile_that_was_found_done_costs_nothing(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(backbones=backbones(questions))
+    result = compiled(program)
+    result.found_done = True
+    with tracker.compile_run("capitals", program, streams()) as run:
+        run.log_compiled(result)
+    found = client.get_run(run.id)
+    assert found.data.metrics["held_out/after"] == 0.7
+    assert not [name for name in found.data.metrics if name.startswith(("usage/", "cost/")) or name == "total/seconds"]
+    assert found.data.tags["rb.found_done"] == "true"
+    assert "It was found done: this run asked nothing" in found.data.tags["mlflow.note.content"]
+    assert "rb.found_done" not in run_of_its_own(tracker, client).data.tags
+
+
+def run_of_its_own(tracker: Tracker, client: Any) -> Any:
+    program = ReasoningBank(backbones=backbones(questions))
+    with tracker.compile_run("capitals", program, streams()) as run:
+        run.log_compiled(compiled(program))
+    return client.get_run(run.id)
+
+
 def test_a_page_says_where_nothing_came_of_it_and_is_not_too_long(tracker: Tracker, client: Any) -> None:
     program = ReasoningBank(backbones=backbones(questions))
     result = compiled(program)
