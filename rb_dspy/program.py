@@ -25,6 +25,7 @@ from rb_dspy.steps.ended import Ended, kept
 from rb_dspy.steps.events import Appended, emit
 from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import Judging, check_judge, check_plain
+from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.wanted import Call
 
 _ROLLOUTS = (("0",),)
@@ -116,16 +117,22 @@ class ReasoningBank(dspy.Module):
             return _prediction(memory, ingest, ledger)
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
-        """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays."""
+        """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays.
+
+        ``memory`` of the prediction has what the agent had been shown, as far as that is still in the bank; ``usage``
+        what this call used: what the rollout had used is in ``trajectory.usage``.
+        """
         with session(self.backbones) as ledger:
-            self._learned(waiting(ingest))
-            return _prediction(Memory(), ingest, ledger)
+            memory = shown_before(waiting(ingest).shown())
+            self._learned(ingest)
+            return _prediction(memory, ingest, ledger)
 
     async def aresume(self, ingest: Ingest) -> dspy.Prediction:
         """``resume`` for asyncio, and for async judges."""
         with session(self.backbones) as ledger:
-            await self._alearned(waiting(ingest))
-            return _prediction(Memory(), ingest, ledger)
+            memory = shown_before(await asyncio.to_thread(waiting(ingest).shown))
+            await self._alearned(ingest)
+            return _prediction(memory, ingest, ledger)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it.

@@ -217,9 +217,41 @@ def test_a_rollout_of_an_earlier_run_is_learned_from_and_not_done_again(bank: Me
     again = run_stream(program, [tasks[1]], bank, run_id="s", resume="all")
     (result,) = again.results
     assert (result.resumed, result.error, result.outcome) == (True, "", None)
-    assert "agent" not in result.usage
+    assert "agent" not in result.usage, "which was counted with the task that broke"
     assert bank.seen_tasks() == {task.id for task in tasks}
     assert (again.summary().scored, again.summary().tasks) == (0, 1)
+    assert [item.title for item in result.prediction.memory.items] == [
+        item.title for item in first.results[2].prediction.memory.items
+    ]
+    assert result.prediction.memory.items
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_what_a_rollout_had_used_before_it_was_stopped_is_counted_when_it_is_learned_from(
+    bank: MemoryBank, scale: bool
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants and "serial 1." in prompt.text:
+            raise KeyboardInterrupt
+        return answers(prompt)
+
+    def made(script: Callable[[Prompt], Reply]) -> ReasoningBank | MaTTS:
+        alone = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+        return MaTTS(alone, k=2, mode="vanilla") if scale else alone
+
+    tasks = [lock("Abus", n) for n in range(2)]
+    results: list[TaskResult] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_stream(made(script), tasks, bank, run_id="r", on_result=results.append)
+    assert len(results) == 1
+    (again,) = run_stream(made(answers), tasks, bank, run_id="r").results
+    assert again.resumed
+    rollouts = again.prediction.experience.trajectories
+    used = [rollout.usage["agent"] for rollout in rollouts]
+    assert again.usage["agent"].calls == sum(each.calls for each in used) == len(rollouts) > 0
+    assert again.usage["agent"].prompt_tokens == sum(each.prompt_tokens for each in used) > 0
+    assert again.prediction.memory.items == results[0].prediction.memory_items
+    assert again.prediction.memory.items[0].title in again.prediction.memory.block
 
 
 def _waiting(bank: MemoryBank, task: Task, run_id: str) -> None:

@@ -17,6 +17,7 @@ from rb_dspy.schema import (
     ExperienceDraft,
     Ingestion,
     MemoryDraft,
+    MemoryItem,
     Polarity,
     Task,
     Trajectory,
@@ -66,6 +67,11 @@ class Ingest:
     def drafts(self) -> tuple[MemoryDraft, ...] | None:
         """What was drawn from the rollouts, which may be nothing; None before ``distilled``."""
         return self.state.drafts
+
+    def shown(self) -> tuple[MemoryItem, ...]:
+        """The lessons that the agent had been shown, of those that are still in the bank."""
+        found = (self._store.item(self.state.scope, id) for id in self.state.shown)
+        return tuple(item for item in found if item is not None)
 
     def judged(self, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...] | None:
         """Keep the verdicts, one for each of ``state.trajectories``; the ones that count from now on.

@@ -104,7 +104,9 @@ class Display:
             elif result.prediction is not None:
                 self._truth(result)
                 if result.resumed:
-                    told = "the rollout waited in the bank; what it cost then, and ground truth, are not known any more"
+                    for item in result.prediction.memory.items:
+                        self._row("recalled", Text(f"• {item.title}", "blue"))
+                    told = "the rollout waited in the bank; it was not scored, what it had cost is counted here"
                     self._row("resumed", Text(told, "dim"))
                 usage = result.usage.values()
                 tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)

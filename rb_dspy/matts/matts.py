@@ -26,6 +26,7 @@ from rb_dspy.steps.copies import copied, frozen_parameters
 from rb_dspy.steps.ended import Ended, Keep, kept
 from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import check_plain
+from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.player import heat
 from rb_dspy.steps.wanted import Call, Outcome, Together, values
 
@@ -121,8 +122,9 @@ class MaTTS(dspy.Module):
             return await adrive(self._resumed(waiting(ingest), ledger))
 
     def _resumed(self, ingest: Ingest, ledger: Ledger) -> Routine[dspy.Prediction]:
+        memory = shown_before((yield Do("looking up what was shown", ingest.shown)))
         rollouts = Rollouts(launched=len(ingest.state.trajectories))
-        return self._learned(Memory(), ingest, rollouts, Known(), ledger)
+        return (yield from self._learned(memory, ingest, rollouts, Known(), ledger))
 
     def _scaled(
         self,

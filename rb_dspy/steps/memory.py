@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rb_dspy.schema import MemoryItem, Retrieved
@@ -28,15 +29,24 @@ def render(retrieved: list[Retrieved], max_tokens: int) -> Memory:
     Every line is quoted and the field markers of dspy's chat format are broken up, so that a stored text cannot pass
     for a turn of the conversation. Items are taken in order until the next would exceed ``max_tokens`` (estimated).
     """
+    return _memory(tuple(retrieved), [item for match in retrieved for item in match.items], max_tokens)
+
+
+def shown_before(items: Sequence[MemoryItem]) -> Memory:
+    """What an agent had been shown, of which only the lessons are known."""
+    return _memory((), items, None)
+
+
+def _memory(retrieved: tuple[Retrieved, ...], found: Sequence[MemoryItem], max_tokens: int | None) -> Memory:
     lines: list[str] = []
     items: list[MemoryItem] = []
     used = 0
-    for item in (item for match in retrieved for item in match.items):
+    for item in found:
         text = f"{len(items) + 1}. {item.title}\n{item.content}".replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]")
         quoted = "\n".join(f"> {line}" for line in text.splitlines())
         used += estimate_tokens(quoted)
-        if used > max_tokens:
+        if max_tokens is not None and used > max_tokens:
             break
         lines.append(quoted)
         items.append(item)
-    return Memory(tuple(retrieved), tuple(items), "\n".join(lines) if lines else NO_MEMORY)
+    return Memory(retrieved, tuple(items), "\n".join(lines) if lines else NO_MEMORY)

@@ -16,7 +16,7 @@ from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Task, Usage
+from rb_dspy.schema import RoleUsage, Task, Usage
 from rb_dspy.steps.ingest import as_task, check_bank, check_run
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult, rollouts
@@ -87,6 +87,7 @@ def run_stream(
             if _learned_from(bank, task, run_id):
                 continue
             ingest = _waiting(program, bank, task, run_id, resume)
+            told = ingest is not None and bool(ingest.state.error)  # as broken, with what it had used
             with metered() as ledger:
                 try:
                     if ingest is not None:
@@ -101,7 +102,8 @@ def run_stream(
                 else:
                     broken = 0
                     if ingest is not None:
-                        result = TaskResult(task, prediction, usage=ledger.usage(), resumed=True)
+                        usage = ledger.usage() if told else _with_rollouts(ledger.usage(), ingest)
+                        result = TaskResult(task, prediction, usage=usage, resumed=True)
                     else:
                         result = _scored(program, task, prediction, scored, ledger.usage())
             report.results.append(result)
@@ -157,6 +159,15 @@ def _waiting(
 def _stale(created_at: str) -> bool:
     """Whether it is long since; a time that nobody knows is."""
     return not created_at or datetime.now(UTC) - datetime.fromisoformat(created_at) > STALE
+
+
+def _with_rollouts(usage: Usage, ingest: Ingest) -> Usage:
+    """With what the rollouts had used, which no report has counted: the run that did them was stopped."""
+    counted = dict(usage)
+    for trajectory in ingest.state.trajectories:
+        for role, used in trajectory.usage.items():
+            counted[role] = counted.get(role, RoleUsage()) + used
+    return counted
 
 
 def _scored(

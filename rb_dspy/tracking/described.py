@@ -1,6 +1,6 @@
 """What there is to say of a program, its language models and its bank, as parameters of a run.
 
-Of a language model only its name: never a key, an address, or anything else it was configured with.
+Of a language model its name and how it samples: never a key, an address, or anything else it was configured with.
 """
 
 from __future__ import annotations
@@ -13,15 +13,31 @@ import pydantic
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.state import digest, prompts_of
 from rb_dspy.errors import RBError
 from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
 
 _STEPS = ("retrieve", "act", "judge", "distill")
+_SAMPLING = ("temperature", "max_tokens", "max_completion_tokens", "top_p", "reasoning_effort")
 
 
 def described(program: Any) -> dict[str, Any]:
-    """Kind, settings and models of ``program``: what ``settled`` says, and ``lm.ROLE``."""
-    return settled(program) | {f"lm.{role}": model for role, model in models(program.backbones).items()}
+    """Kind, settings and models of ``program``: what ``settled`` says, ``lm.ROLE``, and ``lm.ROLE.temperature`` and
+    the like where the model was configured with one, which wins over the step's.
+    """
+    found = settled(program) | {f"lm.{role}": model for role, model in models(program.backbones).items()}
+    for role, lm in _played(program.backbones).items():
+        sampled = {name: lm.kwargs.get(name) for name in _SAMPLING}
+        found |= {f"lm.{role}.{name}": value for name, value in sampled.items() if value is not None}
+    return found
+
+
+def told(program: Any) -> dict[str, str]:
+    """``prompts``, equal for equal prompts, and ``prompts.changed``: which predictors have others than at first."""
+    prompts, first = prompts_of(program), prompts_of(MaTTS(ReasoningBank()))
+    changed = [name for name, prompt in prompts.items() if prompt != first.get(name)]
+    return {"prompts": digest(prompts)[:12], "prompts.changed": ", ".join(changed) or "none"}
 
 
 def settled(program: Any) -> dict[str, Any]:
@@ -49,20 +65,20 @@ def title(program: Any) -> str:
 
 def models(backbones: Backbones | None) -> dict[str, str]:
     """Role -> name of the model that plays it; of roles that nobody plays nothing."""
-    active = backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
-    try:
-        return {role: str(lm.model) for role, lm in active.roles().items()}
-    except RBError:
-        return {}
+    return {role: str(lm.model) for role, lm in _played(backbones).items()}
 
 
 def lms(backbones: Backbones | None) -> list[Any]:
     """The language models that play the roles, each once."""
+    return list({id(lm): lm for lm in _played(backbones).values()}.values())
+
+
+def _played(backbones: Backbones | None) -> dict[str, Any]:
     active = backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
     try:
-        return list({id(lm): lm for lm in active.roles().values()}.values())
+        return active.roles()
     except RBError:
-        return []
+        return {}
 
 
 def described_bank(bank: MemoryBank) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def register(
         )
         champion = _champion(place, name)
     version = int(made.version)
-    if tags[_IMPROVED] == "true" and _follows(tags, champion):
+    if not _doubt(tags, champion):
         promote(place, name, version)
     return version
 
@@ -83,14 +83,13 @@ def promote(place: Place, name: str, version: int, *, force: bool = False) -> No
     """Make ``version`` the champion. See ``Tracker.promote``."""
     with place.using(), translated(f"promoting {name} version {version}"):
         tags = place.client.get_model_version(name, str(version)).tags
-        said = tags.get(_HELD_OUT, "not measured")
-        if tags.get(_IMPROVED) != "true":
+        doubt = _doubt(tags, _champion(place, name))
+        if doubt:
             if not force:
-                raise InputError(
-                    f"{name} version {version}: held-out tasks do not say that it is better than the program it came"
-                    f" from ({said}); the interval of the difference must be above 0"
-                )
-            why = f"{datetime.now(UTC):%Y-%m-%d}: made champion by force; held-out: {said}"
+                raise InputError(f"{name} version {version}: {doubt}")
+            why = (
+                f"{datetime.now(UTC):%Y-%m-%d}: made champion by force; held-out: {tags.get(_HELD_OUT, 'not measured')}"
+            )
             place.client.set_model_version_tag(name, str(version), FORCED, why)  # first: no champion without it
         place.client.set_registered_model_alias(name, CHAMPION, str(version))
         prompts = {key.removeprefix(_PROMPT): int(value) for key, value in tags.items() if key.startswith(_PROMPT)}
@@ -239,6 +238,27 @@ def _champion(place: Place, name: str) -> Mapping[str, str]:
     return tags
 
 
+def _doubt(tags: Mapping[str, str], champion: Mapping[str, str]) -> str:
+    """Why a version is not known to be better than the champion; empty where it is, or where it is the champion."""
+    said = tags.get(_HELD_OUT, "not measured")
+    if tags.get(_IMPROVED) != "true":
+        return (
+            f"held-out tasks do not say that it is better than the program it came from ({said}); the interval of the"
+            " difference must be above 0"
+        )
+    if tags == champion or _follows(tags, champion):
+        return ""
+    if _measured_alike(tags, champion):
+        did = f"{float(champion[_MEAN]):.3f}, and this one {float(tags[_MEAN]):.3f}"
+        return (
+            f"it is better than the program it came from, but on the same held-out tasks the champion did better: {did}"
+        )
+    return (
+        "it is better than the program it came from, but nobody knows whether it is better than the champion, which has"
+        " other prompts, or was measured in another way or on other tasks; compile from the champion, or --force"
+    )
+
+
 def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
     """Whether an improved version takes the champion's place by itself.
 
@@ -247,6 +267,11 @@ def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
     from the champion's prompts, or nobody knows which is better: a better judge, say, may come with the agent's prompt
     of before.
     """
-    if all(tags[name] == champion.get(name) for name in (_MEASURE, _DATA, _SAME)):
+    if _measured_alike(tags, champion):
         return float(tags[_MEAN]) >= float(champion[_MEAN])
     return not champion or tags[_BEFORE] == champion.get(_AFTER)
+
+
+def _measured_alike(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
+    """Whether the scores of both can be compared."""
+    return all(tags[name] == champion.get(name) for name in (_MEASURE, _DATA, _SAME))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.progress import Progress
-from rb_dspy.compile.state import signature_hash
+from rb_dspy.compile.state import prompts_of, signature_hash
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream
-from rb_dspy.tracking.described import described, described_bank, lms, models, settled, title
+from rb_dspy.tracking.described import described, described_bank, lms, models, settled, title, told
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.names import fitting_name
@@ -81,6 +82,9 @@ class Tracker:
                 {"stream": stream.name, "stream.tasks": len(stream), "stream.digest": stream.digest, "run_id": run_id}
             )
             run.dataset(stream, "stream")
+            run.guard(
+                "keeping the prompts", lambda: run.text("prompts.json", json.dumps(prompts_of(program), indent=1))
+            )
             traces = None
             if self.config.traces:
                 metadata = {"mlflow.trace.session": run_id, **({"mlflow.sourceRun": run.id} if run.id else {})}
@@ -215,8 +219,9 @@ class Tracker:
     def promote(self, name: str, version: int, *, force: bool = False) -> None:
         """Make a version, and its prompts, ``champion``.
 
-        Raises ``InputError`` where held-out tasks do not say that it is better: the interval of the difference must be
-        above 0. With ``force`` it becomes champion all the same, and the version keeps a note of it.
+        Raises ``InputError`` where held-out tasks do not say that it is better than the program it came from: the
+        interval of the difference must be above 0; and where nobody knows whether it is better than the champion: see
+        ``register``. With ``force`` it becomes champion all the same, and the version keeps a note of it.
         """
         from rb_dspy.tracking.registry import promote
 
@@ -268,6 +273,7 @@ class Tracker:
                 if program is not None:
                     guard("describing the program", lambda: run.params(described(program)))
                     guard("naming the signatures", lambda: run.params({"signatures": signature_hash(program)}))
+                    guard("naming the prompts", lambda: run.params(told(program)))
                 run.params(params or {})
                 yield run
 

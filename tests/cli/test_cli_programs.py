@@ -106,9 +106,17 @@ def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[s
     )
     assert champion(capsys, "mixed") == 1
     assert shown[-1].startswith("make it champion all the same: ")
-    assert shown[-1].endswith(" programs promote mixed 2")
-    assert called(capsys, "promote", "mixed", "2") == ["mixed version 2 is champion"]
+    assert shown[-1].endswith(" programs promote mixed 2 --force")
+    (refused,) = called(capsys, "promote", "mixed", "2", code=2)
+    assert "nobody knows whether it is better than the champion, which has other prompts" in refused
+    assert champion(capsys, "mixed") == 1
+    shown = called(capsys, "promote", "mixed", "2", "--force")
+    assert shown[0] == "mixed version 2 is champion"
+    assert "made champion by force" in shown[1]
     assert champion(capsys, "mixed") == 2
+    listed = " ".join(called(capsys, "list", "mixed"))
+    assert "tasks solved with given lessons" in listed
+    assert "judge accuracy" in listed
 
 
 def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:

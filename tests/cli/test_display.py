@@ -15,7 +15,10 @@ from rb_dspy.cli.display import Display, print_summary
 from rb_dspy.schema import Experience, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.steps.events import EpisodeStarted, Event, Judged, MemoryRetrieved, Selected, StepTaken
+from rb_dspy.steps.memory import shown_before
 from rb_dspy.stream import RunReport, TaskResult
+
+PROVENANCES = (Provenance(experience_id="e", task_id="t"),)
 
 TASK = Task(id="t/1", instruction="Open the chest.")
 
@@ -103,6 +106,7 @@ def test_what_waited_and_what_could_not_be_read_is_said() -> None:
     done = dspy.Prediction(
         trajectory=cut,
         verdict=Verdict(label="failure"),
+        memory=shown_before([MemoryItem(id="m", provenances=PROVENANCES, **{**LESSON, "title": "Open it first"})]),
         memory_items=(),
         experience=Experience(id="e", scope="s", seq=1, task=TASK, trajectories=(cut,), verdicts=()),
     )
@@ -116,6 +120,7 @@ def test_what_waited_and_what_could_not_be_read_is_said() -> None:
     print_summary(console, RunReport("r", results))
     told = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "ended the agent's answer could not be read" in told
+    assert told.count("recalled • Open it first") == 1, "of what was resumed; else it was said when it was retrieved"
     assert any(line.startswith("resumed the rollout waited in the bank; ") for line in told)
     assert "resumed 1, not scored: what waited in the bank was learned from" in told
     assert "unreadable answers 2 rollouts ended with one" in told

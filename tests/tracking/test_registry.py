@@ -192,8 +192,15 @@ def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tr
     assert tracker.register(None, made, "contest", embedder=HASH) == 4
     with pytest.raises(InputError, match="not measured"):
         tracker.promote("contest", 4)
-    tracker.promote("contest", 3)
+    with pytest.raises(
+        InputError, match=r"on the same held-out tasks the champion did better: 0\.700, and this one 0\.600"
+    ):
+        tracker.promote("contest", 3)
+    tracker.promote("contest", 2)
+    assert champion(client, "contest") == 2, "which it is"
+    tracker.promote("contest", 3, force=True)
     assert champion(client, "contest") == 3
+    assert "made champion by force" in client.get_model_version("contest", "3").tags["rb.forced"]
 
 
 def test_where_the_champion_is_gone_the_newest_that_is_better_is_offered(tracker: Tracker, client: Any) -> None:
@@ -234,7 +241,11 @@ def test_a_better_judge_does_not_take_the_place_of_a_better_agent(tracker: Track
     judge = program()
     assert tracker.register(compiled(judge, after=0.9), judge, "mixed", embedder=HASH) == 4
     assert champion(client, "mixed") == 3, "measured in the same way on the same tasks, but with another agent's prompt"
-    tracker.promote("mixed", 4)
+    with pytest.raises(
+        InputError, match="nobody knows whether it is better than the champion, which has other prompts"
+    ):
+        tracker.promote("mixed", 4)
+    tracker.promote("mixed", 4, force=True)
     assert champion(client, "mixed") == 4
 
 

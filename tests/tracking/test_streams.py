@@ -87,6 +87,22 @@ def test_parameters_say_what_ran_on_what(run: Any) -> None:
     assert run.data.tags["rb.kind"] == "stream"
 
 
+def test_runs_with_other_prompts_can_be_told_apart(tracker: Tracker, client: Any, run: Any) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    program.judge.predict.signature = program.judge.predict.signature.with_instructions("Look twice.")
+    agent = program.backbones.lm("agent")  # type: ignore[union-attr]
+    program.backbones = Backbones(agent=agent, judge=agent.copy(temperature=0.3, max_tokens=77))
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as bank:
+        other = client.get_run(tracked(tracker, program, locks(), bank, "stream-2"))
+    said, before = other.data.params, run.data.params
+    assert (before["prompts.changed"], said["prompts.changed"]) == ("none", "judge.predict")
+    assert said["prompts"] != before["prompts"]
+    assert len(said["prompts"]) == len(before["prompts"]) == 12
+    assert json.loads(client_text(client, other, "prompts.json"))["judge.predict"]["instructions"] == "Look twice."
+    assert (said["lm.judge.temperature"], said["lm.judge.max_tokens"]) == ("0.3", "77")
+    assert "lm.agent.temperature" not in said
+
+
 def test_its_page_says_what_came_of_it(run: Any) -> None:
     said = run.data.tags["mlflow.note.content"]
     assert said == "6 tasks, **3 of 6 solved**; the judge was right on 6 of 6; 6 lessons learned."
@@ -155,7 +171,7 @@ def test_a_local_model_costs_0(tracker: Tracker, client: Any, bank: MemoryBank) 
 
 def test_artifacts_are_there_beside_the_database(run: Any, client: Any, folder: Path) -> None:
     paths = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert paths == {"bank.jsonl", "plots", "tasks.json"}
+    assert paths == {"bank.jsonl", "plots", "prompts.json", "tasks.json"}
     plots = {file.path for file in client.list_artifacts(run.info.run_id, "plots") if file.file_size > 5000}
     assert plots == {"plots/judge.png", "plots/learning_curve.png", "plots/lessons.png"}
     assert run.info.artifact_uri.startswith((folder / "store-artifacts").as_uri())

@@ -26,11 +26,12 @@ def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
         for version in found:
             print_json(asdict(version))
         return
-    shown = table("program", "version", "", "better", "difference, held-out", "made (UTC)")
+    shown = table("program", "version", "", "better", "difference, held-out", "of", "made (UTC)")
     for version in found:
         aliases = Text(", ".join(version.aliases), "bold green")
         better = _better(version)
-        shown.add_row(Text(version.name), str(version.number), aliases, better, version.difference, version.made)
+        of = version.measure.partition(";")[0]
+        shown.add_row(Text(version.name), str(version.number), aliases, better, version.difference, of, version.made)
     out.print(shown if found else "no program is registered yet; [bold]rb-dspy programs register[/] makes one")
 
 

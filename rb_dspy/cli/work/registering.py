@@ -54,7 +54,7 @@ def register_program(
         why = "held-out tasks do not say that it is better"
         if found.improved and before is not None:
             why = f"it is better than what it came from, but not known to be better than version {before.number}"
-            promotion = " ".join([command_name(), "programs promote", name, str(number), *there])
+            promotion = " ".join([command_name(), "programs promote", name, str(number), "--force", *there])
         out.print(Text.assemble(head, f" is registered, not champion: {why}"), soft_wrap=True)
     out.print(Text(found.summary, "dim"), soft_wrap=True)
     look = " ".join([command_name(), "programs show", name, str(number), *there])

@@ -19,7 +19,7 @@ from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import Program, give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display, print_summary
-from rb_dspy.cli.prompts import prompts_file
+from rb_dspy.cli.prompts import is_registered, prompts_file
 from rb_dspy.cli.tasks import of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.config import RunConfig, Settings
@@ -52,7 +52,8 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         name = "your task" if own is not None else chosen.run.stream
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
         # As the text that it is: one that comes again is another occasion.
-        _run(built, name, todo, [task] if task is not None else todo, opened, chosen, tracker, noted, json_=json_)
+        given = [task] if task is not None else todo
+        _run(built, name, todo, given, opened, chosen, tracker, noted, prompts, json_=json_)
 
 
 def _of_file(config: RunConfig) -> TaskStream:
@@ -96,12 +97,13 @@ def _run(
     chosen: Settings,
     tracker: Tracker,
     noted: str,
+    prompts: str | None,
     *,
     json_: bool,
 ) -> None:
     """Run, and say what came of it, also when it is interrupted or a language model gives up.
 
-    ``given``: the tasks ``todo``, in the form in which the program gets them.
+    ``given``: the tasks ``todo``, in the form in which the program gets them. ``prompts``: where it has its own from.
     """
     report = RunReport(secrets.token_hex(6))
     display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
@@ -122,11 +124,11 @@ def _run(
             display.on_result(result)
 
     stream = TaskStream(name, tuple(todo))
+    source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
+    params = {"seed": chosen.run.seed, "prompts.from": source}
     try:
         with (
-            tracker.stream_run(
-                program, stream, bank, run_id=report.run_id, params={"seed": chosen.run.seed}
-            ) as tracked,
+            tracker.stream_run(program, stream, bank, run_id=report.run_id, params=params) as tracked,
             display if not json_ else nullcontext(),
             listening(display.on_event) if not json_ else nullcontext(),
         ):
