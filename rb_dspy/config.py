@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args
@@ -218,7 +219,7 @@ class Settings(_Config):
         return {**given, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else given
 
 
-def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
+def load_settings(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Settings:
     """Settings from ``path`` (TOML) and ``key=value`` overrides such as ``run.tasks=3``; the overrides win.
 
     Raises ``ConfigError`` for a file that is missing or not TOML, an unknown key, or a bad value.
@@ -226,7 +227,7 @@ def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Se
     data: dict[str, Any] = {}
     if path is not None:
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"{path}: no such file; expected a TOML configuration") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
@@ -235,9 +236,21 @@ def load_settings(path: Path | None = None, overrides: Iterable[str] = ()) -> Se
             raise ConfigError(_unreadable(str(path), exc)) from None
         except OSError as exc:
             raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+    of_file = deepcopy(data)
     for override in overrides:
         _set(data, override)
-    return parse_settings(data, source=str(path) if path else "--set")
+    if path is not None and _first_error(of_file) == _first_error(data):  # which is the file's own, or none
+        return parse_settings(data, source=str(path))
+    return parse_settings(data, source="--set")
+
+
+def _first_error(data: Mapping[str, Any]) -> object:
+    try:
+        Settings.model_validate(data)
+    except pydantic.ValidationError as exc:
+        first = exc.errors()[0]
+        return first["loc"], first["type"], repr(first["input"])
+    return None
 
 
 def parse_settings(data: Mapping[str, Any], source: str = "settings") -> Settings:

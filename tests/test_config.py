@@ -70,6 +70,18 @@ def test_an_agent_that_is_given_whole_is_what_was_given() -> None:
         parse_settings({"backbones": {"agent": "openai/x"}})
 
 
+def test_a_mistake_is_blamed_on_where_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "rb.toml"
+    file.write_text("[run]\ntasks = 3\n[backbones.judge]\nthreads = 2\n")
+    with pytest.raises(ConfigError, match=r"^--set: run.tasks = 0"):
+        load_settings(str(file), ["backbones.judge.model=openai/x", "run.tasks=0"])
+    assert load_settings(str(file), ["backbones.judge.model=openai/x"]).run.tasks == 3
+    with pytest.raises(ConfigError, match=r"^--set: unknown key 'foo'"):
+        load_settings(file, ["backbones.judge.model=openai/x", "foo=1"])
+    with pytest.raises(ConfigError, match=r"rb.toml: backbones.judge.model is missing"):
+        load_settings(file, ["run.tasks=2"])
+
+
 @pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000, "{a=" * 5000], ids=["digits", "brackets", "tables"])
 def test_more_than_python_reads_is_refused_in_one_line_that_names_its_source(tmp_path: Path, value: str) -> None:
     file = tmp_path / "rb.toml"

@@ -347,6 +347,16 @@ def test_a_refused_key_ends_the_run(bank: MemoryBank) -> None:
         program(backbones(script))(task=corridor(), bank=bank)
 
 
+def test_a_model_that_the_server_does_not_have_ends_the_run(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise lm15.InvalidRequestError("nope", status=404)
+
+    with pytest.raises(
+        BackboneError, match="has no model 'lm', or nothing is at this address: check its name, and api_base"
+    ):
+        program(backbones(script))(task=corridor(), bank=bank)
+
+
 def test_a_broken_environment_is_an_infrastructure_error(bank: MemoryBank) -> None:
     class Broken(Corridor):
         def step(self, action: str) -> tuple[str, bool]:

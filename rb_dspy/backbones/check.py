@@ -76,7 +76,7 @@ def unusable(backbones: Backbones) -> str:
         except (*_UNUSABLE, RBError) as exc:
             return f"{lm.model}: {explain(exc, lm.model)}"
         except Exception as exc:  # noqa: BLE001 (whatever an LM of one's own raises)
-            if _NO_PROVIDER in str(exc):
+            if _NO_PROVIDER in str(exc) or missing(exc):
                 return f"{lm.model}: {explain(exc, lm.model)}"
             _log.info("%s did not answer when it was asked for a word: %s", lm.model, explain(exc, lm.model))
     return ""
@@ -87,14 +87,28 @@ def _checked(role: str, config: BackboneConfig) -> Check:
     try:
         answer = _ask(Backbones.from_settings({"agent": config}).lm("agent"))
     except (RBError, dspy.DSPyError) as exc:
-        return Check(role, config.model, seconds=time.perf_counter() - started, problem=explain(exc, config.model))
+        problem = explain(exc, config.model)
+        if isinstance(exc, dspy.LMAuthError) and config.api_key_env is not None:
+            problem = f"the provider refused the key in {config.api_key_env}; {problem}"
+        return Check(role, config.model, seconds=time.perf_counter() - started, problem=problem)
     return Check(role, config.model, answer, time.perf_counter() - started)
+
+
+def missing(exc: BaseException) -> bool:
+    """Whether a server said that what was asked for is not there, which dspy takes for a request that is wrong."""
+    return getattr(exc, "status", None) == 404
 
 
 def explain(exc: BaseException, model: str) -> str:
     """One line: what is wrong with ``model`` and what to do about it."""
     text = " ".join(str(exc).split())
     kind = type(exc).__name__
+    if kind == "LMTransportError" and "timeout" in text.lower():  # of who reads, which says how in its own words
+        return "the server did not answer in time: check that it runs, or raise the role's timeout (seconds)"
+    if missing(exc):
+        name = model.partition("/")[2]
+        told = f"the provider has no model {name!r}, or nothing is at this address: check its name, and api_base"
+        return f"{told} ({text[:160]})"
     variable = re.search(r"Set ([\w ]+) in the environment", text) if kind == "LMNotConfiguredError" else None
     if variable:  # the rest of it is for who writes Python
         return f"no key: export {variable[1]}, or name its variable in api_key_env"
@@ -103,7 +117,7 @@ def explain(exc: BaseException, model: str) -> str:
         "LMNotConfiguredError": "no key: export the provider's key, or name its variable in api_key_env",
         "LMBillingError": "the account has no credit left",
         "LMTransportError": "the server cannot be reached: check api_base and that it runs",
-        "LMTimeoutError": "the server did not answer in time: check api_base, or raise timeout",
+        "LMTimeoutError": "the server did not answer in time: check api_base, or raise the role's timeout (seconds)",
         "LMUnsupportedModelError": f"the provider has no model {model.partition('/')[2]!r}: check its name",
         "LMConfigurationError": "the model's name or settings are not usable: expected PROVIDER/MODEL",
         "LMRateLimitError": "too many requests just now: try again later",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
 import typer
@@ -12,7 +13,7 @@ from rb_dspy.cli import bank_change, bank_keep, work
 from rb_dspy.cli.bank_common import chosen_settings, counted, line, show_below, show_experience, show_item, table
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
-from rb_dspy.schema import Change, MemoryDraft, MemoryItem
+from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """As in ``rb_dspy.bank.retrieval``, which imports numpy."""
@@ -27,11 +28,18 @@ def list_items(
     scope: ScopeOption = None,
     at: AtOption = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="Only the newest N.")] = None,
+    experiences: Annotated[
+        bool, typer.Option("--experiences", help="The tasks that were learned from instead, with or without lessons.")
+    ] = False,
     json_: JsonLinesOption = False,
 ) -> None:
     """The lessons, oldest first."""
     with work.opened_bank(config, bank, scope, at) as found:
+        if experiences:
+            _list_experiences(found.experiences()[-last if last else 0 :], json_=json_)
+            return
         items = list(found.items())[-last if last else 0 :]
+        learned_from = 0 if items else len(found.seen_tasks())
     if json_:
         for item in items:
             print_json(item)
@@ -42,7 +50,25 @@ def list_items(
         times = f" ×{len(item.provenances)}" if len(item.provenances) > 1 else ""
         source = Text.assemble((item.polarity, colour), times)
         shown.add_row(item.id, source, Text(item.title), Text(item.description, "dim"))
-    out.print(shown if items else "this scope holds no lessons yet; [bold]rb-dspy run[/] makes some")
+    if items:
+        out.print(shown)
+    elif learned_from:
+        told = f"no lessons came of the {counted(learned_from, 'task')} that this scope has learned from"
+        out.print(f"{told}; [bold]--experiences[/] lists them")
+    else:
+        out.print("this scope holds no lessons yet; [bold]rb-dspy run[/] makes some")
+
+
+def _list_experiences(found: Sequence[Experience], *, json_: bool) -> None:
+    if json_:
+        for experience in found:
+            print_json(experience)
+        return
+    shown = table("id", "task", "verdict", "lessons", "run")
+    for each in found:
+        verdict = Text(", ".join(dict.fromkeys(verdict.label for verdict in each.verdicts)))
+        shown.add_row(each.id, Text(line(each.task.id)), verdict, str(len(each.items)), Text(each.run_id, "dim"))
+    out.print(shown if found else "this scope holds no experiences yet; [bold]rb-dspy run[/] makes some")
 
 
 @app.command()
@@ -79,15 +105,23 @@ def search(
     at: AtOption = None,
     json_: JsonLinesOption = False,
 ) -> None:
-    """What an agent would be shown for a task."""
-    how = mode or chosen_settings(config, bank, scope).program.retrieve.mode
+    """The lessons nearest to a task: an agent is shown the first of them.
+
+    How many is program.retrieve.k, and how near they must be program.retrieve.min_score; the others are marked.
+    """
+    usual = chosen_settings(config, bank, scope).program.retrieve
+    how = mode or usual.mode
     with work.opened_bank(config, bank, scope, at, embeds=how != "lexical") as looked_into:
         found = looked_into.retrieve(query, k=k, unit="item" if items else "experience", mode=how)
     if json_:
         for match in found:
             print_json(match)
         return
-    for match in found:
+    near = [match for match in found[: usual.k] if usual.min_score is None or match.score >= usual.min_score]
+    as_usual = how == usual.mode and items == (usual.unit == "item")
+    for number, match in enumerate(found):
+        if as_usual and number == len(near):
+            out.print(Text("── what follows, an agent is not shown (program.retrieve.k, min_score)", "dim"))
         instruction = line(match.instruction, 300)
         head = Text.assemble((f"{match.score:.3f}", "bold"), f"  {match.experience_id}  ", (instruction, "dim"))
         out.print(head, no_wrap=True, overflow="ellipsis")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.cli.scaling import MODES
-from rb_dspy.compile.state import COMPILED_FORMAT, prompts_of, read_state, set_state
+from rb_dspy.compile.state import COMPILED_FORMAT, only_scaling_differs, prompts_of, read_state, set_state
 from rb_dspy.config import Settings
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
 
 Program = ReasoningBank | MaTTS
-
-_SCALED = ("contrast", "select", "refine")
-"""The steps that only ``MaTTS`` has."""
 
 
 def program_for(chosen: Settings) -> Program:
@@ -65,8 +62,7 @@ def give_prompts(
     """
     state, compiled = saved(path)
     there, here = set(state.get("predictors") or ()), set(prompts_of(program))
-    differ = there ^ here
-    scaling = bool(differ) and all(str(name).partition(".")[0] in _SCALED for name in differ)
+    scaling = only_scaling_differs(program, state)
     if scaling and whole:
         raise ConfigError(
             f"{source or path}: compiled {'with' if there > here else 'without'} test-time scaling; "

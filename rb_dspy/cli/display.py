@@ -239,7 +239,9 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
     for each in scaling.pass_at:
         if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
             continue
-        table.add_row(f"pass@{each.j}", f"{each.rate:.0%} over {each.tasks} {'task' if each.tasks == 1 else 'tasks'}")
+        fewer = ", those with so many rollouts" if each.tasks != scaling.pass_at[0].tasks else ""
+        over = f"over {each.tasks} {'task' if each.tasks == 1 else 'tasks'}{fewer}"
+        table.add_row(f"pass@{each.j}", f"{each.rate:.0%} {over}")
     if scaling.passes is not None:
         for name, number in (
             ("after the first pass", scaling.passes.after_first),

@@ -19,6 +19,7 @@ from rb_dspy.cli.options import (
 )
 from rb_dspy.cli.scaling import KOption, MattsOption, settings_for
 from rb_dspy.config import RunConfig
+from rb_dspy.errors import InputError
 
 
 def run(
@@ -51,6 +52,8 @@ def run(
     json_: JsonLinesOption = False,
 ) -> None:
     """Run the program over a stream of tasks, learning from each; a second run goes on where the first ended."""
+    if task is not None and stream is not None:
+        raise InputError("--task and --stream: one question, or a stream of tasks; give one of the two")
     given = {"run__stream": stream, "run__tasks": tasks, "run__seed": seed, "bank__url": bank, "bank__scope": scope}
     chosen = settings_for(config, set_, matts, k, **given)
     work.run_tasks(chosen, task, program, track, json_=json_)

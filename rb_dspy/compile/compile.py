@@ -34,8 +34,8 @@ from rb_dspy.stream.program import check_bank
 log = logging.getLogger("rb_dspy")
 
 MEASURES: dict[Stage, str] = {
-    "judge": "verdicts that agree with the environment; successes and failures count the same, so 0.5 is no better"
-    " than always saying success",
+    "judge": "verdicts that agree with the environment; where there are both, successes and failures count the same, so"
+    " 0.5 is no better than always saying success",
     "distill": "downstream credit of the lessons, by template; 0.5 is no effect",
     "contrast": "downstream credit of the lessons, by template; 0.5 is no effect",
     "select": "reward of the choice, from the worst rollout to the best, where they differ",

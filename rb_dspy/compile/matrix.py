@@ -107,8 +107,19 @@ class Matrix(pydantic.BaseModel):
         raise InputError(f"no program {program!r} on a backbone {backbone!r} in this matrix")
 
     def to_recompile(self) -> list[tuple[str, str]]:
-        """Program and backbone of every cell that is no better than the seed program there."""
-        return [(cell.program, cell.backbone) for cell in self.cells if cell.recompile]
+        """Program and backbone of every cell that is no better than the seed program there.
+
+        Not of one that solves no less and judges better: its judge was compiled, say.
+        """
+        return [
+            (cell.program, cell.backbone) for cell in self.cells if cell.recompile and not self._judges_better(cell)
+        ]
+
+    def _judges_better(self, cell: Cell) -> bool:
+        seed = next((each for each in self.cells if (each.program, each.backbone) == (SEED, cell.backbone)), None)
+        if seed is None or seed.judge_agreement is None or cell.judge_agreement is None or cell.difference is None:
+            return False
+        return cell.difference.says != "worse" and cell.judge_agreement > seed.judge_agreement
 
     def unusable(self) -> list[str]:
         """The backbones that cannot be used."""

@@ -12,7 +12,14 @@ import pydantic
 
 from rb_dspy.compile.files import read_json, write_json
 from rb_dspy.compile.scores import Comparison
-from rb_dspy.compile.state import COMPILED_FORMAT, COMPILED_VERSION, Prompts, set_state
+from rb_dspy.compile.state import (
+    COMPILED_FORMAT,
+    COMPILED_VERSION,
+    Prompts,
+    only_scaling_differs,
+    prompts_of,
+    set_state,
+)
 from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Usage
 
@@ -110,8 +117,12 @@ class Compiled(pydantic.BaseModel):
         return sum(self.usage.values(), RoleUsage())
 
     def apply(self, program: dspy.Module) -> None:
-        """Give ``program`` the compiled prompts. Raises like ``load_program``."""
-        set_state(program, self.state, source="compiled")
+        """Give ``program`` the compiled prompts; ``MaTTS`` takes those of ``ReasoningBank`` and keeps its others.
+
+        Raises like ``load_program``.
+        """
+        fewer = len(self.state["predictors"]) < len(prompts_of(program)) and only_scaling_differs(program, self.state)
+        set_state(program, self.state, source="compiled", partial=fewer)
 
     def save(self, path: str | Path) -> None:
         """Save as JSON, whole or not at all: no language model, key or address is in it."""

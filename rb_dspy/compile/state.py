@@ -30,6 +30,8 @@ COMPILED_VERSION = 1
 """Of the report of a compile, which holds the state of the program (``rb_dspy.compile.result``)."""
 
 # What an optimizer has compiled, dspy takes for frozen, and names no predictor in it.
+_SCALING = ("contrast", "select", "refine")
+"""The steps that only ``MaTTS`` has."""
 _FROZEN = "_compiled"
 
 _LONGEST_VERSION = 100
@@ -116,6 +118,12 @@ def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "
     _check_version(state, source)
     _check_signatures(signatures_of(program), saved, source, partial=partial)
     set_prompts(program, saved)
+
+
+def only_scaling_differs(program: dspy.Module, state: Mapping[str, Any]) -> bool:
+    """Whether one of both has test-time scaling and the other has not, and else they have the same predictors."""
+    differ = set(state.get("predictors") or ()) ^ prompts_of(program).keys()
+    return bool(differ) and all(str(name).partition(".")[0] in _SCALING for name in differ)
 
 
 def save_program(program: dspy.Module, path: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import random
 import re
 import string
@@ -14,6 +15,8 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
 
 _EDGES = string.whitespace + string.punctuation.translate(str.maketrans("", "", "+-%$#()[]{}<>")) + "“”‘’…"
+
+_KEYS = ("answer", "answers")
 
 _GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}(,\d{3})+(\.\d+)?")
 """A number whose commas group thousands, as in ``1,000``; ``0,500`` is half of one to who writes it."""
@@ -48,7 +51,9 @@ class Question:
     """Questions without a generator.
 
     Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list of them, any of which
-    is right), compared after ``normalised``, numbers as numbers. Without either, nobody knows the outcome: it is None.
+    is right). An answer is right when it is the same without regard to case, white space and punctuation at its edges,
+    or the same number (``1,000`` is ``1000``); a sentence around it makes it another. Without either key, nobody knows
+    the outcome: it is None.
     """
 
     name = "question"
@@ -94,7 +99,13 @@ def _scorer(task: Task) -> Score | None:
 
 
 def _answers(task: Task) -> tuple[str, ...]:
-    """Every right answer in ``env_args``; ``InputError`` for one that is empty or neither text nor a number."""
+    """Every right answer in ``env_args``; ``InputError`` for one that is empty or neither text nor a number, and for a
+    key that is meant to hold one and does not.
+    """
+    for key in task.env_args:
+        near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.75)
+        if near and key not in _KEYS:
+            raise InputError(f"task {task.id!r}: env_args.{key[:40]}: did you mean {near[0]!r}?")
     listed = task.env_args.get("answers", [])
     if not isinstance(listed, list):
         raise InputError(f"task {task.id!r}: env_args.answers is not a list; expected a list of texts or numbers")

@@ -29,7 +29,7 @@ from dspy.utils.exceptions import (
 
 from rb_dspy.backbones import Meter, adapter_for, report
 from rb_dspy.backbones.chat import ChatAdapter
-from rb_dspy.backbones.check import explain
+from rb_dspy.backbones.check import explain, missing
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
@@ -276,6 +276,8 @@ def _bound(role: str, lm: Any, inputs: Mapping[str, Any]) -> Iterator[_Call]:
         if "LLM Provider NOT provided" in str(exc):  # litellm has no class of its own for it
             known = "expected PROVIDER/MODEL, as in openai/gpt-4o-mini"
             raise BackboneError(f"{role} ({lm.model}): no provider of that name; {known}") from exc
+        if missing(exc):
+            raise BackboneError(f"{role} ({lm.model}): {explain(exc, lm.model)}") from exc
         raise InfrastructureError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     finally:
         report(role, meter.used(call.attempts, unanswered, time.perf_counter() - started))

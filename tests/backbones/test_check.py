@@ -107,3 +107,53 @@ def test_what_may_pass_makes_no_model_unusable_and_is_logged(
     assert unusable(Backbones(agent=scripted_lm(script))).startswith(told)
     assert bool(unusable(Backbones(agent=scripted_lm(script)))) == bool(told)
     assert ("did not answer when it was asked for a word" in caplog.text) == (not told)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a server that answers with a status and nothing else, or, for 0, not in time."""
+    free = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if request.param == 0:
+                free.wait(10)
+                return
+            data = json.dumps({"error": {"message": "nope"}}).encode()
+            self.send_response(request.param)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    monkeypatch.setenv(KEY, "none")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        free.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        (401, f"the provider refused the key in {KEY}; "),
+        (404, "the provider has no model 'large', or nothing is at this address: check its name, and api_base"),
+        (0, "the server did not answer in time: check that it runs, or raise the role's timeout (seconds)"),
+    ],
+    indirect=["failing"],
+)
+def test_what_a_served_model_lacks_is_told_with_the_setting_that_mends_it(failing: str, said: str) -> None:
+    config = BackboneConfig(model="openai/large", api_base=failing, api_key_env=KEY, timeout=0.5)
+    (first, *_) = check({"agent": config})
+    assert said in first.problem, first.problem
+    assert "lm15" not in first.problem
+    whole = unusable(Backbones(agent=config))
+    assert said.partition("; ")[0].partition(" in ")[0] in whole
+    assert "Timeouts(" not in first.problem

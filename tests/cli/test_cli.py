@@ -76,6 +76,7 @@ def _line(capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "--task", ""], 2, "the instruction is empty"),
         (["run", "--task", "x" * 1_000_000], 2, "1,000,000 characters"),
         (["run", "--task", "a\u200bb"], 2, "U+200B"),
+        (["run", "--task", "What?", "--stream", "a.jsonl"], 2, "--task and --stream: one question, or a stream"),
         (["run", "--stream", "missing.jsonl"], 2, "no such file"),
         (["run", "--stream", "chess"], 2, "unknown stream 'chess'"),
         (["run", "--stream", "a.jsonl", "--set", "run.split=held-out"], 2, "run.split is for named streams"),

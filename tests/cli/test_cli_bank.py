@@ -104,6 +104,47 @@ def test_search_by_words_by_meaning_and_by_both(filled: list[Experience], capsys
     assert main(["bank", "search", "x", "--mode", "smell"]) == 2
 
 
+def test_a_search_says_what_an_agent_is_not_shown(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    first, _, third = filled
+    mark = "── what follows, an agent is not shown"
+
+    def before_and_after(*args: str) -> tuple[str, str]:
+        before, found, after = run(capsys, "search", first.task.instruction, *args).partition(mark)
+        return before, after if found else ""
+
+    before, after = before_and_after()
+    assert first.id in before
+    assert third.id not in before
+    assert third.id in after
+    assert before_and_after("--items")[1] == "", "an agent is shown experiences"
+    Path("rb.toml").write_text("[program.retrieve]\nk = 3\n")
+    assert before_and_after()[1] == ""
+    Path("rb.toml").write_text("[program.retrieve]\nk = 3\nmin_score = 0.99\n")
+    assert third.id in before_and_after()[1]
+    assert len(as_json(capsys, "search", "shirt")) == 3
+
+
+def test_what_was_learned_from_is_listed_without_a_lesson_too(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        task = Task(id="mute", instruction="Say something.")
+        mute = bank.append(task, Trajectory(task_id="mute"), Verdict(label="unknown"), [], run_id="wednesday")
+    listed = [line.split() for line in run(capsys, "list", "--experiences").splitlines()]
+    assert listed[0] == ["id", "task", "verdict", "lessons", "run"]
+    assert [line[0] for line in listed[1:]] == [*(each.id for each in filled), mute.id]
+    assert listed[-1][1:] == ["mute", "unknown", "0", "wednesday"]
+    assert [each["id"] for each in as_json(capsys, "list", "--experiences", "--last", "1")] == [mute.id]
+    for each in filled:
+        run(capsys, "delete", each.id)
+    assert "no lessons came of the 1 task that this scope has learned from; --experiences lists them" in " ".join(
+        run(capsys, "list").split()
+    )
+    run(capsys, "delete", mute.id)
+    assert "this scope holds no lessons yet" in run(capsys, "list")
+    assert "this scope holds no experiences yet" in run(capsys, "list", "--experiences")
+
+
 def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
     item = filled[0].items[0].id
     assert "Look first" in run(capsys, "edit", item, "--title", "Look first", "--note", "clearer")

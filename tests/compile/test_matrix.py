@@ -9,7 +9,7 @@ import pytest
 from dspy import lm15
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.compile.matrix import SEED, Cell, matrix, state_for, state_path
+from rb_dspy.compile.matrix import SEED, Cell, Matrix, matrix, state_for, state_path
 from rb_dspy.compile.ratings import Ratings
 from rb_dspy.compile.scores import Estimate, estimate
 from rb_dspy.compile.state import save_program
@@ -284,3 +284,19 @@ def test_nobody_knows_what_is_worth_recompiling_where_only_the_seed_program_brok
 def test_a_program_cannot_have_the_name_of_the_one_without_prompts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a program called 'seed'"):
         matrix(program(), {SEED: tmp_path / "any.json"}, {"up": scripted_lm(pupil)}, HELD_OUT)
+
+
+@pytest.mark.parametrize(("agreement", "low", "high", "again"), [
+    (1.0, -0.2, 0.2, False), (0.5, -0.2, 0.2, True), (None, -0.2, 0.2, True), (1.0, -0.4, -0.1, True),
+])  # fmt: skip
+def test_a_program_that_judges_better_and_solves_no_less_is_not_to_be_compiled_again(
+    agreement: float | None, low: float, high: float, again: bool
+) -> None:
+    difference = Estimate(mean=(low + high) / 2, low=low, high=high, tasks=20)
+    cells = [
+        Cell(program=SEED, backbone="up", judge_agreement=0.5),
+        Cell(program="judge", backbone="up", judge_agreement=agreement, difference=difference),
+    ]
+    found = Matrix(stream="x", orders=1, cells=cells)
+    assert cells[1].recompile
+    assert found.to_recompile() == ([("judge", "up")] if again else [])

@@ -34,6 +34,7 @@ from rb_dspy.testing import scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from rb_dspy.testing.teacher import locks, pupil
 from tests.compile.school import program
+from tests.tracking import made
 
 _ROOT = Path(__file__).parents[2]
 
@@ -381,3 +382,19 @@ def test_a_state_must_say_which_dspy_saved_it(versions: Any) -> None:
     broken["predictors"]["act.predict"]["fields"][0]["name"] = ["task"]
     with pytest.raises(InputError, match="its predictors cannot be read"):
         set_state(program(), broken)
+
+
+def test_what_was_compiled_without_scaling_is_for_a_scaled_program_too() -> None:
+    compiled = made.compiled(ReasoningBank())
+    scaled = MaTTS(ReasoningBank())
+    own = scaled.contrast.predict.signature.instructions
+    compiled.apply(scaled)
+    assert scaled.judge.predict.signature.instructions == made.BETTER
+    assert scaled.contrast.predict.signature.instructions == own
+    whole = made.compiled(MaTTS(ReasoningBank()))
+    with pytest.raises(SignatureChanged):
+        whole.apply(ReasoningBank())
+    strange = ReasoningBank()
+    strange.judge = made.compiled  # type: ignore[assignment]
+    with pytest.raises(SignatureChanged):
+        compiled.apply(MaTTS(strange))

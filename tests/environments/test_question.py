@@ -64,6 +64,14 @@ def test_a_task_that_cannot_be_scored_is_refused_before_it_is_worked_on(bad):
         Question().make(Task(id="q", instruction="What?", env_args=bad))
 
 
+@pytest.mark.parametrize("key", ["anwser", "Answer", "answr", "asnwers"])
+def test_a_misspelt_answer_is_no_question_without_one(key):
+    with pytest.raises(InputError, match=rf"task 'q': env_args.{key}: did you mean 'answers?'\?"):
+        Question().make(Task(id="q", instruction="What?", env_args={key: "Paris"}))
+    other = Task(id="q", instruction="What?", env_args={"source": "a", "difficulty": 3, "answer": "Paris"})
+    assert Question().oracle(other) == ("Paris",)
+
+
 def test_the_agent_sees_neither_the_answer_nor_whether_it_was_right():
     task = Task(id="q", instruction="What is it?", env_args={"answer": "xyzzy"})
     seen = []

@@ -76,8 +76,14 @@ def print_next(compiled: Compiled, *, keep: str, use: str) -> None:
         out.print(Text.assemble("keep and promote it: ", (keep, "bold")), soft_wrap=True)
     elif not compiled.changed and compiled.proposals_failed:
         out.print("what may help: a --reflection that has ideas; the same command with another model compiles anew")
+    elif not compiled.changed and compiled.scores.dev.before.mean >= 1:
+        told = (
+            "dev has no task left to be better on, so nothing could be chosen: another --seed puts other kinds into it"
+        )
+        out.print(f"{told}, more tasks harder ones")
     elif not compiled.changed:
-        out.print("what may help: a larger --budget, a stronger model as --reflection, more tasks")
+        proposer = ", a stronger model as --reflection" if "reflection" in compiled.usage else ""
+        out.print(f"what may help: a larger --budget{proposer}, more tasks")
     else:
         said = in_words(compiled.scores.held_out.says)
         out.print(Text.assemble("not shown to be better (", said, "): more tasks, or a larger --budget, may tell"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict
 
 from rich.table import Table
@@ -46,6 +47,9 @@ def show_environment(name: str, *, json_: bool) -> None:
         return
     listed = ", ".join(templates) or "your own file of tasks"
     out.print(Text.assemble((f"{len(templates)} templates", "bold"), f"  {listed}"))
+    for paragraph in (inspect.getdoc(type(family)) or "").split("\n\n"):
+        if about := " ".join(paragraph.replace("``", "").split()):
+            out.print(Text(f"\n{about}", "dim"))
     if templates:
         (task,) = TaskStream.named(name, n=1)
         out.print(Text.assemble("\n", (task.id, "bold"), f"\n{task.instruction}"))

@@ -47,7 +47,9 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         todo = [own] if own is not None else _tasks(chosen.run, file, opened)
         if not todo:
             more = "another --seed or --scope gives new ones" if file is None else "add tasks, or give another --scope"
-            err.print(Text(f"the bank has seen every task of {chosen.run.stream}; {more}"))
+            look = f"{command_name()} bank list --experiences"
+            again = f"{look} shows what came of them, and bank delete ID lets one be done again"
+            err.print(Text(f"the bank has seen every task of {chosen.run.stream}; {more}; {again}"), soft_wrap=True)
             return
         name = "your task" if own is not None else chosen.run.stream
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
