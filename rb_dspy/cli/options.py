@@ -51,7 +51,9 @@ LessonsScopeOption = Annotated[
 
 TasksFileOption = Annotated[
     Path | None,
-    typer.Option("--tasks-file", metavar="FILE", help="Tasks of your own: JSON Lines, or Parquet (.parquet)."),
+    typer.Option(
+        "--tasks-file", metavar="FILE", help="Tasks of your own: JSON Lines, CSV or Parquet (.jsonl, .csv, .parquet)."
+    ),
 ]
 StreamOption = Annotated[
     str | None,

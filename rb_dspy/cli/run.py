@@ -28,7 +28,8 @@ def run(
     stream: Annotated[
         str | None,
         typer.Option(
-            help=f"A named stream (see rb-dspy envs) or a .jsonl file; {default('run.stream', RunConfig().stream)}"
+            help="A named stream (see rb-dspy envs) or a file of tasks, a .jsonl, .csv or .parquet;"
+            f" {default('run.stream', RunConfig().stream)}"
         ),
     ] = None,
     task: Annotated[str | None, typer.Option(help="One question of your own instead of a stream.")] = None,

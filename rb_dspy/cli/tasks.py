@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rb_dspy.config import RunConfig, Split
 from rb_dspy.errors import InputError
 from rb_dspy.stream import COMPILE_SHARES, Streams, TaskStream, split_streams
 from rb_dspy.stream.installed import check_environments
+
+_READ: dict[str, Callable[[Path], TaskStream]] = {
+    ".jsonl": TaskStream.from_jsonl,
+    ".parquet": TaskStream.from_parquet,
+    ".csv": TaskStream.from_csv,
+}
 
 USUAL = 40
 """Tasks of a named stream where nobody says how many."""
@@ -39,9 +46,12 @@ def chosen_file(config: RunConfig, file: Path | None, stream: str | None) -> Pat
     """The file of tasks, whichever option names it; None for a named stream."""
     if file is not None and stream is not None:
         raise InputError(f"--tasks-file {file} and --stream {stream}: two sources of tasks; give one of them")
-    if file is None and config.stream.endswith((".jsonl", ".parquet")):
-        return Path(config.stream)
-    return file
+    return Path(config.stream) if file is None and is_file(config.stream) else file
+
+
+def is_file(stream: str) -> bool:
+    """Whether what is called a stream is a file of tasks."""
+    return stream.endswith(tuple(_READ))
 
 
 def _named(config: RunConfig, part: str, n: int | None) -> TaskStream:
@@ -59,6 +69,6 @@ def of_file(file: Path, n: int | None = None) -> TaskStream:
     Raises ``InputError`` or ``InvalidTask`` that names the file and the line, also for an environment that nothing here
     is called.
     """
-    stream = TaskStream.from_parquet(file) if file.suffix == ".parquet" else TaskStream.from_jsonl(file)
+    stream = _READ.get(file.suffix, TaskStream.from_jsonl)(file)
     check_environments(stream.tasks, file)
     return stream if n is None else TaskStream(stream.name, stream.tasks[:n])

@@ -1,4 +1,4 @@
-"""Tasks as tables: Parquet and ``datasets.Dataset``.
+"""Tasks as tables: Parquet, CSV and ``datasets.Dataset``.
 
 A table has a row for each task and a column for each field, all of them text; ``env_args`` is a JSON object as text, so
 that arguments of any shape stand in one column and come back as they were. ``datasets`` and ``pyarrow`` are imported
@@ -7,6 +7,7 @@ when they are used: they take a second.
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 Columns = Mapping[str, str]
 """Field of ``Task`` -> column of a table that holds it. ``"env_args.answer"`` is the argument ``answer``."""
 
+_ANSWER = "answer"
+"""The column of a CSV file that holds what is right, where nobody says which."""
 _MARK = b"rb_dspy.tasks"
 _VERSION = 1
 
@@ -86,6 +89,35 @@ def read_parquet(path: Path, columns: Columns | None, name: str | None) -> tuple
             raise RBError(f"{path}: cannot be read: {exc.strerror}") from None
         raise InputError(f"{path}: not a Parquet file, or a damaged one; write it again") from None
     return name, _rows(rows, wanted, name, str(path))
+
+
+def read_csv(path: Path, columns: Columns | None, name: str | None) -> tuple[str, list[Task]]:
+    """See ``TaskStream.from_csv``. Returns the stream's name too."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=max(",;\t", key=head.count), strict=True)
+            there = list(reader.fieldnames or ())
+            rows = [{column: cell or None for column, cell in row.items()} for row in reader]
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected CSV, one task a row below the names of the columns") from None
+    except UnicodeDecodeError as exc:
+        raise InputError(f"{path}: not UTF-8 text ({exc.reason} at byte {exc.start}); save it as UTF-8") from None
+    except csv.Error as exc:
+        raise InputError(f"{path}:{reader.line_num}: not CSV: {exc}") from None
+    except OSError as exc:
+        raise RBError(f"{path}: cannot be read: {exc.strerror}") from None
+    twice = next((column for column in there if there.count(column) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}: two columns are called {twice!r}; names must differ")
+    long = next((number for number, row in enumerate(rows, 1) if None in row), None)
+    if long is not None:
+        raise InputError(f"{path}: row {long} has more cells than there are columns; quote what holds a separator")
+    if columns is None and all(column in (*FIELDS, _ANSWER) or column.startswith("env_args.") for column in there):
+        columns = {f"env_args.{column}" if column == _ANSWER else column: column for column in there} or None
+    name = name or path.stem
+    return name, _rows(rows, _wanted(columns, there, str(path)), name, str(path))
 
 
 def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: str) -> list[Task]:

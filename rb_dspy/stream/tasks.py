@@ -87,7 +87,8 @@ class TaskStream:
         _check_number(n)
         family_name, preset = PRESETS.get(name, (name, None))
         if name not in stream_names():
-            raise InputError(f"unknown stream {name!r}; known: {', '.join(stream_names())}, or a .jsonl file of tasks")
+            known = f"{', '.join(stream_names())}, or a file of tasks: .jsonl, .csv, .parquet"
+            raise InputError(f"unknown stream {name!r}; known: {known}")
         family = environment_family(family_name)
         family.check()
         chosen = split_templates(templates or preset or family.templates(), split)
@@ -117,6 +118,19 @@ class TaskStream:
         names the file and the row.
         """
         found, tasks = tables.read_parquet(Path(path), columns, name)
+        return cls(found, tuple(tasks))
+
+    @classmethod
+    def from_csv(
+        cls, path: str | Path, *, columns: Mapping[str, str] | None = None, name: str | None = None
+    ) -> TaskStream:
+        """Tasks from a CSV file in UTF-8, a row each, below a row with the columns' names; see ``from_dataset``.
+
+        Cells are separated by commas, semicolons or tabs, whichever the first row has most of; an empty one is as if it
+        were not there. Without ``columns``, one called ``answer`` is the right answer of a question
+        (``env_args.answer``). Raises ``InputError`` or ``InvalidTask`` that names the file and the row.
+        """
+        found, tasks = tables.read_csv(Path(path), columns, name)
         return cls(found, tuple(tasks))
 
     @classmethod

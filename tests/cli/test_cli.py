@@ -116,7 +116,9 @@ def test_a_task_of_an_unknown_environment_is_bad_input(capsys: pytest.CaptureFix
     ("args", "message"),
     [
         (["--stream", "typo"], "unknown stream 'typo'"),
-        (["--stream", "x.parquet"], "unknown stream 'x.parquet'"),
+        (["--stream", "x.parquet"], "no such file; expected Parquet"),
+        (["--stream", "x.csv"], "no such file; expected CSV"),
+        (["--stream", "x.xlsx"], "unknown stream 'x.xlsx'"),
         (["--stream", "missing.jsonl"], "no such file"),
         (["--set", 'run.templates=["zzz"]'], "zzz"),
     ],

@@ -12,7 +12,7 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow: else it asks a
 
 import pytest
 
-from rb_dspy import MemoryBank, ReasoningBank, save_program
+from rb_dspy import MemoryBank, ReasoningBank, TaskStream, save_program
 from rb_dspy.cli.main import main
 from rb_dspy.config import TrackingConfig
 from rb_dspy.matts import MaTTS
@@ -202,6 +202,18 @@ def test_a_registered_program_is_run_by_its_name(capsys: pytest.CaptureFixture[s
     assert main([*matrix, "--program", f"two={uri}", "--program", "one=first.json"]) == 0
     cells = {cell["program"]: cell["success"]["mean"] for cell in json.loads(capsys.readouterr().out)["cells"]}
     assert (cells["two"], cells["one"]) == (1.0, few / 8)
+
+
+def test_tasks_are_run_from_any_kind_of_file(capsys: pytest.CaptureFixture[str]) -> None:
+    write_tasks(Path("mail.jsonl"), 1, queues=3)
+    stream = TaskStream.from_jsonl("mail.jsonl")
+    stream.to_parquet("mail.parquet")
+    rows = [f'"{task.instruction}",{task.template},{task.env_args["answer"]}' for task in stream]
+    Path("mail.csv").write_text("\n".join(["instruction,template,answer", *rows]))
+    for file in ("mail.jsonl", "mail.parquet", "mail.csv"):
+        assert main(["run", "--stream", file, "--scope", file, "--json"]) == 0
+        *tasks, _ = map(json.loads, capsys.readouterr().out.splitlines())
+        assert [bool(task["outcome"]) for task in tasks] == [True] * 3, file
 
 
 @pytest.mark.parametrize("command", ["run", "resume", "compile"])

@@ -338,3 +338,61 @@ def test_an_environment_that_is_not_installed_is_named_with_its_place(tmp_path: 
     check_environments(stream.tasks[:1], path)
     with pytest.raises(InputError, match=f"{re.escape(place)}: unknown environment 'chess'; installed: "):
         check_environments(stream.tasks, path)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_table_as_people_export_it(tmp_path: Path, separator: str, end: str) -> None:
+    rows = [
+        ["instruction", "template", "answer"],
+        [f'"Where, please{separator} is ""it""?\nBe brief."', "ship", "Q-SHIP"],
+        ["How many?", "count", "0042"],
+        ["Nobody knows.", "", ""],
+    ]
+    file = tmp_path / "mail.csv"
+    file.write_bytes(("\ufeff" + end.join(separator.join(row) for row in rows) + end).encode())
+    stream = TaskStream.from_csv(file)
+    first, second, third = stream
+    assert stream.name == "mail"
+    assert first.instruction == f'Where, please{separator} is "it"?\nBe brief.'
+    assert (first.template, first.env_args) == ("ship", {"answer": "Q-SHIP"})
+    assert second.env_args == {"answer": "0042"}
+    assert (third.template, third.env_args) == (None, {})
+    assert [task.id for task in TaskStream.from_csv(file)] == [task.id for task in stream]
+    assert len({task.id for task in stream}) == 3
+    named = TaskStream.from_csv(file, columns={"instruction": "instruction", "domain": "template"}, name="other")
+    assert (named.name, [task.domain for task in named]) == ("other", ["ship", "count", ""])
+    assert all(task.env_args == {} for task in named)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "holds no task|no column 'instruction'"),
+        (b"instruction\n", "x.csv: holds no task"),
+        (b"question,answer\nWhat?,a\n", "the column 'question' is no field of a task; columns: 'question', 'answer'"),
+        (b"instruction,instruction\na,b\n", "two columns are called 'instruction'"),
+        (b"instruction,answer\nWhere, please?,a\n", "row 1 has more cells than there are columns"),
+        (b"instruction,id\nWhat?,a\nWho?,a\n", "the task id 'a'"),
+        (b"instruction,answer\n,a\n", "row 1: "),
+        (b"instruction,env_args\nWhat?,{\n", "row 1: env_args: not JSON"),
+        (b'instruction\n"What?', r"x.csv:\d: not CSV: unexpected end"),
+        (b"instruction\n\xff\n", "not UTF-8 text"),
+        (None, "no such file; expected CSV"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_by_file_and_row(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    file = tmp_path / "x.csv"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        TaskStream.from_csv(file)
+
+
+def test_the_arguments_of_an_environment_may_be_columns(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("id,instruction,env,env_args.code\na,Open it.,lock,4711\n")
+    (task,) = TaskStream.from_csv(file)
+    assert (task.id, task.env, task.env_args) == ("a", "lock", {"code": "4711"})

@@ -117,7 +117,7 @@ def compile_prompts(
     if run_id(run):
         out.print(where_to_look(chosen.tracking, run), soft_wrap=True)
     keep = [command_name(), "programs register", title, as_argument(out_file), *same, *options(bank=bank, scope=scope)]
-    on = options(stream=_stream_to_run(chosen.run.stream, tasks_file))
+    on = options(stream=tasks_file or chosen.run.stream)
     use = [command_name(), "run", *on, "--program", as_argument(out_file), *same]
     print_next(compiled, keep=" ".join(keep), use=" ".join(use))
 
@@ -167,10 +167,3 @@ def _check_out(path: Path) -> None:
         kind = ""
     if not kind.startswith("rb_dspy"):
         raise InputError(f"--out {path}: is there, and no program of rb_dspy's; give another name, or move it")
-
-
-def _stream_to_run(stream: str, file: Path | None) -> str | Path | None:
-    """What was compiled on, where ``rb-dspy run`` takes it: named streams, and of files only ``.jsonl``."""
-    if file is not None:
-        return file if file.suffix == ".jsonl" else None
-    return None if stream.endswith(".parquet") else stream

@@ -20,7 +20,7 @@ from rb_dspy.cli.built import Program, give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display, print_summary
 from rb_dspy.cli.prompts import is_registered, prompts_file
-from rb_dspy.cli.tasks import of_file
+from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.config import RunConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
@@ -35,7 +35,7 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
     """The stream of the settings, or only ``task``; with the prompts that ``prompts`` names, where it is given."""
     own = as_task(task) if task is not None else None
     # What cannot be used, a file, a stream or a model, makes no bank; what was typed is looked at first.
-    file = _of_file(chosen.run) if own is None and chosen.run.stream.endswith(".jsonl") else None
+    file = _of_file(chosen.run) if own is None and is_file(chosen.run.stream) else None
     if own is None and file is None and not _named(chosen.run, 1):
         raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
     built = program_for(chosen)
