@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from dspy import lm15
 from hypothesis import given, settings, strategies as st
 
 from rb_dspy import MemoryBank, ReasoningBank, StreamProgram, Task, TaskResult, TaskStream, run_stream
-from rb_dspy.config import ProgramConfig, RetrieveConfig
+from rb_dspy.config import MattsMode, ProgramConfig, RetrieveConfig
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, InvalidTask
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Vectors
@@ -252,6 +253,33 @@ def test_what_a_rollout_had_used_before_it_was_stopped_is_counted_when_it_is_lea
     assert again.usage["agent"].prompt_tokens == sum(each.prompt_tokens for each in used) > 0
     assert again.prediction.memory.items == results[0].prediction.memory_items
     assert again.prediction.memory.items[0].title in again.prediction.memory.block
+
+
+@pytest.mark.parametrize("mode", [None, "parallel", "sequential"])
+def test_answers_that_nobody_could_read_are_counted_by_role(bank: MemoryBank, mode: MattsMode | None) -> None:
+    """Every step goes on without them, so that nothing else would tell."""
+
+    def script(prompt: Prompt) -> Reply:
+        if {"choice", "decision", "memory_items"} & {*prompt.wants} or (
+            "label" in prompt.wants and "serial 0." in prompt.text
+        ):
+            return "so-so"
+        return answers(prompt)
+
+    alone = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    program = alone if mode is None else MaTTS(alone, k=2, mode=mode)
+    report = run_stream(program, [lock("Abus", n) for n in range(2)], bank, run_id="r")
+    first, second = report.results
+    rollouts = 2 if mode == "parallel" else 1
+    distiller = {"contraster" if mode == "parallel" else "distiller": 1}
+    checks = {"agent": 1} if mode == "sequential" else {}
+    chooses = {"selector": 1} if mode == "parallel" else {}
+    assert second.unreadable == {**distiller, **checks, **chooses}
+    unknown = distiller if mode == "parallel" else {}  # else nothing is distilled of an unknown verdict
+    assert first.unreadable == {"judge": rollouts, **checks, **chooses, **unknown}
+    summed = Counter(first.unreadable) + Counter(second.unreadable)
+    assert report.summary().unreadable_answers == dict(summed)
+    assert not [result.error for result in report.results if result.error]
 
 
 def _waiting(bank: MemoryBank, task: Task, run_id: str) -> None:

@@ -8,6 +8,7 @@ the threads that dspy starts.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -23,16 +24,23 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._roles: Usage = {}
+        self._unreadable: Counter[str] = Counter()
 
-    def add(self, role: str, usage: RoleUsage) -> None:
-        """Add ``usage`` to what ``role`` has used."""
+    def add(self, role: str, usage: RoleUsage, *, unreadable: bool = False) -> None:
+        """Add ``usage`` to what ``role`` has used. ``unreadable``: its answer could not be read, nor its repair."""
         with self._lock:
             self._roles[role] = self._roles.get(role, RoleUsage()) + usage
+            self._unreadable[role] += unreadable
 
     def usage(self) -> Usage:
         """Role -> what it used so far; a copy."""
         with self._lock:
             return dict(self._roles)
+
+    def unreadable(self) -> dict[str, int]:
+        """Role -> how many of its answers could not be read; roles that were always understood are left out."""
+        with self._lock:
+            return dict(+self._unreadable)
 
 
 @contextmanager
@@ -46,10 +54,10 @@ def metered() -> Iterator[Ledger]:
         yield ledger
 
 
-def report(role: str, usage: RoleUsage) -> None:
-    """Add ``usage`` to every ledger that is open in this context."""
+def report(role: str, usage: RoleUsage, *, unreadable: bool = False) -> None:
+    """``Ledger.add`` for every ledger that is open in this context."""
     for ledger in _open():
-        ledger.add(role, usage)
+        ledger.add(role, usage, unreadable=unreadable)
 
 
 def _open() -> tuple[Ledger, ...]:

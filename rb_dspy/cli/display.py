@@ -213,9 +213,11 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
     if summary.resumed:
         table.add_row("resumed", f"{summary.resumed}, not scored: what waited in the bank was learned from")
+    told = [f"{role} {number:,}" for role, number in summary.unreadable_answers.items()]
     if summary.unreadable:
-        told = f"{summary.unreadable:,} rollout{'' if summary.unreadable == 1 else 's'} ended with one"
-        table.add_row("unreadable answers", f"[yellow]{told}[/]")
+        told.append(f"{summary.unreadable:,} rollout{'' if summary.unreadable == 1 else 's'} ended with one")
+    if told:
+        table.add_row("unreadable answers", f"[yellow]{'; '.join(told)}[/]")
     if summary.unknown_verdicts:
         table.add_row("unknown verdicts", str(summary.unknown_verdicts))
     if summary.infrastructure_errors:

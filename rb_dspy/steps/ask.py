@@ -258,13 +258,13 @@ def _bound(role: str, lm: Any, inputs: Mapping[str, Any]) -> Iterator[_Call]:
     meter = Meter(outer=dspy.settings.usage_tracker)
     call = _Call(role, inputs, adapter_for(lm))
     started = time.perf_counter()
-    unanswered = 1
+    unanswered, unreadable = 1, False
     try:
         with dspy.context(lm=lm, adapter=call.adapter, usage_tracker=meter):
             yield call
         unanswered = 0
     except UnparseableOutput:
-        unanswered = 0  # what cannot be read is an answer all the same
+        unanswered, unreadable = 0, True  # what cannot be read is an answer all the same
         raise
     except LMNotConfiguredError as exc:  # dspy's own words are for who calls it
         raise BackboneError(f"{role} ({lm.model}): {explain(exc, lm.model)}") from exc
@@ -280,7 +280,7 @@ def _bound(role: str, lm: Any, inputs: Mapping[str, Any]) -> Iterator[_Call]:
             raise BackboneError(f"{role} ({lm.model}): {explain(exc, lm.model)}") from exc
         raise InfrastructureError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     finally:
-        report(role, meter.used(call.attempts, unanswered, time.perf_counter() - started))
+        report(role, meter.used(call.attempts, unanswered, time.perf_counter() - started), unreadable=unreadable)
 
 
 def _one_line(exc: BaseException, limit: int = 300) -> str:

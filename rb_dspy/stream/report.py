@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,9 @@ class Summary(pydantic.BaseModel):
     unknown_verdicts: int
     unreadable: int = 0
     """Rollouts that ended since what the agent said could not be read, those that were not handed in among them."""
+    unreadable_answers: dict[str, int] = {}
+    """Role -> how many of its answers could not be read, nor the repair of them. The agent's are those of its checks of
+    its own work, too."""
     resumed: int = 0
     """Tasks whose rollouts had waited in the bank; nobody knows their outcome any more."""
     mean_steps: float | None
@@ -76,6 +80,7 @@ class RunReport:
             judged=len(agreed),
             agreements=sum(agreed),
             unreadable=sum(each.stop_reason == "unreadable" for result in self.results for each in result.rollouts),
+            unreadable_answers=dict(sum((Counter(result.unreadable) for result in self.results), Counter())),
             resumed=sum(result.resumed for result in self.results),
             unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
             mean_steps=sum(steps) / len(steps) if steps else None,

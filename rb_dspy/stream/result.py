@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import dspy
@@ -23,6 +24,8 @@ class TaskResult:
     """Of the rollout that was handed in."""
     usage: Usage = field(default_factory=dict)
     """What all rollouts used together, those that broke too."""
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    """Role -> how many of its answers could not be read, nor the repair of them."""
     error: str = ""
     resumed: bool = False
     """The rollout, or rollouts, waited in the bank, since who did the work ended before it was learned from; nobody

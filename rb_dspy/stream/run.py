@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from os import PathLike
 from typing import Any, Literal, Protocol
@@ -106,6 +107,7 @@ def run_stream(
                         result = TaskResult(task, prediction, usage=usage, resumed=True)
                     else:
                         result = _scored(program, task, prediction, scored, ledger.usage())
+            result = replace(result, unreadable=ledger.unreadable())
             report.results.append(result)
             on_result(result)
             if broken == MAX_BROKEN_IN_A_ROW:

@@ -84,6 +84,8 @@ class StreamRun:
             "total/judge_agreement": summary.judge_agreement,
             "total/unknown_verdicts": summary.unknown_verdicts,
             "total/infrastructure_errors": summary.infrastructure_errors,
+            "total/unreadable_rollouts": summary.unreadable,
+            **{f"usage/{role}.unreadable": number for role, number in summary.unreadable_answers.items()},
             "total/mean_steps": summary.mean_steps,
             "total/lessons_learned": summary.items,
         }
@@ -127,6 +129,7 @@ def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:
                 "lessons shown": [item.title for item in found.memory.items] if found is not None else [],
                 "lessons learned": [item.title for item in found.memory_items] if found is not None else [],
                 "tokens": sum(_tokens(used) for used in result.usage.values()),
+                "unreadable answers": sum(result.unreadable.values()),
                 "error": hidden(result.error),
             }
         )

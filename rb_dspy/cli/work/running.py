@@ -211,6 +211,7 @@ def _as_json(result: TaskResult) -> dict[str, object]:
         "recalled": [item.id for item in found.memory.items] if found else [],
         "learned": list(found.memory_items) if found else [],
         "usage": result.usage,
+        "unreadable": dict(result.unreadable),
         "scaling": _scaling_as_json(result),
     }
 
