@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from rb_dspy.bank.parts import Source
@@ -65,19 +66,30 @@ def closure(
     they had been shown.
 
     Descent is followed through what has ended: whoever was shown a lesson still goes with the run that it came from,
-    when the lesson itself was deleted meanwhile. An experience that stays holds a lesson also where that was deleted.
+    when the lesson itself was deleted meanwhile. Where nobody says it any more, an experience that stays and once did
+    holds it all the same. When somebody was shown it does not count: what is taken too much is named by a dry run.
     """
     going: dict[int, Member] = {}
     ends: dict[int, Row] = {}
     tainted: set[str] = set()
     nameless: set[str] = set()  # ids of damaged rows: no text, or one by which nothing is found
+    rows, members = cache(rows), cache(members)
 
     def concerned(of: str | int) -> list[Row]:
         return [row for row in rows(of) if descendants or row.lives]
 
-    of_item = source.kind == "item"
-    waiting = [] if of_item else [member for member in members(source) if descendants or member.lives]
-    touched = concerned(source.name) if of_item else []
+    def viewers(item: str) -> Sequence[Member]:
+        return members(Source("item", item)) if descendants else ()
+
+    if source.kind == "item":
+        waiting: list[Member] = []
+        touched = concerned(source.name)
+        if not touched:  # one that was never here: an import brings what learned from it alone
+            waiting += viewers(source.name)
+            tainted |= {source.name} if waiting else set()
+    else:
+        waiting = [member for member in members(source) if descendants or member.lives]
+        touched = []
     while waiting or touched:
         for member in waiting:
             if member.number not in going:
@@ -90,13 +102,13 @@ def closure(
             if not every:
                 nameless.add(item)
                 continue
-            viewers = members(Source("item", item)) if descendants else ()
-            shown = {viewer.number for viewer in viewers}
-            left = {row.giver.number for row in every if row.seq not in ends and row.stands}
+            shown = {viewer.number for viewer in viewers(item)}
+            saying = [row for row in every if row.lives] or [row for row in every if row.stands]
+            left = {row.giver.number for row in saying if row.seq not in ends}
             held = any(row.seq in ends and row.giver.number not in shown for row in every)  # up to now, by one's own
             if not left or (held and left <= shown):
                 tainted.add(item)
-                waiting += viewers
+                waiting += viewers(item)
         touched = []
     experiences = sorted(member for member in going.values() if member.lives)
     ending = sorted(row for row in ends.values() if row.lives)

@@ -109,8 +109,9 @@ class Model:
 
     def _lost(self, id: str, going: set[str], *, descendants: bool) -> bool:
         """Whether an item goes with these experiences: those that only repeat what they were shown do not hold it."""
-        givers = self.gave[id] if descendants else {owner for _, owner in self.rows.get(id, ())}
-        stay = (givers & self.experiences.keys()) - going
+        say = {owner for _, owner in self.rows.get(id, ())}
+        givers = self.gave[id] if descendants else say
+        stay = (say or givers & self.experiences.keys()) - going
         repeat = {giver for giver in givers if descendants and id in self.past[giver].shown}
         return bool(givers & going) and (not stay or (bool(givers & going - repeat) and stay <= repeat))
 

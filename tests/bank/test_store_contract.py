@@ -693,6 +693,28 @@ def test_what_was_deleted_and_learned_again_is_what_it_was(store: BankStore, lat
     assert (names(store), contents(store)) == (["e2", "e3"], ["Do b.", "Do a."])
 
 
+def test_what_was_deleted_and_learned_again_goes_with_who_says_it_now(store: BankStore, later: Later) -> None:
+    a, b = lesson("a").id, lesson("b").id
+    give(store, "e1", "a")
+    delete(store, "item", a)
+    store = later(store)
+    give(store, "e2", "a", run_id="bad")
+    give(store, "e3", "b", shown=[a])
+    removal = take(store, "run", "bad", descendants=True)
+    assert removal == Removal(experiences=("e2", "e3"), items=(a, b))
+    assert (names(store), contents(store), store.count(SCOPE)) == (["e1"], [], 0)
+
+
+def test_an_item_that_was_never_here_has_those_who_were_shown_it(store: BankStore, later: Later) -> None:
+    """As after an import, which brings what lives."""
+    give(store, "e1", "a", shown=["m-gone"])
+    store = later(store)
+    give(store, "e2", "b", shown=[lesson("a").id])
+    assert take(store, "item", "m-gone") == Removal()
+    removal = take(store, "item", "m-gone", descendants=True)
+    assert removal == Removal(experiences=("e1", "e2"), items=(lesson("a").id, lesson("b").id))
+
+
 def test_members_and_rows_tell_of_what_has_ended(store: BankStore, later: Later) -> None:
     a, b = lesson("a").id, lesson("b").id
     one, two = give(store, "e1", "a", "b", run_id="bad"), give(store, "e2", "b", shown=[a])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+
 from rb_dspy.bank.lineage import Member, Row
 from rb_dspy.bank.memory.rows import ExperienceRow, ItemRow, numbered
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import Source
+from rb_dspy.errors import CorruptBank
+
+_log = logging.getLogger("rb_dspy.bank")
 
 
 def members(of: Timeline, source: Source, at: int | None = None) -> list[Member]:
     """See ``BankStore``."""
     at = of.reached(at)
-    below = (_now(of, member, at) for member in of.under.members(source, at))
+    # What is damaged below cannot end here, and has no name.
+    below = (_now(of, member, at) for member in of.under.members(source, at) if isinstance(member.id, str))
     return [*below, *(Member(row.seq, row.new.id, row.lives(at)) for row in _born(of, source) if row.seq <= at)]
 
 
@@ -22,8 +28,16 @@ def rows(timeline: Timeline, of: str | int, at: int | None = None) -> list[Row]:
     if at < timeline.under.at:
         return below
     ended = [row._replace(giver=_now(timeline, row.giver, at)) for row in below if not row.lives]
-    own = timeline.adopted(of) if isinstance(of, str) else _of_experience(timeline, of, below)
+    own = _of_item(timeline, of) if isinstance(of, str) else _of_experience(timeline, of, below)
     return sorted([*ended, *(_row(timeline, row, at) for row in own if row.seq <= at)])
+
+
+def _of_item(timeline: Timeline, id: str) -> list[ItemRow]:
+    try:
+        return timeline.adopted(id)
+    except CorruptBank as exc:  # all of it
+        _log.warning("%s", exc)
+        return []
 
 
 def _of_experience(timeline: Timeline, number: int, below: list[Row]) -> list[ItemRow]:
@@ -32,7 +46,7 @@ def _of_experience(timeline: Timeline, number: int, below: list[Row]) -> list[It
         return born.rows
     if below and isinstance(below[0].giver.id, str):
         for id in {given.item.id for given in timeline.under.item_rows("experience", below[0].giver.id)}:
-            timeline.adopted(id)
+            _of_item(timeline, id)
     return timeline.given.get(number, [])
 
 

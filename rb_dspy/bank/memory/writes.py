@@ -175,9 +175,10 @@ def _end(to: Timeline, going: Going, kind: ChangeKind, name: str, note: str) -> 
     to.mark = seq
     to.gain -= len(going.items)
     for ending in going.rows:
-        row = next(row for row in to.known[ending.item] if row.seq == ending.seq)
-        row.ended = seq
-        to.endings["item"].append((seq, row.seq))
+        row = numbered(to.known[ending.item], ending.seq)
+        if row is not None:  # which it never is: what ends is what ``descent.rows`` gave
+            row.ended = seq
+            to.endings["item"].append((seq, row.seq))
     for member in going.experiences:
         born = numbered(to.born, member.number)
         if born is None:
