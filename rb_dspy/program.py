@@ -80,12 +80,22 @@ class ReasoningBank(dspy.Module):
 
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
         """See ``dump_state``."""
+        given = super().load_state(state, **kwargs)
         for name, parameter in frozen_parameters(self):
-            parameter.load_state(state[name], **kwargs)
-        return super().load_state(state, **kwargs)
+            if name in state:
+                parameter.load_state(state[name], **kwargs)
+        return given
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return copied(self, memo, self.environments, self.judge)
+
+    def deepcopy(self) -> Self:
+        """As of any dspy module, which copies one by one what a subclass has and cannot be copied with the rest."""
+        made: Self = super().deepcopy()
+        made.environments = self.environments
+        if not isinstance(self.judge, dspy.Module):
+            made.judge = self.judge
+        return made
 
     def forward(
         self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""

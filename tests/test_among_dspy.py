@@ -17,12 +17,13 @@ import pytest
 from rb_dspy import signatures
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import MattsConfig, ProgramConfig, RetrieveConfig
+from rb_dspy.config import ActConfig, MattsConfig, ProgramConfig, RetrieveConfig
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import Retrieved, Step, Task, Trajectory, Verdict
+from rb_dspy.steps import Judge
 from rb_dspy.stream import TaskStream
 from rb_dspy.stream.program import StreamProgram
 from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
@@ -105,6 +106,63 @@ def test_what_draws_samples_draws_them_from_each_roles_own_model(
     assert all(predictor.lm is None for predictor in program.predictors())
 
 
+@pytest.mark.parametrize("where", ["model", "step"])
+def test_an_agent_without_heat_has_some_where_samples_are_drawn(bank: MemoryBank, where: str) -> None:
+    """Else all of them would be one, without a word."""
+    lm, engine = plain_lm("x/agent", **({"temperature": 0.0} if where == "model" else {}))
+    config = ProgramConfig(act=ActConfig(temperature=0.0 if where == "step" else 0.7))
+    program = ReasoningBank(config, backbones={"agent": lm}, environments=Lock.make)
+    dspy.BestOfN(program, N=3, reward_fn=lambda *_: 0.0, threshold=1.0)(task=TASK, bank=bank)
+    assert [prompt.temperature for prompt in asked(engine, "action")] == [1.0] * 3
+    assert {prompt.temperature for prompt in asked(engine, "label")} == {0.0}
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_chain_of_thought_draws_its_samples_as_a_predictor_does(bank: MemoryBank, scale: bool) -> None:
+    agent, judge = (ScriptedEngine(_reasoned) for _ in range(2))
+    lms = {
+        name: dspy.LM(f"x/{name}", engine=engine, async_engine=AsyncScriptedEngine(engine), num_retries=0)
+        for name, engine in (("agent", agent), ("judge", judge))
+    }
+    program = made(scale, backbones=lms)
+    program.act.predict = dspy.ChainOfThought(signatures.Act)
+    program.judge.predict = dspy.ChainOfThought(signatures.Judge)
+    dspy.BestOfN(program, N=2, reward_fn=lambda *_: 0.0, threshold=1.0)(task=TASK, bank=bank)
+    assert len(asked(agent, "action")) == (6 if scale else 2)
+    assert {prompt.temperature for prompt in asked(agent, "action")} == {0.7}
+    assert asked(agent, "label") == []
+    assert {prompt.temperature for prompt in asked(judge, "label")} == {0.0}
+    before = len(asked(agent, "action"))
+    program.act.predict.set_lm(lms["agent"].copy(temperature=0.9))
+    program(task=TASK, bank=bank)
+    pinned = asked(agent, "action")[before:]
+    assert len(pinned) == (3 if scale else 1)
+    assert {prompt.temperature for prompt in pinned} == {0.9}
+
+
+def _reasoned(prompt: Prompt) -> Reply:
+    return {**_said(prompt), **({"reasoning": "so"} if "reasoning" in prompt.wants else {})}
+
+
+def test_another_model_of_the_same_name_is_another_model(bank: MemoryBank) -> None:
+    agent, of_agent = plain_lm("x/same")
+    chosen, of_chosen = plain_lm("x/same", rollout_id=7, temperature=1.0)
+    program = made(False, backbones={"agent": agent})
+    program.judge.predict.lm = chosen
+    program(task=TASK, bank=bank)
+    assert [prompt.temperature for prompt in asked(of_chosen, "label")] == [1.0]
+    assert asked(of_agent, "label") == []
+
+
+def test_nobody_needs_an_agent_whose_steps_all_have_models(bank: MemoryBank) -> None:
+    pinned, of_pinned = plain_lm("x/pinned", rollout_id=3, temperature=1.0)
+    other, _ = plain_lm("x/other")
+    program = made(False, backbones={"judge": other, "distiller": other})
+    program.act.predict.lm = pinned
+    program(task=TASK, bank=bank)
+    assert len(asked(of_pinned, "action")) == 1
+
+
 def test_a_model_that_somebody_has_chosen_for_a_step_is_asked(bank: MemoryBank) -> None:
     agent, of_agent = plain_lm("x/agent")
     chosen, of_chosen = plain_lm("x/chosen", rollout_id=3, temperature=0.5)
@@ -150,9 +208,7 @@ class InPlace(dspy.Module):
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("module", [dspy.ChainOfThought, InPlace])
 def test_a_module_may_stand_in_the_place_of_a_predictor(bank: MemoryBank, module: Any, scale: bool, how: str) -> None:
-    engine = ScriptedEngine(
-        lambda prompt: {**_said(prompt), **({"reasoning": "so"} if "reasoning" in prompt.wants else {})}
-    )
+    engine = ScriptedEngine(_reasoned)
     lm = dspy.LM("x/a", engine=engine, async_engine=AsyncScriptedEngine(engine), cache=False)
     program = made(scale, backbones={"agent": lm})
     program.act.predict = module(signatures.Act)
@@ -290,6 +346,41 @@ def test_a_judge_of_ones_own_has_the_judges_model_and_is_counted(
     assert done.usage["judge"].prompt_tokens > 0
 
 
+class Panel(OwnJudge):
+    """Asks three times, in dspy's own threads."""
+
+    def forward(self, task: Task, trajectory: Trajectory) -> Verdict:
+        pairs = [(self.check, {"trajectory": f"{trajectory.answer}, vote {n}"}) for n in range(3)]
+        said = dspy.Parallel(num_threads=3, disable_progress_bar=True)(pairs)
+        return Verdict(label=said[0].label, reasons=said[0].reasons)
+
+
+class Picky(Judge):
+    """Ours, and another question."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.check = dspy.Predict("trajectory: str -> label: str, reasons: str")
+
+    def forward(self, task: Task, trajectory: Trajectory) -> Verdict:
+        self.check(trajectory=str(trajectory.answer))
+        return super().forward(task, trajectory)
+
+
+@pytest.mark.parametrize(("judge", "calls"), [(Panel, 3), (Picky, 2)])
+@pytest.mark.parametrize("scale", [False, True])
+def test_every_call_of_a_judge_is_counted(bank: MemoryBank, judge: Any, calls: int, scale: bool) -> None:
+    def script(prompt: Prompt) -> Reply:
+        return {"label": "success", "reasons": "r"} if prompt.wants == ("label", "reasons") else answers(prompt)
+
+    lms = {name: scripted_lm(script, model=f"x/{name}") for name in ("agent", "judge")}
+    done = made(scale, backbones=lms, judge=judge())(task=TASK, bank=bank)
+    rollouts = 3 if scale else 1
+    assert done.usage["judge"].calls == len(asked(lms["judge"].engine, "label")) == calls * rollouts
+    assert done.usage["judge"].prompt_tokens > 0
+    assert not [prompt for prompt in lms["agent"].engine.prompts if "label" in prompt.wants]
+
+
 def test_our_judge_within_a_judge_is_counted_once(bank: MemoryBank) -> None:
     class Second(dspy.Module):
         def __init__(self) -> None:
@@ -415,6 +506,10 @@ def test_a_step_that_was_compiled_by_itself_is_saved_with_the_rest(scale: bool, 
     frozen.judge._compiled = True
     frozen.load(tmp_path / "state.json")
     assert len(frozen.judge.predict.demos) == 2
+    state = frozen.dump_state()
+    del state["judge.predict"]  # as it was saved before
+    frozen.load_state(state)
+    assert len(frozen.judge.predict.demos) == 2
 
 
 def test_a_compiled_program_can_be_compiled_on_streams(bank: MemoryBank) -> None:
@@ -482,6 +577,22 @@ def test_copies_share_what_is_no_prompt(bank: MemoryBank, scale: bool, caplog: p
     copy.act.predict.signature = copy.act.predict.signature.with_instructions("Other.")
     assert program.act.predict.signature.instructions != "Other."
     assert caplog.text == ""
+
+
+def test_a_subclass_with_what_cannot_be_copied_shares_it_too() -> None:
+    class Mine(ReasoningBank):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.lock = threading.Lock()
+
+    server = Server()
+    program = Mine(environments=server.make, judge=server.judge)
+    copy = program.deepcopy()
+    assert copy.environments is program.environments
+    assert copy.judge is program.judge
+    assert copy.act.predict is not program.act.predict
+    program.act.predict.demos = None  # type: ignore[assignment]
+    assert program.act.predict.demos == []
 
 
 def test_a_judge_that_is_a_module_is_copied_as_a_step_is() -> None:

@@ -113,6 +113,15 @@ def test_what_could_not_be_kept_is_refused_before_anything_is_asked(
     assert bank.experience_of(lock("a").id, "day") is not None
 
 
+@pytest.mark.parametrize("kind", ["parallel", "adaptive"])
+def test_another_attempt_than_the_one_that_was_removed_is_not_refused(bank: MemoryBank, kind: str) -> None:
+    alone = program()
+    alone(task=lock("a"), bank=bank, run_id="night")
+    bank.rollback("run:night")
+    done = SCALED[kind](alone)(task=lock("a"), bank=bank, run_id="night")
+    assert len(done.experience.trajectories) >= 2
+
+
 # Environments
 
 

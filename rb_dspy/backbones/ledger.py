@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import dspy
 
@@ -73,17 +73,22 @@ class Meter:
 
     def __init__(self, outer: Any = None) -> None:
         self._outer = outer
+        self._lock = threading.Lock()
         self.billed_calls = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
 
     def add_usage(self, lm: str, usage_entry: Mapping[str, Any]) -> None:
         """Count one response; the name and the arguments are dspy's."""
-        self.billed_calls += 1
-        self.prompt_tokens += int(usage_entry.get("prompt_tokens") or usage_entry.get("input_tokens") or 0)
-        self.completion_tokens += int(usage_entry.get("completion_tokens") or usage_entry.get("output_tokens") or 0)
+        with self._lock:
+            self.billed_calls += 1
+            self.prompt_tokens += int(usage_entry.get("prompt_tokens") or usage_entry.get("input_tokens") or 0)
+            self.completion_tokens += int(usage_entry.get("completion_tokens") or usage_entry.get("output_tokens") or 0)
         if self._outer is not None:
             self._outer.add_usage(lm, usage_entry)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # dspy copies it for each of its threads, and forgets what is counted there
 
     def used(self, attempts: int, unanswered: int, seconds: float) -> RoleUsage:
         """What ``attempts`` at a call used. dspy tells nobody of an answer that came from its cache, so those are what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,15 +23,27 @@ def is_registered(given: str) -> bool:
     return given.startswith(_SCHEME)
 
 
-@contextmanager
-def prompts_file(given: str | None, tracking: TrackingConfig) -> Iterator[Path | None]:
-    """The file with the prompts that ``given`` names; None where nothing is given.
+@dataclass(frozen=True)
+class Prompts:
+    """Where prompts are."""
 
-    Of ``models:/NAME@ALIAS``, ``models:/NAME/2`` and ``models:/NAME``, which is the champion, one that is gone when the
-    block ends. Raises ``InputError`` where no such version is registered.
+    path: Path
+    """A file, or a folder of files by backbone."""
+    name: str
+    """What messages call them."""
+    held_out: str = ""
+    """Digest of the tasks that were kept apart, of a registered program that was compiled; a file says it itself."""
+
+
+@contextmanager
+def prompts_of(given: str | None, tracking: TrackingConfig) -> Iterator[Prompts | None]:
+    """The prompts that ``given`` names; None where nothing is given.
+
+    ``models:/NAME@ALIAS``, ``models:/NAME/2``, and ``models:/NAME``, which is the champion, are put into a file that is
+    gone when the block ends. Raises ``InputError`` where no such version is registered.
     """
     if given is None or not is_registered(given):
-        yield None if given is None else Path(given)
+        yield None if given is None else Prompts(Path(given), given)
         return
     named = _registered(given)
     if named is None:
@@ -39,4 +52,4 @@ def prompts_file(given: str | None, tracking: TrackingConfig) -> Iterator[Path |
         with registry(tracking) as place:
             version = registered.version(place, named["name"], named["version"] or registered.CHAMPION)
             file = registered.state_file(version, folder)
-        yield file
+        yield Prompts(file, given, version.data)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rb_dspy.tracking.where import Place
 
 _SIGNATURES, _IMPROVED, _HELD_OUT, _FORCED = "rb.signatures", "rb.improved", "rb.held_out", "rb.forced"
-_MEASURE = "rb.measure"
+_MEASURE, _DATA = "rb.measure", "rb.held_out.data"
 _SQLITE = "sqlite:///"
 CHAMPION = "champion"
 """The alias of the version that is to be used."""
@@ -39,6 +39,8 @@ class Version:
     """Before, after and the difference, with intervals; empty where it was not measured."""
     measure: str
     """What was measured: only what was measured alike can be compared."""
+    data: str
+    """Digest of the held-out tasks; empty where it was not measured."""
     summary: str
     forced: str
     """Why it could be made champion although held-out tasks do not say that it is better; else empty."""
@@ -136,6 +138,7 @@ def _version(found: Any, aliases: Mapping[str, Any]) -> Version:
         improved=tags.get(_IMPROVED) == "true",
         held_out=tags.get(_HELD_OUT, ""),
         measure=tags.get(_MEASURE, ""),
+        data=tags.get(_DATA, ""),
         summary=found.description or "",
         forced=tags.get(_FORCED, ""),
         made=f"{datetime.fromtimestamp(found.creation_timestamp / 1000, UTC):%Y-%m-%d %H:%M}",

@@ -104,12 +104,22 @@ class MaTTS(dspy.Module):
         """As of any dspy module; a state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
         own = {name: each for name, each in self.dump_state().items() if name.split(".")[0] in _OWN}
         state = {**own, **state}
+        given = super().load_state(state, **kwargs)
         for name, parameter in frozen_parameters(self):
-            parameter.load_state(state[name], **kwargs)
-        return super().load_state(state, **kwargs)
+            if name in state:
+                parameter.load_state(state[name], **kwargs)
+        return given
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return copied(self, memo, self.environments, self.judge)
+
+    def deepcopy(self) -> Self:
+        """As of any dspy module, which copies one by one what a subclass has and cannot be copied with the rest."""
+        made: Self = super().deepcopy()
+        made.environments = self.environments
+        if not isinstance(self.judge, dspy.Module):
+            made.judge = self.judge
+        return made
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""
@@ -211,9 +221,15 @@ class MaTTS(dspy.Module):
 
     def _rollout_ids(self) -> list[list[str]]:
         """The sets of ids that the rollouts of a call may have, where none is lost."""
-        ids = [str(number) for number in range(self.config.k)]
-        fixed = self.config.mode != "sequential" and not self.config.adaptive.enabled
-        return [ids] if fixed else [ids[:number] for number in range(1, len(ids) + 1)]
+        config = self.config
+        counts = {config.k}
+        if config.mode == "sequential" and config.refine.until_confirmed:
+            counts |= {*range(1, config.k)}
+        elif config.adaptive.enabled:
+            counts |= {*range(config.adaptive.first, config.k, config.adaptive.wave)}
+        if config.mode == "sequential":
+            counts |= {1}  # of an environment that can go on
+        return [[str(number) for number in range(count)] for count in sorted(counts)]
 
     def _lessons(self) -> Lessons:
         return Lessons(self.config.mode, self.judge, self.distill, self.contrast, self.select, self.config.at_once)

@@ -33,7 +33,7 @@ from rb_dspy.backbones.check import explain, missing
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
-from rb_dspy.steps.player import player, sampling
+from rb_dspy.steps.player import pinned, player, sampling, takes_more
 from rb_dspy.steps.threads import Lane, submit
 
 T = TypeVar("T")
@@ -101,13 +101,12 @@ class Ask:
         return player(self.role, self.predict)
 
     def _bound(self, lm: Any) -> AbstractContextManager[_Call]:
-        config = sampling(lm, self.predict, self.temperature, self.max_tokens, self.rollout)
-        if not isinstance(self.predict, dspy.Predict):  # a module in its place takes the signature's inputs, no others
-            return _bound(self.role, lm.copy(**config), self.inputs)
-        inputs = {**self.inputs, "config": config}
-        if self.predict.lm is not None:  # which dspy would ask first
-            inputs["lm"] = lm
-        return _bound(self.role, lm, inputs)
+        config = sampling(lm, self.predict, self.temperature, self.max_tokens, self.rollout, role=self.role)
+        if takes_more(self.predict):
+            # Said in the call, since dspy would ask an LM that is pinned first; else by the context, as dspy does.
+            given = {"config": config} if pinned(self.predict) is None else {"config": config, "lm": lm}
+            return _bound(self.role, lm, {**self.inputs, **given})
+        return _bound(self.role, lm.copy(**config), self.inputs)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class Judging:
                 return _checked(await self.judge.acall(self.task.without_ground_truth(), self.trajectory))
 
     def _played(self) -> AbstractContextManager[None]:
-        return nullcontext() if isinstance(self.judge, Judge) else played("judge")
+        return nullcontext() if type(self.judge) is Judge else played("judge")
 
     def _do(self) -> Do:
         return Do(_WHAT, partial(self.judge, self.task.without_ground_truth(), self.trajectory))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
 
 import dspy
 
 from rb_dspy.backbones import lm_of
+from rb_dspy.errors import BackboneError
 
+_OWN = ("history", "callbacks", "kwargs", "_warned_zero_temp_rollout")
+"""What a copy of an LM has for itself."""
 _APART = 1_000_003
 """How far apart the samples are that begin at the number of a language model's own: no optimizer counts so far."""
 
@@ -19,24 +23,30 @@ def player(role: str, predict: Any) -> Any:
     another sample: a copy of the agent's LM, or of the configured one, with a ``rollout_id``. Each role's own LM draws
     it.
     """
-    pinned = _pinned(predict)
-    return lm_of(role) if pinned is None or _drawn(pinned) is not None else pinned
+    other = pinned(predict)
+    return lm_of(role) if other is None or _drawn(other) is not None else other
 
 
-def sampling(lm: Any, predict: Any, temperature: float, max_tokens: int, rollout: int = 0) -> dict[str, Any]:
+def sampling(
+    lm: Any, predict: Any, temperature: float, max_tokens: int, rollout: int = 0, *, role: str = ""
+) -> dict[str, Any]:
     """What a call of ``predict`` asks of ``lm``: what is usual for its step, less what is configured in one of both.
 
     ``rollout``: which one of several samples, which are distinct to dspy's cache and, as a seed, to a local model; also
-    from those of an LM, or of a request, that has a number of its own.
+    from those of an LM, or of a request, that has a number of its own. An agent of temperature 0 has the temperature of
+    who asks for another sample: it would have none.
     """
-    own = {name: value for name, value in (getattr(predict, "config", None) or {}).items() if value is not None}
+    own = {name: value for name, value in _configured(predict).items() if value is not None}
     fixed = {name: value for name, value in lm.kwargs.items() if value is not None} | own
     config: dict[str, Any] = {}
     if "max_completion_tokens" not in lm.kwargs:  # else a reasoning model, which takes neither of the two
         config = {"temperature": temperature, "max_tokens": max_tokens}
     config = {name: value for name, value in config.items() if name not in fixed}
-    if fixed.get("temperature", temperature) != 0:
-        drawn = _drawn(_pinned(predict))
+    other = pinned(predict)
+    drawn = _drawn(other)
+    if drawn is not None and role == "agent" and fixed.get("temperature", temperature) == 0:
+        config["temperature"] = other.kwargs.get("temperature", 1.0)
+    if {**fixed, **config}.get("temperature", temperature) != 0:
         base = fixed.get("rollout_id") if drawn is None else drawn
         if rollout:
             config["rollout_id"] = rollout if base is None else base + _APART * rollout
@@ -47,22 +57,46 @@ def sampling(lm: Any, predict: Any, temperature: float, max_tokens: int, rollout
 
 def heat(role: str, predict: Any, usual: float) -> tuple[float, Literal["predictor", "model", "step"]]:
     """The temperature of a call, and who decides it; ``usual``: the step's, where nobody else does."""
-    own = (getattr(predict, "config", None) or {}).get("temperature")
+    own = _configured(predict).get("temperature")
     if own is not None:
         return own, "predictor"
     fixed = player(role, predict).kwargs.get("temperature")
     return (usual, "step") if fixed is None else (fixed, "model")
 
 
-def _pinned(predict: Any) -> Any:
+def takes_more(predict: Any) -> bool:
+    """Whether a call of ``predict`` takes, besides the inputs, the LM and what to ask of it."""
+    return isinstance(predict, dspy.Predict | dspy.ChainOfThought)
+
+
+def _asks(predict: Any) -> Any:
+    """The predictor that asks, where a module of dspy's stands around it."""
+    return predict.predict if isinstance(predict, dspy.ChainOfThought) else predict
+
+
+def _configured(predict: Any) -> dict[str, Any]:
+    """What a predictor itself is configured with; nothing for a module in its place."""
+    return getattr(_asks(predict), "config", None) or {}
+
+
+def pinned(predict: Any) -> Any:
     """The LM that somebody has set on a predictor; None on a module in its place."""
-    return getattr(predict, "lm", None)
+    return getattr(_asks(predict), "lm", None)
 
 
-def _drawn(pinned: Any) -> int | None:
-    """The number of the sample, where ``pinned`` asks for one of the LM that the program has anyway."""
-    number = None if pinned is None else pinned.kwargs.get("rollout_id")
+def _drawn(other: Any) -> int | None:
+    """The number of the sample, where ``other`` is a copy of an LM that the program has anyway."""
+    number = None if other is None else other.kwargs.get("rollout_id")
     if not isinstance(number, int) or dspy.settings.get("rb_dspy_backbones", None) is None:
         return None
-    known = {str(lm.model) for lm in (lm_of("agent"), dspy.settings.lm) if lm is not None}
-    return number if str(pinned.model) in known else None
+    known = [dspy.settings.lm]
+    with suppress(BackboneError):
+        known.append(lm_of("agent"))
+    return number if any(_is_copy(other, lm) for lm in known if lm is not None) else None
+
+
+def _is_copy(one: Any, of: Any) -> bool:
+    """Whether ``one`` is what ``of.copy`` gives, which shares everything but what ``_OWN`` names."""
+    return type(one) is type(of) and all(
+        vars(one).get(name) is value for name, value in vars(of).items() if name not in _OWN
+    )

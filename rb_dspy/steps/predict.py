@@ -28,8 +28,8 @@ class Predict(dspy.Predict):
         return self._demos
 
     @demos.setter
-    def demos(self, given: Iterable[Any]) -> None:
-        self._demos = [shown for demo in given if (shown := self._shown(demo)) is not None]
+    def demos(self, given: Iterable[Any] | None) -> None:
+        self._demos = [shown for demo in given or () if (shown := self._shown(demo)) is not None]
 
     def _shown(self, demo: Any) -> Any:
         """A demonstration as it can be shown and saved; None for one that shows nothing."""

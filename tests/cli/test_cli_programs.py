@@ -123,6 +123,7 @@ def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     called(capsys, "register", "scaled", "scaled.json", "--matts", "parallel", "--k", "2")
     shown = called(capsys, "show", "scaled", "1")
     assert "program: MaTTS parallel, k = 2" in shown
+    assert any(line.endswith("run --program models:/scaled/1 --matts parallel --k 2") for line in shown)
     assert "models: agent local/qwen2.5-coder-1.5b" in shown
     assert "contrast.predict" in shown
     assert any("ui --backend-store-uri sqlite:///rb-mlflow.db" in line for line in shown)
@@ -200,8 +201,24 @@ def test_a_registered_program_is_run_by_its_name(capsys: pytest.CaptureFixture[s
     matrix = ["backbones", "matrix", "--backbone", "clerk=any", "--tasks-file", "mail.jsonl", "--whole", "--json"]
     capsys.readouterr()
     assert main([*matrix, "--program", f"two={uri}", "--program", "one=first.json"]) == 0
-    cells = {cell["program"]: cell["success"]["mean"] for cell in json.loads(capsys.readouterr().out)["cells"]}
+    told = capsys.readouterr()
+    assert "may have been compiled" not in told.err
+    cells = {cell["program"]: cell["success"]["mean"] for cell in json.loads(told.out)["cells"]}
     assert (cells["two"], cells["one"]) == (1.0, few / 8)
+
+
+def test_a_matrix_says_so_where_a_registered_program_was_compiled_on_other_tasks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    called(capsys, "register", "elsewhere", "better.json")
+    write_tasks(Path("mail.jsonl"), 2)
+    matrix = ["backbones", "matrix", "--backbone", "clerk=any", "--tasks-file", "mail.jsonl", "--json"]
+    assert main([*matrix, "--program", "m=models:/elsewhere@champion", "--program", "f=better.json"]) == 0
+    told = capsys.readouterr().err
+    for name in ("models:/elsewhere@champion", "better.json"):
+        assert f"{name}: other tasks than these" in told
+    assert main([*matrix, "--program", "m=models:/elsewhere/1", "--matts", "parallel"]) == 2
+    assert "models:/elsewhere/1: compiled without test-time scaling" in capsys.readouterr().err
 
 
 def test_tasks_are_run_from_any_kind_of_file(capsys: pytest.CaptureFixture[str]) -> None:

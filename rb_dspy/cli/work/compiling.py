@@ -16,7 +16,7 @@ from rb_dspy.cli.again import as_argument, options
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.built import Program, give_prompts, lessons, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
-from rb_dspy.cli.prompts import prompts_file
+from rb_dspy.cli.prompts import prompts_of as prompts_named
 from rb_dspy.cli.tasks import chosen_file, compile_streams
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.compiled import as_json, print_head, print_next, print_result
@@ -62,9 +62,9 @@ def compile_prompts(
     streams = compile_streams(chosen.run, chosen_file(chosen.run, tasks_file, stream), tasks)
     _check_out(out_file)
     program = program_for(chosen)
-    with prompts_file(program_file, chosen.tracking) as file:
-        if file is not None:
-            give_prompts(program, file, whole=True, source=program_file)
+    with prompts_named(program_file, chosen.tracking) as found:
+        if found is not None:
+            give_prompts(program, found.path, whole=True, source=found.name)
     _check_plan(program, stage, optimizer)
     given: dict[str, Any] = {
         "optimizer": optimizer,

@@ -15,7 +15,7 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.cli.again import options
 from rb_dspy.cli.built import Program, give_prompts, lessons, program_for, saved
 from rb_dspy.cli.common import err, out, print_json
-from rb_dspy.cli.prompts import prompts_file
+from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
 from rb_dspy.cli.tasks import chosen_file, held_out
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.measured import print_head, print_matrix, print_next, size
@@ -70,12 +70,12 @@ def run_matrix(
         ExitStack() as registered,
         lessons(chosen, bank, scope) as base,
     ):
-        files = {
-            name: registered.enter_context(prompts_file(value, chosen.tracking)) or Path(value)
+        given_prompts = {
+            name: registered.enter_context(prompts_of(value, chosen.tracking)) or Prompts(Path(value), value)
             for name, value in named.items()
         }
         apart = todo if file is not None and not whole else None  # named streams have splits of their own
-        states = _states(subject, files, lms, Path(folder), apart)
+        states = _states(subject, given_prompts, lms, Path(folder), apart)
         tracker = tracker_for(chosen, track, usual=False)
         given = {"orders": orders, "seed": chosen.run.seed}
         if not json_:
@@ -180,16 +180,17 @@ class _Missing(dspy.BaseLM):
 
 
 def _states(
-    program: Program, files: Mapping[str, Path], backbones: Iterable[str], folder: Path, held_out: TaskStream | None
+    program: Program, given: Mapping[str, Prompts], backbones: Iterable[str], folder: Path, held_out: TaskStream | None
 ) -> dict[str, Path]:
-    """The states in ``files``, as files that hold nothing else; each is tried on the program before anything is run.
+    """The ``given`` states, as files that hold nothing else; each is tried on the program before anything is run.
 
     Says so where one was compiled with others than ``held_out`` kept apart.
     """
     from rb_dspy.compile.matrix import state_for  # brings scipy
 
     found: dict[str, Path] = {}
-    for number, (name, path) in enumerate(files.items()):
+    for number, (name, prompts) in enumerate(given.items()):
+        path = prompts.path
         each = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not each:
             raise InputError(f"{path}: holds no .json; expected what rb-dspy compile or save_program wrote")
@@ -198,10 +199,12 @@ def _states(
         place = folder / str(number)
         place.mkdir()
         for file in each:
-            compiled, _ = give_prompts(program.deepcopy(), file, whole=True)
-            if compiled is not None and held_out is not None and compiled.hashes.held_out != held_out.digest:
+            source = prompts.name if is_registered(prompts.name) else str(file)
+            compiled, _ = give_prompts(program.deepcopy(), file, whole=True, source=source)
+            kept_apart = prompts.held_out if compiled is None else compiled.hashes.held_out
+            if kept_apart and held_out is not None and kept_apart != held_out.digest:
                 told = (
-                    f"{file}: other tasks than these {len(held_out)} were kept apart when it was compiled (another"
+                    f"{source}: other tasks than these {len(held_out)} were kept apart when it was compiled (another"
                     " file, -n, --seed or release), so it may have been compiled on some of them"
                 )
                 err.print(Text(told, "yellow"), soft_wrap=True)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from rb_dspy.addresses import without_secrets
 from rb_dspy.cli import registered
-from rb_dspy.cli.again import as_argument
+from rb_dspy.cli.again import as_argument, options
 from rb_dspy.cli.bank_common import table
 from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
@@ -65,7 +65,8 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
         out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
         out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
     uri = f"models:/{found.name}/{found.number}"
-    run = " ".join([command_name(), "run --program", as_argument(uri), *keep])
+    scaled = options(matts=matts["mode"], k=matts["k"]) if isinstance(matts, dict) else []
+    run = " ".join([command_name(), "run --program", as_argument(uri), *scaled, *keep])
     load = f'rb_dspy.Tracker({_tracking(chosen.tracking)}).load("{uri}", backbones={{"agent": ...}})'
     out.print(Text(f"\nuse it: {run}", "dim"), soft_wrap=True)
     out.print(Text(f"in Python: {load}", "dim"), soft_wrap=True)

@@ -19,7 +19,7 @@ from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import Program, give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display, print_summary
-from rb_dspy.cli.prompts import is_registered, prompts_file
+from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.config import RunConfig, Settings
@@ -39,8 +39,8 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
     if own is None and file is None and not _named(chosen.run, 1):
         raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
     built = program_for(chosen)
-    with prompts_file(prompts, chosen.tracking) as prompts_at:
-        noted = "" if prompts_at is None else _compiled(built, prompts_at, str(prompts))
+    with prompts_of(prompts, chosen.tracking) as found:
+        noted = "" if found is None else _compiled(built, found)
     with named():
         opened = MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder)
     with opened:
@@ -68,11 +68,11 @@ def _of_file(config: RunConfig) -> TaskStream:
     return of_file(Path(config.stream))
 
 
-def _compiled(program: Program, path: Path, source: str) -> str:
-    """Give ``program`` the prompts in a file; what there is to say of them."""
-    compiled, misfit = give_prompts(program, path, source=source)
+def _compiled(program: Program, prompts: Prompts) -> str:
+    """Give ``program`` these prompts; what there is to say of them."""
+    compiled, misfit = give_prompts(program, prompts.path, source=prompts.name)
     by = "" if compiled is None else f", by {compiled.optimizer} for stage {compiled.stage}"
-    return f"prompts from {source}{by}" + (f"; {misfit}" if misfit else "")
+    return f"prompts from {prompts.name}{by}" + (f"; {misfit}" if misfit else "")
 
 
 def _tasks(config: RunConfig, file: TaskStream | None, bank: MemoryBank) -> list[Task]:
