@@ -11,6 +11,7 @@ from typing import Any
 
 from rb_dspy.compile.ratings import Ratings, left_out
 from rb_dspy.environments import make_environment
+from rb_dspy.environments.question import ANSWERS
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task
@@ -74,8 +75,8 @@ def _may_be_known(task: Task) -> bool:
         environment = make_environment(task, "")
         environment.reset(task)
         return environment.outcome() is not None
-    except RBError:  # answers that cannot be read, which the run says of the task
-        return True
+    except RBError:  # answers that cannot be read, which the run says of the task; or only what was meant to be one
+        return not task.env_args.keys().isdisjoint(ANSWERS)
 
 
 class Missing:

@@ -16,7 +16,8 @@ from rb_dspy.schema import Outcome, Task
 
 _EDGES = string.whitespace + string.punctuation.translate(str.maketrans("", "", "+-%$#()[]{}<>")) + "“”‘’…"
 
-_KEYS = ("answer", "answers")
+ANSWERS = ("answer", "answers")
+"""The arguments of a task that hold what is right."""
 
 _GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}(,\d{3})+(\.\d+)?")
 """A number whose commas group thousands, as in ``1,000``; ``0,500`` is half of one to who writes it."""
@@ -103,8 +104,8 @@ def _answers(task: Task) -> tuple[str, ...]:
     key that is meant to hold one and does not.
     """
     for key in task.env_args:
-        near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.75)
-        if near and key not in _KEYS:
+        near = difflib.get_close_matches(key, ANSWERS, n=1, cutoff=0.75)
+        if near and key not in ANSWERS:
             raise InputError(f"task {task.id!r}: env_args.{key[:40]}: did you mean {near[0]!r}?")
     listed = task.env_args.get("answers", [])
     if not isinstance(listed, list):

@@ -49,7 +49,12 @@ def test_a_stream_with_its_traces(tracker: Tracker, client: Any, bank: MemoryBan
     run = client.get_run(going.id)
     assert (run.info.status, run.data.metrics["total/solved"]) == ("FINISHED", 1)
     assert run.inputs.dataset_inputs[0].dataset.digest == locks(2).digest
-    assert {file.path for file in client.list_artifacts(going.id)} == {"bank.jsonl", "plots", "tasks.json"}
+    assert {file.path for file in client.list_artifacts(going.id)} == {
+        "bank.jsonl",
+        "plots",
+        "prompts.json",
+        "tasks.json",
+    }
     traces = client.search_traces(locations=[run.info.experiment_id], run_id=going.id)
     assert sorted(len(trace.data.spans) for trace in traces) == [8, 8]
     assert {trace.info.trace_metadata["mlflow.trace.session"] for trace in traces} == {"remote-1"}
