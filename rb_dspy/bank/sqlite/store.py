@@ -99,7 +99,7 @@ class SqliteStore:
     # What is written
 
     def writable(self) -> None:
-        """A file is; what cannot be written is refused when it is opened."""
+        """As far as anybody knows before something is written."""
 
     def append(
         self,
