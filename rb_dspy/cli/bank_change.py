@@ -24,6 +24,8 @@ from rb_dspy.schema import MemoryDraft, MemoryItem, Removal
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
 
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")]
+
 app = typer.Typer()
 
 
@@ -61,6 +63,7 @@ def edit(
 @app.command()
 def delete(
     id: Annotated[str, typer.Argument(help="Id of a lesson, an experience, or of rollouts that are pending.")],
+    dry_run: DryRunOption = False,
     note: NoteOption = "",
     config: ConfigOption = None,
     bank: BankOption = None,
@@ -70,11 +73,16 @@ def delete(
     """Take away a lesson, or an experience with its lessons; the history keeps them."""
     with work.opened_bank(config, bank, scope) as changed:
         before = changed.fork()
-        removal = changed.delete(id, note=note)
+        if not dry_run:
+            removal = changed.delete(id, note=note)
+        elif any(waiting.state.id == id for waiting in changed.pending()):  # of which a fork has none
+            removal = Removal(ingestions=(id,))
+        else:
+            removal = changed.fork().delete(id)
         if json_:
             print_json(removal)
         else:
-            show_removal(before, removal, "gone:")
+            show_removal(before, removal, "would go:" if dry_run else "gone:")
             if removal.items or removal.experiences:
                 _tell_who_was_shown(before, removal, id)
 
@@ -94,7 +102,7 @@ def rollback(
     keep_descendants: Annotated[
         bool, typer.Option("--keep-descendants", help="Keep what was learned under its influence.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    dry_run: DryRunOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     note: NoteOption = "",
     config: ConfigOption = None,

@@ -66,7 +66,11 @@ def give_prompts(
     if scaling and whole:
         raise ConfigError(
             f"{source or path}: compiled {'with' if there > here else 'without'} test-time scaling; "
-            + (f"say how with --matts MODE: {MODES}" if there > here else "leave out --matts, and [matts] in rb.toml")
+            + (
+                f"say how with --matts MODE: {MODES}"
+                if there > here
+                else "give --matts off, or leave out --matts and [matts] in rb.toml"
+            )
         )
     set_state(program, state, source=source or str(path), partial=scaling)
     if not scaling:

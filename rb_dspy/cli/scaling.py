@@ -15,12 +15,15 @@ from rb_dspy.errors import ConfigError
 
 MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
 
+OFF = "off"
+"""What turns off what the settings say."""
+
 MattsOption = Annotated[
     str | None,
     typer.Option(
         "--matts",
         metavar="MODE",
-        help=f"Several rollouts of each task: {MODES}; {default('matts.mode', 'one rollout')}",
+        help=f"Several rollouts of each task: {MODES}, or {OFF} for one; {default('matts.mode', 'one rollout')}",
     ),
 ]
 KOption = Annotated[
@@ -35,6 +38,10 @@ def settings_for(
     config: Path | None, set_: list[str] | None, matts: str | None, k: int | None, **options: Any
 ) -> Settings:
     """Settings with the options of a command that works with a program."""
+    if matts is not None and matts.strip().lower() == OFF:
+        if k is not None:
+            raise ConfigError(f"--matts {OFF} and --k {k}: one rollout a task, or several; give one of the two")
+        return settings(config, set_, **options).model_copy(update={"matts": None})
     if k is not None and matts is None and settings(config, set_).matts is None:
         raise ConfigError(f"--k {k} is for test-time scaling; say how with --matts MODE: {MODES}")
     if k is not None:
@@ -55,5 +62,5 @@ def _mode(given: str | None) -> str | None:
     """A mode as the settings call it."""
     mode = given and given.strip().lower().replace("-", "_")
     if mode is not None and mode not in get_args(MattsMode):
-        raise ConfigError(f"--matts {given!r}: no such mode; expected one of {MODES}")
+        raise ConfigError(f"--matts {given!r}: no such mode; expected one of {MODES}, or {OFF}")
     return mode

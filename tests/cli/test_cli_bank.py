@@ -181,6 +181,10 @@ def test_delete_says_what_was_learned_under_the_influence_of_what_goes(
 ) -> None:
     first, second, third = filled  # of which the third had been shown the second's
     id = second.items[0].id
+    told = run(capsys, "delete", id, "--dry-run")
+    assert "would go: 1 lesson" in told
+    assert "stays: what was learned under its influence, 1 experience" in told
+    assert len(as_json(capsys, "list")) == 3
     told = run(capsys, "delete", id)
     assert f"stays: what was learned under its influence, 1 experience; rb-dspy bank rollback {id} takes" in told
     assert third.id in told

@@ -123,6 +123,15 @@ def test_one_rollout_a_task_is_shown_as_ever(scripted: list[Backbones], capsys: 
     assert [line for line in shown if line.startswith(("1/2", "2/2"))][1].startswith("2/2 sum/2")
 
 
+def test_what_the_settings_turn_on_can_be_turned_off(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rb.toml").write_text('[matts]\nmode = "parallel"\nk = 2\n')
+    assert "parallel MaTTS, 2 rollouts" in lines(run(capsys, "-n", "1", "--scope", "on"))[0]
+    assert "MaTTS" not in lines(run(capsys, "-n", "1", "--scope", "off", "--matts", "off"))[0]
+    assert "--matts off and --k 3: one rollout a task, or several" in run(capsys, "--matts", "Off", "--k", "3", code=2)
+
+
 def test_json_has_every_rollout_and_the_new_numbers(
     scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +201,7 @@ def test_settings_choose_scaling_and_options_win(scripted: list[Backbones], caps
         (["--k", "4"], "--k 4 is for test-time scaling; say how with --matts MODE: parallel, sequential, best-of-n"),
         (
             ["--matts", "chess"],
-            "--matts 'chess': no such mode; expected one of parallel, sequential, best-of-n, vanilla",
+            "--matts 'chess': no such mode; expected one of parallel, sequential, best-of-n, vanilla, or off",
         ),
         (["--matts", ""], "--matts '': no such mode"),
         (["--matts", "parallel", "--k", "0"], "error: --k 0: input should be greater than or equal to 1"),
