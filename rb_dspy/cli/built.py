@@ -69,7 +69,7 @@ def give_prompts(
             + (
                 f"say how with --matts MODE: {MODES}"
                 if there > here
-                else "give --matts off, or leave out --matts and [matts] in rb.toml"
+                else "leave out --matts; where rb.toml has [matts], give --matts off"
             )
         )
     set_state(program, state, source=source or str(path), partial=scaling)
