@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import dspy
 
@@ -20,19 +20,19 @@ from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Rerank
 from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory
 from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_trajectory
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
-from rb_dspy.steps.copies import copied, frozen_parameters
 from rb_dspy.steps.ended import Ended, kept
 from rb_dspy.steps.events import Appended, emit
 from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import Judging, check_judge, check_plain
 from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.wanted import Call
+from rb_dspy.steps.whole import Whole
 
 _ROLLOUTS = (("0",),)
 """What the rollout of a call is called: the one set of ids that it may have."""
 
 
-class ReasoningBank(dspy.Module):
+class ReasoningBank(Whole):
     """An agent that learns from its own successes and failures.
 
     ``program(task=task, bank=bank)`` returns a ``dspy.Prediction`` with ``answer``, ``trajectory``, ``verdict``,
@@ -69,33 +69,6 @@ class ReasoningBank(dspy.Module):
             check_judge(judge)
         self.judge: Any = Judge(config.judge) if judge is None else judge
         self.distill = Distill(config.distill)
-
-    def get_lm(self) -> Any:
-        """For ``dspy.BestOfN`` and its like, which draw samples from copies of it; each role draws from its own."""
-        return super().get_lm() or (self.backbones and self.backbones.lm("agent"))
-
-    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """As of any dspy module; with the steps that an optimizer has marked as compiled, which dspy leaves out."""
-        return {**super().dump_state(json_mode), **{n: p.dump_state(json_mode) for n, p in frozen_parameters(self)}}
-
-    def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
-        """See ``dump_state``."""
-        given = super().load_state(state, **kwargs)
-        for name, parameter in frozen_parameters(self):
-            if name in state:
-                parameter.load_state(state[name], **kwargs)
-        return given
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return copied(self, memo, self.environments, self.judge)
-
-    def deepcopy(self) -> Self:
-        """As of any dspy module, which copies one by one what a subclass has and cannot be copied with the rest."""
-        made: Self = super().deepcopy()
-        made.environments = self.environments
-        if not isinstance(self.judge, dspy.Module):
-            made.judge = self.judge
-        return made
 
     def forward(
         self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import dspy
 import pydantic
@@ -22,18 +22,18 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Task, Trajectory
 from rb_dspy.steps import Contrast, Memory, Refine, Select
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
-from rb_dspy.steps.copies import copied, frozen_parameters
 from rb_dspy.steps.ended import Ended, Keep, kept
 from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import check_plain
 from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.player import heat
 from rb_dspy.steps.wanted import Call, Outcome, Together, values
+from rb_dspy.steps.whole import Whole
 
 _OWN = ("contrast", "select", "refine")
 
 
-class MaTTS(dspy.Module):
+class MaTTS(Whole):
     """Several rollouts of every task, which teach more together than each alone, and of which the best is handed in.
 
     ``MaTTS(program, k=4, mode="parallel")`` shares the steps of ``program``, is called as it is, and returns what it
@@ -92,34 +92,10 @@ class MaTTS(dspy.Module):
         with session(self.backbones) as ledger:
             return await adrive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
 
-    def get_lm(self) -> Any:
-        """See ``ReasoningBank.get_lm``."""
-        return super().get_lm() or (self.backbones and self.backbones.lm("agent"))
-
-    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """See ``ReasoningBank.dump_state``."""
-        return {**super().dump_state(json_mode), **{n: p.dump_state(json_mode) for n, p in frozen_parameters(self)}}
-
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
         """As of any dspy module; a state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
         own = {name: each for name, each in self.dump_state().items() if name.split(".")[0] in _OWN}
-        state = {**own, **state}
-        given = super().load_state(state, **kwargs)
-        for name, parameter in frozen_parameters(self):
-            if name in state:
-                parameter.load_state(state[name], **kwargs)
-        return given
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return copied(self, memo, self.environments, self.judge)
-
-    def deepcopy(self) -> Self:
-        """As of any dspy module, which copies one by one what a subclass has and cannot be copied with the rest."""
-        made: Self = super().deepcopy()
-        made.environments = self.environments
-        if not isinstance(self.judge, dspy.Module):
-            made.judge = self.judge
-        return made
+        return super().load_state({**own, **state}, **kwargs)
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""

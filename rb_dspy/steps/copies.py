@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -20,10 +19,3 @@ def copied(module: M, memo: dict[int, Any], *shared: Any) -> M:
     memo[id(module)] = made
     made.__setstate__(deepcopy(module.__getstate__(), memo))
     return made
-
-
-def frozen_parameters(program: dspy.Module) -> Iterator[tuple[str, Any]]:
-    """The predictors, by name, of steps that dspy passes over, since they were compiled by themselves."""
-    for name, step in vars(program).items():
-        if isinstance(step, dspy.Module) and getattr(step, "_compiled", False):
-            yield from ((f"{name}.{below}", parameter) for below, parameter in step.named_parameters())
