@@ -106,7 +106,7 @@ class Display:
                 if result.resumed:
                     for item in result.prediction.memory.items:
                         self._row("recalled", Text(f"• {item.title}", "blue"))
-                    told = "the rollout waited in the bank; it was not scored, what it had cost is counted here"
+                    told = "the rollout waited in the bank; it is learned from now, and not scored"
                     self._row("resumed", Text(told, "dim"))
                 usage = result.usage.values()
                 tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)

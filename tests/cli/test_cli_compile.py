@@ -17,6 +17,7 @@ from rb_dspy import Compiled, ReasoningBank, save_program, split_streams
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.main import main
 from rb_dspy.cli.scored import print_diff
+from rb_dspy.cli.work.compiled import print_next
 from rb_dspy.compile.progress import Progress
 from rb_dspy.config import BackboneConfig, load_settings
 from rb_dspy.matts import MaTTS
@@ -24,6 +25,7 @@ from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import Prompt, Reply
 from tests.cli.desk import CODES, LOOK, MAIL, clerk, deaf, staffed, write_tasks
+from tests.tracking import made
 
 COMPILE = ("compile", "--tasks-file", "mail.jsonl", "--budget", "30")
 
@@ -447,3 +449,22 @@ def test_without_a_terminal_there_are_phases_and_no_bar() -> None:
     with CompileBar(Console(file=out, width=80), 10) as bar:
         bar.on_progress(Progress(1, 10, None, note="scoring dev before"))
     assert out.getvalue().strip() == "scoring dev before"
+
+
+@pytest.mark.parametrize(
+    ("dev", "reflects", "said"),
+    [
+        (1.0, True, "dev has no task left to be better on, so nothing could be chosen: another --seed, or more tasks"),
+        (0.5, True, "what may help: a larger --budget, a stronger model as --reflection, more tasks"),
+        (0.5, False, "what may help: a larger --budget, more tasks"),
+    ],
+)
+def test_the_advice_is_for_what_came_of_it(
+    capsys: pytest.CaptureFixture[str], dev: float, reflects: bool, said: str
+) -> None:
+    found = made.compiled(ReasoningBank(), gain=0.0, reach=0.2, after=dev)
+    found.prompts_after = found.prompts_before
+    if not reflects:
+        del found.usage["reflection"]
+    print_next(found, keep="keep it", use="use it")
+    assert said in " ".join(capsys.readouterr().out.split())

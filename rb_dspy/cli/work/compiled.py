@@ -77,10 +77,8 @@ def print_next(compiled: Compiled, *, keep: str, use: str) -> None:
     elif not compiled.changed and compiled.proposals_failed:
         out.print("what may help: a --reflection that has ideas; the same command with another model compiles anew")
     elif not compiled.changed and compiled.scores.dev.before.mean >= 1:
-        told = (
-            "dev has no task left to be better on, so nothing could be chosen: another --seed puts other kinds into it"
-        )
-        out.print(f"{told}, more tasks harder ones")
+        told = "dev has no task left to be better on, so nothing could be chosen"
+        out.print(f"{told}: another --seed, or more tasks, may put harder ones into it")
     elif not compiled.changed:
         proposer = ", a stronger model as --reflection" if "reflection" in compiled.usage else ""
         out.print(f"what may help: a larger --budget{proposer}, more tasks")
