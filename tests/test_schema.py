@@ -6,10 +6,11 @@ import json
 import unicodedata
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given, strategies as st
 
-from rb_dspy import MemoryDraft, Step, Task, Trajectory
+from rb_dspy import MemoryDraft, Outcome, Step, Task, Trajectory
 from rb_dspy.errors import InvalidTask
 from rb_dspy.schema import MAX_INSTRUCTION
 from rb_dspy.text import MAX_TEXT, hidden_characters, visible
@@ -104,3 +105,10 @@ def test_other_env_args_come_back_as_they_were() -> None:
     args = {"a": 10**4300 - 1, "b": [1e308, -0.0, None, True, "naïve 🎉"], "c": {"d": -(2**64)}}
     task = Task(id="t", instruction="x", env_args=args)
     assert Task.model_validate_json(task.model_dump_json()).env_args == args
+
+
+@pytest.mark.parametrize("reward", [2, -0.1, float("nan"), float("inf")])
+def test_a_reward_is_of_0_to_1(reward: float) -> None:
+    with pytest.raises(pydantic.ValidationError, match="reward"):
+        Outcome(reward=reward, success=True)
+    assert [Outcome(reward=each, success=False).reward for each in (0, 0.5, 1)] == [0, 0.5, 1]

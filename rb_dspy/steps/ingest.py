@@ -116,11 +116,21 @@ def as_trajectory(task: Task, given: Foreign | object) -> Trajectory:
 
 def _from_dict(task: Task, given: Mapping[str, Any]) -> Trajectory:
     if "messages" in given and "steps" not in given:
-        return as_trajectory(task, given["messages"])
+        read = as_trajectory(task, given["messages"])
+        # Beside the messages others keep what is no part of a trajectory: tools, the model's name.
+        own = {name: given[name] for name in Trajectory.model_fields if name in given}
+        return as_trajectory(task, _validated({**dict(read), **own})) if own else read
     fields = {"task_id": task.id, "stop_reason": "external", **given}
     fields.setdefault("rollout_id", _digest(given))
+    read = as_trajectory(task, _validated(fields))
+    if not read.steps and read.answer is None:
+        raise InvalidTrajectory("the trajectory is empty; expected 'steps', 'messages' or an 'answer'")
+    return read
+
+
+def _validated(fields: Mapping[str, Any]) -> Trajectory:
     try:
-        return as_trajectory(task, Trajectory.model_validate(fields))
+        return Trajectory.model_validate(fields)
     except pydantic.ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(map(str, first["loc"]))

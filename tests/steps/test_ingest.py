@@ -65,6 +65,18 @@ def test_steps_and_dicts_and_our_own() -> None:
     assert as_trajectory(TASK, {"messages": [{"role": "assistant", "content": "Paris"}]}).answer == "Paris"
 
 
+def test_what_stands_beside_the_messages_is_kept_where_a_trajectory_has_it() -> None:
+    said = [{"role": "assistant", "content": "Paris"}]
+    beside = {"answer": "Lyon", "rollout_id": "r7", "stop_reason": "max_steps", "model": "m", "tools": []}
+    found = as_trajectory(TASK, {"messages": said, **beside})
+    assert (found.answer, found.rollout_id, found.stop_reason) == ("Lyon", "r7", "max_steps")
+    assert found.steps == as_trajectory(TASK, said).steps
+    with pytest.raises(InvalidTrajectory, match="of the task 'other'"):
+        as_trajectory(TASK, {"messages": said, "task_id": "other"})
+    with pytest.raises(InvalidTrajectory, match="stop_reason"):
+        as_trajectory(TASK, {"messages": said, "stop_reason": "tired"})
+
+
 def test_equal_content_is_the_same_rollout_and_other_content_is_not() -> None:
     one = as_trajectory(TASK, [{"action": "look"}])
     assert one.rollout_id == as_trajectory(TASK, [{"action": "look"}]).rollout_id
@@ -86,6 +98,8 @@ def test_equal_content_is_the_same_rollout_and_other_content_is_not() -> None:
         ([{"role": "assistant", "content": "x"}, {"action": "y"}], "'role' in each"),
         ({"steps": [{"thought": "x"}]}, "steps.0.action"),
         ({"stepz": []}, "stepz"),
+        ({}, "empty"),
+        ({"first_observation": "a map"}, "empty"),
     ],
 )
 def test_what_cannot_be_read_is_named_in_one_line(given: Any, message: str) -> None:
