@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rb_dspy.errors import InputError, StorageError
+from rb_dspy.files import of_database
 
 MAX_LINES = 10_000_000
 MAX_LINE = 64_000_000
@@ -27,26 +28,6 @@ MAX_VALUES = 1_000_000
 
 _STRINGS = re.compile(rb'"[^"]*(?:"|\Z)')
 _BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-
-
-_BESIDE = ("-wal", "-shm", "-journal", ".lock", ".lost")
-"""What the names of files end in that SQLite, or a bank, keeps beside a database."""
-
-
-def of_database(path: Path) -> bool:
-    """Whether a file is an SQLite database, or would lie beside one as a part of it. ``path``: where links lead to."""
-    name = path.name
-    beside = [path.with_name(name.removesuffix(end)) for end in _BESIDE if name.endswith(end) and name != end]
-    return any(map(_is_database, [*beside, path]))  # the file itself last: see below
-
-
-def _is_database(path: Path) -> bool:
-    if Path(f"{path}-shm").exists():
-        return True  # and open: closing it here would drop the locks that SQLite holds on it for this process
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -8,17 +8,14 @@ there, not how it came to be. Equal states give equal files, byte for byte.
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from rb_dspy.bank.importing import FORMAT, VERSION, check_said, read
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.jsonlines import MAX_LINES, encoded, of_database
+from rb_dspy.bank.jsonlines import MAX_LINES, encoded
 from rb_dspy.errors import InputError, StorageError
+from rb_dspy.files import replaced
 from rb_dspy.schema import Experience
 
 __all__ = ["experiences", "read", "write"]
@@ -46,30 +43,16 @@ def write(store: BankStore, scope: str, path: Path) -> int:
     where the disk does.
     """
     written = 0
-    try:
-        target = _target(path)
-        aside = target.with_name(f".rb-dspy-export-{secrets.token_hex(8)}")
-        try:
-            with aside.open("xb") as file:
-                if target.exists():
-                    shutil.copymode(target, aside)  # what was private stays so
-                head = _head(store, scope)
-                file.write(head(0))
-                for experience in experiences(store, scope):
-                    file.write(_line(experience))
-                    written += 1
-                if written >= MAX_LINES:
-                    raise InputError(f"{path}: {written:,} experiences; expected fewer than {MAX_LINES:,} in one file")
-                file.seek(0)
-                file.write(head(written))
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
-        _sync_folder(target.parent)
-    except OSError as exc:
-        raise StorageError(f"{path}: cannot be written: {exc.strerror}; what was there is as before") from exc
+    with replaced(path, error=StorageError) as file:
+        head = _head(store, scope)
+        file.write(head(0))
+        for experience in experiences(store, scope):
+            file.write(_line(experience))
+            written += 1
+        if written >= MAX_LINES:
+            raise InputError(f"{path}: {written:,} experiences; expected fewer than {MAX_LINES:,} in one file")
+        file.seek(0)
+        file.write(head(written))
     return written
 
 
@@ -108,29 +91,3 @@ def _head(store: BankStore, scope: str) -> Callable[[int], bytes]:
     known |= {"embedder": stats.embedder, "dimension": stats.dimension}
     room = len(encoded(known | {"experiences": MAX_LINES}))
     return lambda count: encoded(known | {"experiences": count})[:-1].ljust(room - 1) + b"\n"
-
-
-def _target(path: Path) -> Path:
-    """Where the file goes: the path itself, or what it links to."""
-    if "\0" in str(path):
-        raise InputError(f"{str(path)!r}: a path holds no NUL; expected the name of a file")
-    if path.is_dir() or (path.exists() and not path.is_file()):
-        raise InputError(f"{path}: {'a folder' if path.is_dir() else 'no file'}; expected the name of a file")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent}: no such folder; make it, or give another path")
-    target = Path(os.path.realpath(path))  # ``resolve`` raises what is no error of ours for links in a circle
-    if target.is_symlink():
-        raise InputError(f"{path}: a link that leads back to itself; expected the name of a file")
-    if of_database(target):
-        raise InputError(f"{path}: a database, perhaps a bank, or a file of one; expected the name of another file")
-    return target
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where folders can be synced."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

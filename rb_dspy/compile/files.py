@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rb_dspy.errors import InputError, RBError
+from rb_dspy.files import replaced
 
 
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
     """Write ``data`` to ``path``; it is durable when this returns, and nothing of it is there where this fails."""
-    path = Path(path)
-    if path.is_dir():
-        raise InputError(f"{path}: a folder; expected the name of a file")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent}: no such folder; make it, or give another path")
     try:
         text = json.dumps(data, indent=1, ensure_ascii=True, allow_nan=False)
     except (TypeError, ValueError) as exc:
         raise InputError(f"{path}: holds a value that JSON has no word for ({exc}); nothing was written") from None
-    aside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    try:
-        try:
-            with aside.open("x", encoding="utf-8") as file:
-                file.write(f"{text}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-        with suppress(OSError):  # where folders cannot be synced
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-    except OSError as exc:
-        raise RBError(f"{path}: cannot be written: {exc.strerror}; what was there is as before") from exc
+    with replaced(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def read_json(path: str | Path, kind: str, version: int) -> dict[str, Any]:

@@ -5,9 +5,7 @@ Prompts may be written from those of the compile split only; those of the other 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +16,8 @@ from rb_dspy.compile.counted import counting
 from rb_dspy.compile.examples import INPUTS, from_plain, to_plain
 from rb_dspy.compile.gather import gathered
 from rb_dspy.compile.stages import Program, Stage
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.errors import InputError
+from rb_dspy.files import replaced
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.program import StreamProgram
 from rb_dspy.stream.report import RunReport
@@ -49,21 +48,11 @@ class Harvest:
 
     def to_jsonl(self, path: str | Path) -> None:
         """Write all of it to a JSON Lines file, whole or not at all. It holds ground truth."""
-        target = Path(path)
         lines: list[dict[str, Any]] = [{"format": FORMAT, "left_out": self.left_out}]
         for stage, found in self.taught.items():
             lines += [{"stage": stage, **to_plain(stage, example)} for example in found]
-        part = target.with_name(f"{target.name}.{os.getpid()}.part")
-        try:
-            with part.open("w", encoding="utf-8") as file:
-                file.writelines(f"{json.dumps(line)}\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-        except OSError as exc:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise RBError(f"{target}: the harvest cannot be written: {exc.strerror}") from None
+        with replaced(path) as file:
+            file.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> Harvest:

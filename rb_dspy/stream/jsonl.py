@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rb_dspy.errors import InputError, RBError
+from rb_dspy.files import replaced
 from rb_dspy.schema import Task
-from rb_dspy.stream.records import Ids, as_json, check_ids, task_of
-from rb_dspy.stream.writing import check_writable, replace
+from rb_dspy.stream.records import Ids, as_json, check_ids, check_writable, task_of
 
 
 def read(path: Path) -> list[Task]:
@@ -39,7 +39,8 @@ def write(tasks: Sequence[Task], path: Path) -> None:
     check_writable(tasks, path)
     always = {"id", "instruction"}
     lines = [_line(task, task.model_dump(include=always) | task.model_dump(exclude_defaults=True)) for task in tasks]
-    replace(path, lambda aside: aside.write_bytes(b"".join(lines)))
+    with replaced(path) as file:
+        file.writelines(lines)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

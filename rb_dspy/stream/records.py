@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -50,6 +51,13 @@ def check_ids(tasks: Sequence[Task], place: str) -> None:
     task_id, times = max(Counter(task.id for task in tasks).items(), key=lambda found: found[1])
     if times > 1:
         raise InputError(f"{place}: the task id {task_id!r} stands {times} times; ids must differ")
+
+
+def check_writable(tasks: Sequence[Task], path: Path) -> None:
+    """Refuse what could not be read again."""
+    if not tasks:
+        raise InputError(f"{path}: a stream without tasks; expected at least one to write")
+    check_ids(tasks, str(path))
 
 
 def task_of(place: str, fields: Mapping[str, Any], ids: Ids) -> Task:

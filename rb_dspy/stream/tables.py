@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rb_dspy.errors import InputError, InvalidTask, RBError
+from rb_dspy.files import replaced
 from rb_dspy.schema import Task
-from rb_dspy.stream.records import FIELDS, Ids, as_json, check_ids, task_of
-from rb_dspy.stream.writing import check_writable, replace
+from rb_dspy.stream.records import FIELDS, Ids, as_json, check_ids, check_writable, task_of
 
 if TYPE_CHECKING:
     import datasets
@@ -69,7 +69,8 @@ def write_parquet(tasks: Sequence[Task], name: str, path: Path) -> None:
     schema = pa.schema([(field, pa.string()) for field in FIELDS])
     mark = json.dumps({"version": _VERSION, "name": name}).encode()
     table = pa.table(_table(tasks), schema=schema.with_metadata({_MARK: mark}))
-    replace(path, lambda aside: pq.write_table(table, aside, write_page_checksum=True))
+    with replaced(path) as file:
+        pq.write_table(table, file, write_page_checksum=True)
 
 
 def read_parquet(path: Path, columns: Columns | None, name: str | None) -> tuple[str, list[Task]]:

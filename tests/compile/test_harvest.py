@@ -250,7 +250,7 @@ def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "raw.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8"):
         Harvest.from_jsonl(tmp_path / "raw.jsonl")
-    with pytest.raises(RBError, match="cannot be written"):
+    with pytest.raises(InputError, match="no such folder"):
         Harvest().to_jsonl(tmp_path / "nowhere" / "harvest.jsonl")
     odd = TaskStream("odd", (Task(id="o", instruction="Open it.", env_args={"code": "\ud800"}),))
     gathered(simple(), odd).to_jsonl(tmp_path / "odd.jsonl")
