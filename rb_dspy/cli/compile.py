@@ -47,8 +47,8 @@ def compile_(
         Path | None, typer.Option(help="What a stopped compile goes on from; default: below .rb/compile, by arguments.")
     ] = None,
     orders: Annotated[
-        int, typer.Option(min=1, help="Orders of the tasks in scoring; from 3 on, their spread counts.")
-    ] = 1,
+        int, typer.Option(min=1, help="Orders of the tasks in scoring, in stage all; fewer than 3 show nothing.")
+    ] = 3,
     window: Annotated[int | None, typer.Option(min=1, help="Tasks of one example, in stage all.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Examples at the same time.")] = 1,
     seed: SeedOption = None,

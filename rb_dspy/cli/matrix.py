@@ -39,7 +39,7 @@ def matrix_command(
     stream: StreamOption = None,
     tasks: Annotated[int | None, typer.Option("--tasks", "-n", min=1, help="As many as compile was given.")] = None,
     whole: Annotated[bool, typer.Option("--whole", help="All tasks of the file, not its held-out part.")] = False,
-    orders: Annotated[int, typer.Option(min=1, help="Orders of the tasks.")] = 1,
+    orders: Annotated[int, typer.Option(min=1, help="Orders of the tasks; fewer than 3 show nothing.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="Orders at the same time.")] = 1,
     seed: SeedOption = None,
     matts: MattsOption = None,

@@ -31,6 +31,8 @@ class Prompts:
     """A file, or a folder of files by backbone."""
     name: str
     """What messages call them."""
+    report: Path | None = None
+    """The report of the compile, of a registered program that has one; a file of a compile is its own."""
     held_out: str = ""
     """Digest of the tasks that were kept apart, of a registered program that was compiled; a file says it itself."""
 
@@ -52,4 +54,5 @@ def prompts_of(given: str | None, tracking: TrackingConfig) -> Iterator[Prompts 
         with registry(tracking) as place:
             version = registered.version(place, named["name"], named["version"] or registered.CHAMPION)
             file = registered.state_file(version, folder)
-        yield Prompts(file, given, version.data)
+            report = registered.report_file(version, folder)
+        yield Prompts(file, given, report, version.data)

@@ -117,12 +117,26 @@ def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:
 
 def state_file(version: Version, folder: str) -> Path:
     """What ``save_program`` wrote of a version, put into ``folder``."""
+    return _artifact(version, "state.json", folder)
+
+
+def report_file(version: Version, folder: str) -> Path | None:
+    """What ``Compiled.save`` wrote of a version, put into ``folder``; None where it was not registered with one."""
+    import mlflow
+
+    uri = f"{_uri(version)}/artifacts"
+    with translated(f"reading {uri}"):
+        known = {Path(each.path).name for each in mlflow.artifacts.list_artifacts(artifact_uri=uri)}
+    return _artifact(version, "compiled.json", folder) if "compiled.json" in known else None
+
+
+def _artifact(version: Version, name: str, folder: str) -> Path:
     import mlflow
 
     uri = _uri(version)
     with translated(f"reading {uri}"):
-        state = f"{uri}/artifacts/state.json"
-        return Path(mlflow.artifacts.download_artifacts(artifact_uri=state, dst_path=folder))
+        found = f"{uri}/artifacts/{name}"
+        return Path(mlflow.artifacts.download_artifacts(artifact_uri=found, dst_path=folder))
 
 
 def _uri(version: Version) -> str:

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from rb_dspy.compile.scores import Comparison, Estimate, Says
 
 _COLOURS: dict[Says, str] = {"better": "green", "worse": "red"}
-_SHORT: dict[Says, str] = {"too few to tell": "too few", "no better than before": "no better"}
+_SHORT: dict[Says, str] = {
+    "too few to tell": "too few",
+    "too few orders to tell": "too few orders",
+    "no better than before": "no better",
+    "not shown to be better": "not shown",
+}
 
 
 def in_words(says: Says, *, short: bool = False) -> Text:
@@ -49,7 +54,8 @@ def print_scores(console: Console, scores: Scores, measure: str) -> None:
         table.add_row(name, value(found.before), value(found.after), change(found.difference), _tasks(found))
     console.print(table)
     console.print(Text.assemble("held-out tasks say: ", in_words(scores.held_out.says)))
-    console.print(Text(f"measured: {measure}; in brackets, 95 % intervals", "dim"))
+    told = f"measured: {measure}; in brackets, 95 % intervals; prompts were chosen on dev, which flatters them there"
+    console.print(Text(told, "dim"))
     for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
         if found.broken:
             console.print(Text(_broken(name, found), "yellow"))

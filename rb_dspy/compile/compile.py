@@ -63,7 +63,7 @@ def compile_program(
     folder: str | Path | None = None,
     on_progress: OnProgress = silent,
     threads: int = 1,
-    orders: int = 1,
+    orders: int = 3,
     window: int | None = None,
     smoke: bool = True,
 ) -> Compiled:
@@ -74,8 +74,9 @@ def compile_program(
     ``miprov2``, ``simba``, ``bootstrap`` or ``bootstrap_rs``. ``budget``: how often a candidate may be run on an
     example and rated; it is never exceeded. On top of it come a call of ``reflection`` and up to three runs to see that
     both work at all (``smoke``; what breaks is refused before anything is spent), the runs that a step is harvested
-    from, and the scoring before and after, of the dev and held-out streams; for ``all`` in ``orders`` orders. Verdicts
-    on successes count as much as those on failures, in the search as in the scores (``rb_dspy.compile.balance``).
+    from, and the scoring before and after, of the dev and held-out streams; for ``all`` in ``orders`` orders, and with
+    fewer than three nothing is called better (``rb_dspy.compile.scores``). Verdicts on successes count as much as those
+    on failures, in the search as in the scores (``rb_dspy.compile.balance``).
 
     Every run starts from a fork of ``bank``, else from an empty bank with ``embedder``. ``harvest``: examples of the
     compile stream, and of no other, that there are already. ``reflection``: who proposes prompts, an LM, a
@@ -192,6 +193,7 @@ def _compiled(
         examples={"train": len(train), "dev": len(dev)},
         orders=plan.orders if plan.stage == "all" else 1,
         hashes=plan.hashes(),
+        tasks=plan.tasks(),
         versions=versions(),
     )
 

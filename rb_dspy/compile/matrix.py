@@ -51,7 +51,7 @@ def shown(program: str) -> str:
     return UNCOMPILED if program == SEED else program
 
 
-_NO_GAIN: tuple[Says, ...] = ("no better than before", "worse")
+_NO_GAIN: tuple[Says, ...] = ("no better than before", "not shown to be better", "worse")
 
 
 class Cell(pydantic.BaseModel):
@@ -85,8 +85,8 @@ class Cell(pydantic.BaseModel):
 
     @property
     def too_few(self) -> bool:
-        """Whether the tasks are too few to tell this program from the seed program."""
-        return self.difference is not None and self.difference.says == "too few to tell"
+        """Whether the tasks, or the orders, are too few to tell this program from the seed program."""
+        return self.difference is not None and self.difference.says.startswith("too few")
 
 
 class Matrix(pydantic.BaseModel):
@@ -157,7 +157,7 @@ def matrix(
     *,
     bank: MemoryBank | None = None,
     embedder: Embedder | str | None = None,
-    orders: int = 1,
+    orders: int = 3,
     seed: int = 0,
     threads: int = 1,
     on_unusable: Callable[[str, str], None] = lambda backbone, problem: None,

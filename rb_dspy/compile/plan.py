@@ -18,7 +18,7 @@ from rb_dspy.compile.gather import UNKNOWN
 from rb_dspy.compile.harvest import Harvest, harvest as harvested
 from rb_dspy.compile.identity import named, named_embedder
 from rb_dspy.compile.progress import Teller
-from rb_dspy.compile.result import Hashes
+from rb_dspy.compile.result import Hashes, Part
 from rb_dspy.compile.stages import Program, Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
 from rb_dspy.compile.truth import check_truth, may_be_scored, no_truth
@@ -27,6 +27,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.orders import Streams
 from rb_dspy.stream.program import stream_example
+from rb_dspy.stream.records import fingerprint
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.tasks import TaskStream
 
@@ -100,6 +101,16 @@ class Plan:
             held_out=streams.held_out.digest,
             bank=_bank_digest(self.bank),
         )
+
+    def tasks(self) -> dict[Part, list[str]]:
+        """The fingerprints of the tasks of each part."""
+        streams = self.streams
+        parts: dict[Part, TaskStream] = {
+            "compile": streams.compile,
+            "dev": streams.dev,
+            "held_out": streams.held_out,
+        }
+        return {part: [fingerprint(task) for task in stream] for part, stream in parts.items()}
 
     def identity(self) -> dict[str, Any]:
         """What makes it another compile."""

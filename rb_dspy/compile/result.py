@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import dspy
 import pydantic
@@ -21,7 +21,11 @@ from rb_dspy.compile.state import (
     set_state,
 )
 from rb_dspy.errors import InputError
-from rb_dspy.schema import RoleUsage, Usage
+from rb_dspy.schema import RoleUsage, Task, Usage
+from rb_dspy.stream.records import fingerprint
+
+Part = Literal["compile", "dev", "held_out"]
+"""What a task was for: to compile on, to choose by, or to measure with."""
 
 
 class Scores(pydantic.BaseModel):
@@ -91,7 +95,17 @@ class Compiled(pydantic.BaseModel):
     """How many examples the optimizer had: ``train`` and ``dev``."""
     orders: int = 1
     hashes: Hashes
+    tasks: dict[Part, list[str]] = pydantic.Field(default_factory=dict, repr=False)
+    """The fingerprints of the tasks of each part; empty in files of before there were any."""
     versions: dict[str, str]
+
+    def part_of(self, task: Task) -> Part | None:
+        """What ``task`` was for in this compile, whatever its id is now; None where it had no part in it.
+
+        What the prompts do on tasks of ``compile`` and ``dev`` says nothing of others.
+        """
+        wanted = fingerprint(task)
+        return next((part for part, known in self.tasks.items() if wanted in known), None)
 
     @property
     def improved(self) -> bool:

@@ -30,10 +30,15 @@ class Ids:
 
     def of(self, task: Task) -> str:
         """The id of the next record, as a task without one."""
-        said = json.dumps([task.instruction, task.env, task.env_args], sort_keys=True, default=str)
-        key = hashlib.sha256(said.encode()).hexdigest()[:10]
+        key = fingerprint(task)
         self._times[key] += 1
         return f"{self._name}/{key}" + (f"-{self._times[key]}" if self._times[key] > 1 else "")
+
+
+def fingerprint(task: Task) -> str:
+    """10 hex digits of what is to be done: equal for a task under another id, or in another file."""
+    said = json.dumps([task.instruction, task.env, task.env_args], sort_keys=True, default=str)
+    return hashlib.sha256(said.encode()).hexdigest()[:10]
 
 
 def digest(tasks: Iterable[Task]) -> str:

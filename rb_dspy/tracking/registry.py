@@ -56,7 +56,7 @@ def register(
     with place.using(), translated(f"registering {name}"), quiet():
         run = place.client.create_run(place.experiment_id, tags={KIND: "model"}, run_name=f"register {name}")
         run_id = run.info.run_id
-        model_id = _logged(run_id, name, settings, program, bank)
+        model_id = _logged(run_id, name, settings, program, bank, compiled)
         texts = {predictor: prompt["instructions"] for predictor, prompt in prompts_of(program).items()}
         prompts = register_prompts(place, name, texts, note=_summary(compiled), run_id=run_id)
         tags = {f"{_PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
@@ -152,12 +152,16 @@ def _logged(
     settings: Mapping[str, Any],
     program: ReasoningBank | MaTTS,
     bank: MemoryBank | None,
+    compiled: Compiled | None,
 ) -> str:
     """Log the program as a model of the run, which ends with it; the model's id."""
     mlflow = load_mlflow()
     with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, mlflow.start_run(run_id=run_id):
         artifacts = {"state": str(Path(folder) / "state.json")}
         save_program(program, artifacts["state"])
+        if compiled is not None:  # says on which tasks these prompts were compiled
+            artifacts["compiled"] = str(Path(folder) / "compiled.json")
+            compiled.save(artifacts["compiled"])
         if bank is not None:
             artifacts["bank"] = str(Path(folder) / "bank.jsonl")
             bank.export_jsonl(artifacts["bank"])
@@ -251,7 +255,8 @@ def _doubt(tags: Mapping[str, str], champion: Mapping[str, str]) -> str:
     if _measured_alike(tags, champion):
         did = f"{float(champion[_MEAN]):.3f}, and this one {float(tags[_MEAN]):.3f}"
         return (
-            f"it is better than the program it came from, but on the same held-out tasks the champion did better: {did}"
+            "it is better than the program it came from, but on the same held-out tasks the champion did as well, or"
+            f" better: {did}"
         )
     return (
         "it is better than the program it came from, but nobody knows whether it is better than the champion, which has"
@@ -263,12 +268,12 @@ def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
     """Whether an improved version takes the champion's place by itself.
 
     It does where there is no champion. Where both were measured in the same way on the same held-out tasks, and have
-    the same prompts in the steps that were not measured, it must have done no worse. Else it must have been compiled
+    the same prompts in the steps that were not measured, it must have done better. Else it must have been compiled
     from the champion's prompts, or nobody knows which is better: a better judge, say, may come with the agent's prompt
     of before.
     """
     if _measured_alike(tags, champion):
-        return float(tags[_MEAN]) >= float(champion[_MEAN])
+        return float(tags[_MEAN]) > float(champion[_MEAN])
     return not champion or tags[_BEFORE] == champion.get(_AFTER)
 
 

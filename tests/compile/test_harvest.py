@@ -14,7 +14,7 @@ from rb_dspy.compile.examples import INPUTS
 from rb_dspy.compile.harvest import Harvest, harvest, harvest_report
 from rb_dspy.compile.metric import metric_for
 from rb_dspy.compile.stages import stage_module
-from rb_dspy.errors import BackboneError, InputError, RBError
+from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.stream import RunReport, run_stream
 from rb_dspy.stream.program import StreamProgram

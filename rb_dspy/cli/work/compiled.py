@@ -83,8 +83,9 @@ def print_next(compiled: Compiled, *, keep: str, use: str) -> None:
         proposer = ", a stronger model as --reflection" if "reflection" in compiled.usage else ""
         out.print(f"what may help: a larger --budget{proposer}, more tasks")
     else:
-        said = in_words(compiled.scores.held_out.says)
-        out.print(Text.assemble("not shown to be better (", said, "): more tasks, or a larger --budget, may tell"))
+        held_out = compiled.scores.held_out.says
+        more = "--orders 3, or more, may tell" if "orders" in held_out else "more tasks, or a larger --budget, may tell"
+        out.print(Text.assemble("not enough to promote it (", in_words(held_out), f"): {more}"))
     if compiled.changed:
         out.print(Text.assemble("use it: ", (use, "bold")), soft_wrap=True)
 

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.cli import apart
 from rb_dspy.cli.again import as_argument, options
 from rb_dspy.cli.bar import CompileBar
-from rb_dspy.cli.built import Program, give_prompts, lessons, program_for
+from rb_dspy.cli.built import Program, give_prompts, lessons, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.prompts import prompts_of as prompts_named
 from rb_dspy.cli.tasks import chosen_file, compile_streams
@@ -64,7 +65,9 @@ def compile_prompts(
     program = program_for(chosen)
     with prompts_named(program_file, chosen.tracking) as found:
         if found is not None:
-            give_prompts(program, found.path, whole=True, source=found.name)
+            compiled, _ = give_prompts(program, found.path, whole=True, source=found.name)
+            compiled = compiled if found.report is None else saved(found.report)[1]
+            _warn_of_known(apart.known_before(compiled, streams.held_out), len(streams.held_out), found.name)
     _check_plan(program, stage, optimizer)
     given: dict[str, Any] = {
         "optimizer": optimizer,
@@ -76,6 +79,7 @@ def compile_prompts(
     }
     title = name or fitting_name(streams.compile.name.partition("/")[0])
     with lessons(chosen, bank, scope) as base:
+        _warn_of_learned(base, streams)
         proposer = _reflection(chosen, reflection)
         place = folder or _folder(program, streams, base, given, proposer, chosen.bank.embedder)
         tracker = tracker_for(chosen, track, usual=True)
@@ -120,6 +124,28 @@ def compile_prompts(
     on = options(stream=tasks_file or chosen.run.stream)
     use = [command_name(), "run", *on, "--program", as_argument(out_file), *same]
     print_next(compiled, keep=" ".join(keep), use=" ".join(use))
+
+
+def _warn_of_known(known: int, held_out: int, source: str) -> None:
+    if known:
+        told = (
+            f"{source}: {known} of these {held_out} held-out tasks it was compiled on, or chosen by, so before and"
+            " after both look better than they are; with the --seed and the tasks of that compile they stay apart"
+        )
+        err.print(Text(told, "yellow"), soft_wrap=True)
+
+
+def _warn_of_learned(bank: MemoryBank | None, streams: Streams) -> None:
+    if bank is None:
+        return
+    learned = bank.seen_tasks()
+    known = sum(task.id in learned for task in streams.held_out)
+    if known:
+        told = (
+            f"the bank has learned from {known} of these {len(streams.held_out)} held-out tasks: no task is shown its"
+            " own lessons, but those of its kind help others; a bank that has not seen them measures better"
+        )
+        err.print(Text(told, "yellow"), soft_wrap=True)
 
 
 def _reflection(chosen: Settings, given: str | None) -> Any:

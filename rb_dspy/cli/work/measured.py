@@ -82,15 +82,16 @@ def print_next(
     """
     few = ", ".join(f"{cell.program} on {cell.backbone}" for cell in found.cells if cell.too_few)
     if few:
-        more = "more tasks, or a compile with a larger --budget, may tell"
-        told = "\ntoo few tasks to tell whether it is better than without: "
+        runs = any(cell.difference and cell.difference.says == "too few orders to tell" for cell in found.cells)
+        more = "--orders 3, or more, may tell" if runs else "more tasks, or a compile with a larger --budget, may tell"
+        told = f"\ntoo few {'orders' if runs else 'tasks'} to tell whether it is better than without: "
         out.print(Text.assemble(told, (few, "bold"), f"; {more}"), soft_wrap=True)
     errors = {(cell.program, cell.backbone) for cell in found.cells if cell.error}
     again = [pair for pair in found.to_recompile() if pair not in errors]
     if not again:
         return
     told = ", ".join(f"{program} for {backbone}" for program, backbone in again)
-    out.print(Text.assemble("\nno better than without, so compile again: ", (told, "bold")))
+    out.print(Text.assemble("\nnot better than without, so compile again: ", (told, "bold")))
     if same is None:
         out.print(Text("on other tasks than these, or they say nothing any more", "dim"), soft_wrap=True)
         return
