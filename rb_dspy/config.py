@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import pydantic
 
@@ -33,7 +33,7 @@ class RetrieveConfig(_Config):
     """What the agent is shown. The paper: the single nearest experience, no threshold (its ablation: more is worse)."""
 
     k: int = pydantic.Field(default=1, ge=0)
-    """How many experiences, or items; 0 turns memory off."""
+    """How many experiences, or items; 0 shows none (what is done is learned from all the same: see ``learn``)."""
     unit: Literal["experience", "item"] = "experience"
     mode: Literal["dense", "lexical", "hybrid"] = "dense"
     """What ranks: the embedder's cosine, shared words (BM25), or both by reciprocal rank."""
@@ -42,7 +42,13 @@ class RetrieveConfig(_Config):
     min_score: float | None = pydantic.Field(default=None, ge=-1, le=1)
     """Cosine similarity below which nothing is shown; in dense mode only."""
     max_tokens: int = pydantic.Field(default=1500, ge=1)
-    """Budget of the memory block, in estimated tokens; items that do not fit are left out whole."""
+    """Budget of the memory block, in estimated tokens: items are shown in order until the next would exceed it."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_that_can_work(self) -> Self:
+        if self.min_score is not None and self.mode != "dense":
+            raise ValueError(f"min_score is a cosine, and mode {self.mode!r} ranks by something else; leave it out")
+        return self
 
 
 class ActConfig(_Config):
@@ -186,6 +192,9 @@ class RunConfig(_Config):
     seed: int = 0
     templates: tuple[str, ...] | None = None
     split: Split = "all"
+    memory: Literal["on", "frozen", "off"] = "on"
+    """``frozen``: lessons are shown, and nothing is judged or learned; ``off``: none are shown either. Both do tasks
+    that the bank has seen as well, so that runs with and without memory do the same ones."""
 
 
 class TrackingConfig(_Config):

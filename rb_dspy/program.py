@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +14,13 @@ from rb_dspy.backbones.session import session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import ConfigError, InputError, RBError
+from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
-from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory
+from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_trajectory
+from rb_dspy.steps.appended import appended, note
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.ended import Ended, kept
-from rb_dspy.steps.events import Appended, emit
 from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import Judging, check_judge, check_plain
 from rb_dspy.steps.memory import shown_before
@@ -71,33 +70,41 @@ class ReasoningBank(Whole):
         self.distill = Distill(config.distill)
 
     def forward(
-        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self,
+        task: Task | str,
+        bank: MemoryBank,
+        *,
+        environments: EnvironmentFactory | None = None,
+        run_id: str = "",
+        learn: bool = True,
     ) -> dspy.Prediction:
         """Do ``task`` with what the bank has learned, and learn from it. A text is a task of the env ``question``.
 
-        A ``Task`` is never shown what was learned from a task of its id, so that no score is its own echo. A text that
+        A ``Task`` is never shown a lesson that a task of its id gave, so that no score is its own echo. A text that
         comes again is another occasion, and is shown what it taught before.
+
+        ``environments``: in place of the program's own. ``run_id`` names the attempt: a task is learned from once in a
+        run, and without a name the same rollout is. ``learn=False`` only retrieves and acts: the bank is not written
+        to, and may be one that refuses it; ``verdict`` and ``experience`` are None then, and ``memory_items`` is empty.
         """
         check_plain(self.judge)
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            drive(free(task, bank, _ROLLOUTS, run_id))
-            memory = self.retrieve(task, bank, again)
-            ingest = drive(self._acted(task, memory, bank, environments or self.environments, run_id))
-            self._learned(ingest)
-            return _prediction(memory, ingest, ledger)
+            return drive(self._loop(task, again, bank, environments or self.environments, run_id, learn, ledger))
 
     async def aforward(
-        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self,
+        task: Task | str,
+        bank: MemoryBank,
+        *,
+        environments: EnvironmentFactory | None = None,
+        run_id: str = "",
+        learn: bool = True,
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            await adrive(free(task, bank, _ROLLOUTS, run_id))
-            memory = await self.retrieve.acall(task, bank, again)
-            ingest = await adrive(self._acted(task, memory, bank, environments or self.environments, run_id))
-            await self._alearned(ingest)
-            return _prediction(memory, ingest, ledger)
+            return await adrive(self._loop(task, again, bank, environments or self.environments, run_id, learn, ledger))
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays.
@@ -106,16 +113,12 @@ class ReasoningBank(Whole):
         what this call used: what the rollout had used is in ``trajectory.usage``.
         """
         with session(self.backbones) as ledger:
-            memory = shown_before(waiting(ingest).shown())
-            self._learned(ingest)
-            return _prediction(memory, ingest, ledger)
+            return drive(self._resumed(waiting(ingest), ledger))
 
     async def aresume(self, ingest: Ingest) -> dspy.Prediction:
         """``resume`` for asyncio, and for async judges."""
         with session(self.backbones) as ledger:
-            memory = shown_before(await asyncio.to_thread(waiting(ingest).shown))
-            await self._alearned(ingest)
-            return _prediction(memory, ingest, ledger)
+            return await adrive(self._resumed(waiting(ingest), ledger))
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it.
@@ -150,7 +153,8 @@ class ReasoningBank(Whole):
         (task, _), shown = checked(task, bank, run_id), _shown(memory)
         ingest = bank.ingest(task, as_trajectory(task, trajectory), run_id=run_id, shown=shown)
         with session(self.backbones):
-            return ingest.experience or self._learned(ingest)
+            done = ingest.experience
+            return done if done is not None else drive(self._learned(ingest))
 
     async def alearn(
         self,
@@ -166,7 +170,34 @@ class ReasoningBank(Whole):
         rollout = as_trajectory(task, trajectory)
         ingest = await asyncio.to_thread(bank.ingest, task, rollout, run_id=run_id, shown=shown)
         with session(self.backbones):
-            return ingest.experience or await self._alearned(ingest)
+            done = ingest.experience
+            return done if done is not None else await adrive(self._learned(ingest))
+
+    def _loop(
+        self,
+        task: Task,
+        again: bool,
+        bank: MemoryBank,
+        environments: EnvironmentFactory,
+        run_id: str,
+        learn: bool,
+        ledger: Ledger,
+    ) -> Routine[dspy.Prediction]:
+        """Retrieve, act, judge, distil, append (paper, section 3.2)."""
+        if learn:
+            yield from free(task, bank, _ROLLOUTS, run_id)
+        memory = yield Call(self.retrieve, (task, bank, again))
+        if not learn:
+            trajectory = yield Call(self.act, (task, memory, environments))
+            return _prediction(memory, trajectory, ledger)
+        ingest = yield from self._acted(task, memory, bank, environments, run_id)
+        experience = yield from self._learned(ingest)
+        return _prediction(memory, ingest.state.trajectories[0], ledger, experience, ingest.verdicts)
+
+    def _resumed(self, ingest: Ingest, ledger: Ledger) -> Routine[dspy.Prediction]:
+        memory = shown_before((yield Do("looking up what was shown", ingest.shown)))
+        experience = yield from self._learned(ingest)
+        return _prediction(memory, ingest.state.trajectories[0], ledger, experience, ingest.verdicts)
 
     def _acted(
         self, task: Task, memory: Memory, bank: MemoryBank, environments: EnvironmentFactory, run_id: str
@@ -182,57 +213,24 @@ class ReasoningBank(Whole):
 
         return kept(rollout(), task, ended, keep)
 
-    def _learned(self, ingest: Ingest) -> Experience:
+    def _learned(self, ingest: Ingest) -> Routine[Experience]:
         """Judge, distil, append: what is missing of it. Each step is kept before the next begins."""
         task, trajectory = _single(ingest)
-        with _noted(ingest):
+        try:
             while ingest.drafts is None:
                 if ingest.verdicts is None:
-                    ingest.judged([Judging(self.judge, task, trajectory).run()])
+                    verdict = yield Judging(self.judge, task, trajectory)
+                    yield Do("keeping the verdict", partial(ingest.judged, [verdict]))
                 else:
-                    said = self.distill(task.without_ground_truth(), trajectory, ingest.verdicts[0])
-                    ingest.distilled(said.drafts, distiller=said.distiller, note=said.note)
+                    said = yield Call(self.distill, (task.without_ground_truth(), trajectory, ingest.verdicts[0]))
+                    keep = partial(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
+                    yield Do("keeping the lessons", keep)
                 task, trajectory = _single(ingest)  # another learner's, where it took the place of this one
-            return admitted(ingest)
-
-    async def _alearned(self, ingest: Ingest) -> Experience:
-        task, trajectory = _single(ingest)
-        async with _anoted(ingest):
-            while ingest.drafts is None:
-                if ingest.verdicts is None:
-                    await asyncio.to_thread(ingest.judged, [await Judging(self.judge, task, trajectory).arun()])
-                else:
-                    said = await self.distill.acall(task.without_ground_truth(), trajectory, ingest.verdicts[0])
-                    await asyncio.to_thread(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
-                task, trajectory = _single(ingest)
-            return await asyncio.to_thread(admitted, ingest)
-
-
-@contextmanager
-def _noted(ingest: Ingest) -> Iterator[None]:
-    """Say on a rollout that waits why it could not be learned from."""
-    try:
-        yield
-    except Exception as exc:
-        note(ingest, exc)
-        raise
-
-
-@asynccontextmanager
-async def _anoted(ingest: Ingest) -> AsyncIterator[None]:
-    try:
-        yield
-    except Exception as exc:
-        await asyncio.to_thread(note, ingest, exc)
-        raise
-
-
-def note(ingest: Ingest, exc: Exception) -> None:
-    """Say on rollouts that wait why they could not be learned from."""
-    try:
-        ingest.failed(f"not learned from: {exc}")
-    except RBError as also:
-        exc.add_note(f"nor could that be noted: {also}")
+            experience: Experience = yield Do("appending", partial(appended, ingest))
+        except Exception as exc:
+            yield Do("noting what broke", partial(note, ingest, exc))
+            raise
+        return experience
 
 
 def _shown(memory: Memory | object | None) -> tuple[MemoryItem, ...]:
@@ -250,23 +248,21 @@ def _single(ingest: Ingest) -> tuple[Task, Trajectory]:
     return ingest.task, rollouts[0]
 
 
-def admitted(ingest: Ingest) -> Experience:
-    """The experience that the bank now holds, durably."""
-    experience = ingest.admitted()
-    emit(Appended(experience.task, experience))
-    return experience
-
-
-def _prediction(memory: Memory, ingest: Ingest, ledger: Ledger) -> dspy.Prediction:
+def _prediction(
+    memory: Memory,
+    trajectory: Trajectory,
+    ledger: Ledger,
+    experience: Experience | None = None,
+    verdicts: Sequence[Verdict] | None = None,
+) -> dspy.Prediction:
     """What this call did. ``experience`` is an earlier one where this run had done this rollout already."""
-    experience = ingest.admitted()
-    trajectory = ingest.state.trajectories[0]
+    given = verdicts or (experience.verdicts if experience else ())
     return dspy.Prediction(
         answer=trajectory.answer,
         trajectory=trajectory,
-        verdict=(ingest.verdicts or experience.verdicts)[0],
+        verdict=given[0] if given else None,
         memory=memory,
-        memory_items=experience.items,
+        memory_items=experience.items if experience else (),
         experience=experience,
         usage=ledger.usage(),
     )

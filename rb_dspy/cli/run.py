@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -44,6 +44,13 @@ def run(
     seed: Annotated[
         int | None, typer.Option(help=f"Which tasks the stream is made of; {default('run.seed', RunConfig().seed)}")
     ] = None,
+    memory: Annotated[
+        Literal["on", "frozen", "off"] | None,
+        typer.Option(
+            help="frozen: shows lessons and learns nothing; off: no memory, to compare with;"
+            f" {default('run.memory', RunConfig().memory)}"
+        ),
+    ] = None,
     program: ProgramOption = None,
     matts: MattsOption = None,
     k: KOption = None,
@@ -55,6 +62,7 @@ def run(
     """Run the program over a stream of tasks, learning from each; a second run goes on where the first ended."""
     if task is not None and stream is not None:
         raise InputError("--task and --stream: one question, or a stream of tasks; give one of the two")
-    given = {"run__stream": stream, "run__tasks": tasks, "run__seed": seed, "bank__url": bank, "bank__scope": scope}
+    given = {"run__stream": stream, "run__tasks": tasks, "run__seed": seed, "run__memory": memory}
+    given |= {"bank__url": bank, "bank__scope": scope}
     chosen = settings_for(config, set_, matts, k, **given)
     work.run_tasks(chosen, task, program, track, json_=json_)

@@ -63,6 +63,11 @@ class Lessons:
         """Whether anything but the bank waits for the judge, so that rollouts should be judged as they end."""
         return self.mode in ("vanilla", "best_of_n") or self.contrast.config.labels or self.select.config.verdicts
 
+    @property
+    def chooses_by_verdicts(self) -> bool:
+        """Whether the selector, where there is one, reads verdicts."""
+        return self.mode != "sequential" and self.select.config.verdicts
+
     def early(self, task: Task, rollouts: Rollouts) -> dict[Hashable, Wanted]:
         """Wanted: what needs no verdicts, by name, so that it need not wait for the judge. First what takes longest."""
         jobs: dict[Hashable, Wanted] = {}
@@ -100,7 +105,7 @@ class Lessons:
         jobs: dict[Hashable, Wanted] = {name: job for name, job in early.items() if name not in done}
         jobs |= {("judge", i): Judging(self.judge, task, rollouts[i]) for i in _unjudged(given)}
         done |= yield from self._together(jobs)
-        verdicts = _all_judged([done.get(("judge", i), each) for i, each in enumerate(given)])
+        verdicts = all_judged([done.get(("judge", i), each) for i, each in enumerate(given)])
         said = done.get("contrast")
         if isinstance(said, Distilled):  # both came at once, so one write keeps them
             yield _kept(ingest, said, None, verdicts)
@@ -178,7 +183,7 @@ def _unjudged(given: Sequence[Ruling]) -> list[int]:
     return [i for i, each in enumerate(given) if each is None or (answers and not isinstance(each, Verdict))]
 
 
-def _all_judged(outcomes: Sequence[Any]) -> list[Verdict]:
+def all_judged(outcomes: Sequence[Any]) -> list[Verdict]:
     """The verdicts. A judge that broke on some rollouts only has said nothing about those: unknown."""
     if not any(isinstance(outcome, Verdict) for outcome in outcomes):
         return values(outcomes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,13 @@ from rb_dspy.backbones.session import session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import ConfigError
-from rb_dspy.matts.lessons import Known, Lessons
+from rb_dspy.matts.lessons import Known, Lessons, all_judged
 from rb_dspy.matts.rollouts import Meanwhile, OneRefined, Rollouts, SideBySide
-from rb_dspy.program import ReasoningBank, admitted, note
+from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Experience, Task, Trajectory
-from rb_dspy.steps import Contrast, Memory, Refine, Select
+from rb_dspy.schema import Experience, Task, Trajectory, Verdict
+from rb_dspy.steps import Contrast, Memory, Refine, Select, Selection
+from rb_dspy.steps.appended import appended, note
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.ended import Ended, Keep, kept
 from rb_dspy.steps.ingest import checked, free, waiting
@@ -76,21 +77,38 @@ class MaTTS(Whole):
         self.refine = Refine(self.config.refine)
 
     def forward(
-        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self,
+        task: Task | str,
+        bank: MemoryBank,
+        *,
+        environments: EnvironmentFactory | None = None,
+        run_id: str = "",
+        learn: bool = True,
     ) -> dspy.Prediction:
-        """Do ``task`` several times with what the bank has learned, and learn from all of it."""
+        """Do ``task`` several times with what the bank has learned, and learn from all of it.
+
+        ``learn=False``: as of ``ReasoningBank``; the judge is asked only where the selector reads verdicts or adaptive
+        scaling waits for them.
+        """
         check_plain(self.judge)
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            return drive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
+            return drive(self._scaled(task, again, bank, environments or self.environments, run_id, learn, ledger))
 
     async def aforward(
-        self, task: Task | str, bank: MemoryBank, *, environments: EnvironmentFactory | None = None, run_id: str = ""
+        self,
+        task: Task | str,
+        bank: MemoryBank,
+        *,
+        environments: EnvironmentFactory | None = None,
+        run_id: str = "",
+        learn: bool = True,
     ) -> dspy.Prediction:
         """``forward`` for asyncio; nothing in it blocks the event loop."""
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            return await adrive(self._scaled(task, again, bank, environments or self.environments, run_id, ledger))
+            scaled = self._scaled(task, again, bank, environments or self.environments, run_id, learn, ledger)
+            return await adrive(scaled)
 
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
         """As of any dspy module; a state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
@@ -119,11 +137,15 @@ class MaTTS(Whole):
         bank: MemoryBank,
         environments: EnvironmentFactory,
         run_id: str,
+        learn: bool,
         ledger: Ledger,
     ) -> Routine[dspy.Prediction]:
         self._check_temperature()
-        yield from free(task, bank, self._rollout_ids(), run_id)
+        if learn:
+            yield from free(task, bank, self._rollout_ids(), run_id)
         memory = yield Call(self.retrieve, (task, bank, again))
+        if not learn:
+            return (yield from self._answered(memory, task, environments, ledger))
         keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
         ended: Ended = {}
         acted = self._acted(task, memory, environments, ended, keep)
@@ -142,6 +164,19 @@ class MaTTS(Whole):
         ((ingest, outcomes),) = values([rollouts.meanwhile])
         return rollouts, ingest, outcomes
 
+    def _answered(
+        self, memory: Memory, task: Task, environments: EnvironmentFactory, ledger: Ledger
+    ) -> Routine[dspy.Prediction]:
+        """The rollouts, and which of them is handed in; nothing is learned."""
+        lessons = self._lessons()
+        making = self._making(self.judge if lessons.chooses_by_verdicts or self.config.adaptive.enabled else None)
+        rollouts = yield from making.routine(task, memory, environments, {})
+        trajectories = tuple(rollouts.trajectories)
+        judged = bool(rollouts.verdicts) and None not in rollouts.verdicts
+        verdicts = tuple(all_judged(rollouts.verdicts)) if judged else ()
+        selection = yield from lessons.chosen(task.without_ground_truth(), trajectories, verdicts)
+        return _prediction(memory, trajectories, verdicts, selection, rollouts, ledger)
+
     def _meanwhile(
         self, task: Task, keep: Keep, ended: list[Trajectory]
     ) -> Routine[tuple[Ingest, dict[Hashable, Outcome]]]:
@@ -159,7 +194,7 @@ class MaTTS(Whole):
         task = ingest.task.without_ground_truth()
         try:
             chosen_from, selection = yield from lessons.learned(ingest, known)
-            experience: Experience = yield Do("appending", partial(admitted, ingest))
+            experience: Experience = yield Do("appending", partial(appended, ingest))
             # Those of this call, as ReasoningBank gives them, where the bank had learned from others of their names.
             trajectories, verdicts = ingest.state.trajectories, ingest.verdicts or experience.verdicts
             if selection is None or trajectories != chosen_from:
@@ -167,33 +202,23 @@ class MaTTS(Whole):
         except Exception as exc:
             yield Do("noting what broke", partial(note, ingest, exc))
             raise
-        return dspy.Prediction(
-            answer=trajectories[selection.index].answer,
-            trajectory=trajectories[selection.index],
-            verdict=verdicts[selection.index],
-            memory=memory,
-            memory_items=experience.items,
-            experience=experience,
-            trajectories=trajectories,
-            verdicts=verdicts,
-            selection=selection,
-            lost=tuple(rollouts.lost),
-            launched=rollouts.launched,
-            saved=rollouts.saved,
-            usage=ledger.usage(),
-        )
+        return _prediction(memory, trajectories, verdicts, selection, rollouts, ledger, experience)
 
     def _rollouts(self, meanwhile: Meanwhile) -> SideBySide | OneRefined:
         """``meanwhile``: what is done with all rollouts while they are judged, where nothing has to wait for that."""
         config = self.config
-        if config.mode == "sequential":
-            return OneRefined(self.act, self.refine, config.k)
-        side_by_side = SideBySide(self.act, self.judge, config.k, config.adaptive, config.at_once)
-        if config.adaptive.enabled or self._lessons().needs_verdicts:
+        side_by_side = self._making(self.judge)
+        if isinstance(side_by_side, OneRefined) or config.adaptive.enabled or self._lessons().needs_verdicts:
             return side_by_side
         if config.k == 1 or config.at_once is not None:  # who waits for all rollouts would take the place of one
             return replace(side_by_side, judge=None)
         return replace(side_by_side, meanwhile=meanwhile)
+
+    def _making(self, judge: Any) -> SideBySide | OneRefined:
+        config = self.config
+        if config.mode == "sequential":
+            return OneRefined(self.act, self.refine, config.k)
+        return SideBySide(self.act, judge, config.k, config.adaptive, config.at_once)
 
     def _rollout_ids(self) -> list[list[str]]:
         """The sets of ids that the rollouts of a call may have, where none is lost."""
@@ -222,6 +247,34 @@ class MaTTS(Whole):
                 f"{where} has temperature 0, so {self.config.k} rollouts would all be one; set it above 0, or use"
                 " mode='sequential'"
             )
+
+
+def _prediction(
+    memory: Memory,
+    trajectories: tuple[Trajectory, ...],
+    verdicts: Sequence[Verdict],
+    selection: Selection,
+    rollouts: Rollouts,
+    ledger: Ledger,
+    experience: Experience | None = None,
+) -> dspy.Prediction:
+    """What a call did. ``verdicts`` are None each where nobody was asked for any."""
+    said = tuple(verdicts) or (None,) * len(trajectories)
+    return dspy.Prediction(
+        answer=trajectories[selection.index].answer,
+        trajectory=trajectories[selection.index],
+        verdict=said[selection.index],
+        memory=memory,
+        memory_items=experience.items if experience else (),
+        experience=experience,
+        trajectories=trajectories,
+        verdicts=said,
+        selection=selection,
+        lost=tuple(rollouts.lost),
+        launched=rollouts.launched,
+        saved=rollouts.saved,
+        usage=ledger.usage(),
+    )
 
 
 def _config(config: MattsConfig, **given: Any) -> MattsConfig:

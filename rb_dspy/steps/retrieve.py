@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self
 
@@ -21,9 +21,10 @@ from rb_dspy.steps.memory import Memory, render
 class Retrieve(dspy.Module):
     """The nearest experiences by the task's own text (paper, section 3.2: top 1, no threshold).
 
-    A task never retrieves what was learned from a task of its own id, so that no score is its own echo; one that is
-    done ``again``, on another occasion, does. Reads the bank, never writes to it. With a ``reranker`` the bank gives
-    ``candidates``, and the first ``k`` of what the reranker makes of them are shown.
+    A task never retrieves a lesson that a task of its own id gave, also where others gave it after being shown it, so
+    that no score is its own echo; one that is done ``again``, on another occasion, does. Reads the bank, never writes
+    to it. With a ``reranker`` the bank gives ``candidates``, and the first ``k`` of what the reranker makes of them are
+    shown.
     """
 
     def __init__(self, config: RetrieveConfig | None = None, reranker: Reranker | None = None) -> None:
@@ -44,22 +45,34 @@ class Retrieve(dspy.Module):
 
     def _routine(self, task: Task, bank: MemoryBank, again: bool) -> Routine[Memory]:
         config = self.config
-        look = partial(
-            bank.retrieve,
-            task.instruction,
-            k=max(config.k, config.candidates) if self.reranker and config.k else config.k,
-            unit=config.unit,
-            min_score=config.min_score,
-            exclude_tasks=() if again else (task.id,),
-            mode=config.mode,
-        )
-        found = yield Do("retrieval", look)
+        k = max(config.k, config.candidates) if self.reranker and config.k else config.k
+        look = partial(bank.retrieve, task.instruction, unit=config.unit, min_score=config.min_score, mode=config.mode)
+        found = yield Do("retrieval", partial(look, k=k) if again else partial(_of_others, look, k, task.id))
         if self.reranker is not None and found:
             found = yield Do("the reranker", partial(_reranked, self.reranker, task.instruction, found))
             found = found[: config.k]
         memory = render(found, config.max_tokens)
         emit(MemoryRetrieved(task, memory))
         return memory
+
+
+def _of_others(look: Callable[..., list[Retrieved]], k: int, task_id: str) -> list[Retrieved]:
+    """The ``k`` nearest of which ``task_id`` gave nothing; further ones in the place of those that are left out."""
+    wanted = k
+    while True:
+        found = look(k=wanted, exclude_tasks=(task_id,))
+        kept = [each for match in found if (each := _without(match, task_id)) is not None]
+        if len(kept) >= k or len(found) < wanted:
+            return kept[:k]
+        wanted *= 2
+
+
+def _without(match: Retrieved, task_id: str) -> Retrieved | None:
+    """``match`` without the lessons that ``task_id`` gave as well; None where nothing is left of it."""
+    items = tuple(item for item in match.items if all(each.task_id != task_id for each in item.provenances))
+    if len(items) == len(match.items):
+        return match
+    return match.model_copy(update={"items": items}) if items else None
 
 
 def _reranked(reranker: Reranker, query: str, found: list[Retrieved]) -> list[Retrieved]:

@@ -25,9 +25,8 @@ def view(trajectory: Trajectory, budget: int, count: TokenCounter = estimate_tok
         return "\n".join(whole)
     per_text = max(80, int(budget * 3.5 / 8))
     blocks = [_cut(block, per_text) for block in whole]
-    head, tail = [blocks[0]], [blocks[-1]]
-    used = count(head[0]) + count(tail[0])
-    rest = blocks[1:-1]
+    head, rest, tail = blocks[:1], blocks[1:-1], blocks[1:][-1:]  # without a step, the start is all there is
+    used = sum(count(block) for block in (*head, *tail))
     # From both ends inwards, two from the end for one from the start: verdicts hang on how it ended.
     taken_head = taken_tail = 0
     while taken_head + taken_tail < len(rest):
@@ -42,8 +41,9 @@ def view(trajectory: Trajectory, budget: int, count: TokenCounter = estimate_tok
         else:
             head.append(block)
             taken_head += 1
-    left_out = len(rest) - taken_head - taken_tail
-    marker = [f"[… {left_out} steps left out …]"] if left_out else []
+    left_out = rest[taken_head : len(rest) - taken_tail]
+    steps = sum(block.startswith("[step ") for block in left_out)
+    marker = [f"[… {steps} steps left out …]"] if left_out else []
     return "\n".join([*head, *marker, *tail])
 
 
@@ -93,5 +93,5 @@ def _looked_back(check: Check) -> str:
 def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
-    half = limit // 2
+    half = max(1, limit // 2)
     return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"

@@ -21,6 +21,8 @@ class Summary(pydantic.BaseModel):
     """
 
     tasks: int
+    skipped: int = 0
+    """Tasks that the run of this name had learned from before; they are not among these."""
     infrastructure_errors: int
     solved: int
     """By ground truth."""
@@ -65,6 +67,8 @@ class RunReport:
 
     run_id: str
     results: list[TaskResult] = field(default_factory=list)
+    skipped: int = 0
+    """Tasks that the run of this name had learned from before: they were not done again, and are not among these."""
 
     def summary(self) -> Summary:
         """The run in numbers."""
@@ -74,6 +78,7 @@ class RunReport:
         steps = [len(prediction.trajectory.steps) for prediction in done]
         return Summary(
             tasks=len(self.results),
+            skipped=self.skipped,
             infrastructure_errors=sum(bool(result.error) for result in self.results),
             solved=sum(result.outcome.success for result in scored if result.outcome is not None),
             scored=len(scored),
@@ -82,7 +87,7 @@ class RunReport:
             unreadable=sum(each.stop_reason == "unreadable" for result in self.results for each in result.rollouts),
             unreadable_answers=dict(sum((Counter(result.unreadable) for result in self.results), Counter())),
             resumed=sum(result.resumed for result in self.results),
-            unknown_verdicts=sum(prediction.verdict.label == "unknown" for prediction in done),
+            unknown_verdicts=sum(result.label == "unknown" for result in self.results),
             mean_steps=sum(steps) / len(steps) if steps else None,
             items=sum(len(prediction.memory_items) for prediction in done),
             known_items=sum(map(_known, done)),

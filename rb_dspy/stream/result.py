@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import dspy
 
-from rb_dspy.schema import Outcome, Task, Trajectory, Usage
+from rb_dspy.schema import Label, Outcome, Task, Trajectory, Usage
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,17 @@ class TaskResult:
         return rollouts(self.prediction) if self.prediction is not None else ()
 
     @property
+    def label(self) -> Label | None:
+        """The judge's, on what was handed in; None where nobody was asked."""
+        verdict = self.prediction.verdict if self.prediction is not None else None
+        return verdict.label if verdict is not None else None
+
+    @property
     def agreed(self) -> bool | None:
         """Whether the judge said of what was handed in what the environment says; None where either said nothing."""
-        if self.prediction is None or self.outcome is None or self.prediction.verdict.label == "unknown":
+        if self.outcome is None or self.label in (None, "unknown"):
             return None
-        return bool((self.prediction.verdict.label == "success") == self.outcome.success)
+        return (self.label == "success") == self.outcome.success
 
 
 def rollouts(prediction: dspy.Prediction) -> tuple[Trajectory, ...]:

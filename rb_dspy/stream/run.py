@@ -55,8 +55,13 @@ def run_stream(
     run_id: str,
     on_result: Callable[[TaskResult], None] = lambda result: None,
     resume: Literal["own", "all"] = "own",
+    learn: bool = True,
 ) -> RunReport:
     """Run ``program`` over ``stream`` in order; every task's experience is in ``bank`` before the next begins.
+
+    ``learn=False`` only retrieves and acts, to measure what a bank is worth as it is: nothing is judged or learned,
+    the bank is not written to (``open(..., at=...)`` gives one that refuses it), every task is done whatever the bank
+    has seen, and nothing is resumed. With ``RetrieveConfig(k=0)`` as well there is no memory at all.
 
     ``run_id`` names the run; a new run needs a new one, since a task is learned from once a run. The same one goes on
     with a run that was stopped: a task that it has learned from asks no model and is not in the report again.
@@ -78,23 +83,27 @@ def run_stream(
     """
     _check(program, resume)
     check_bank(bank)
+    if run_id == "":
+        raise InputError("run_id is empty; expected a name for the run, since a task is learned from once a run")
     check_run(run_id)
     tasks = _tasks(stream)
     report = RunReport(run_id)
     scored = ScoredEnvironments(program.environments)
     broken = 0
+    how: dict[str, Any] = {} if learn else {"learn": False}
     with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
         for task, given in zip(tasks, stream, strict=True):
-            if _learned_from(bank, task, run_id):
+            if learn and _learned_from(bank, task, run_id):
+                report.skipped += 1
                 continue
-            ingest = _waiting(program, bank, task, run_id, resume)
+            ingest = _waiting(program, bank, task, run_id, resume) if learn else None
             told = ingest is not None and bool(ingest.state.error)  # as broken, with what it had used
             with metered() as ledger:
                 try:
                     if ingest is not None:
                         prediction = program.resume(ingest)
                     else:
-                        prediction = program(task=given, bank=bank, environments=scored, run_id=run_id)
+                        prediction = program(task=given, bank=bank, environments=scored, run_id=run_id, **how)
                 except ConfigError:  # an InputError, but none of this task's
                     raise
                 except (InfrastructureError, InputError, InvalidVector) as exc:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
+from rb_dspy.schema import Label
 from rb_dspy.stream import TaskResult
 
 _TEXT = "#707880"
@@ -38,11 +39,11 @@ def judge_confusion(results: Sequence[TaskResult]) -> Any:
     """Counts of tasks by what the environment says and what the judge said."""
     figure, axes = _figure(5, 3, "Judge")
     said = Counter(
-        (result.outcome.success, result.prediction.verdict.label)
+        (result.outcome.success, result.label)
         for result in results
-        if result.outcome is not None and result.prediction is not None
+        if result.outcome is not None and result.label is not None
     )
-    labels = ("success", "failure", "unknown")
+    labels: tuple[Label, ...] = get_args(Label)
     most = max(said.values(), default=0)
     for row, truth in enumerate((True, False)):
         for column, label in enumerate(labels):

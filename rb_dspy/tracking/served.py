@@ -15,7 +15,6 @@ from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import load_program
 from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
-from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Task
 from rb_dspy.tracking.rebuilt import BackbonesLike, made_backbones, named, rebuilt
@@ -72,22 +71,17 @@ class ServedProgram(PythonModel):
         backbones = self._bound()
         try:
             task = _task(given)
-            with session(backbones), dspy.context(disable_history=True), self._bank.fork() as fork:
-                if isinstance(self._program, MaTTS):
-                    found = self._program(task=task, bank=fork)
-                    trajectory, memory = found.trajectory, found.memory
-                else:  # judging and distilling would be for nothing
-                    memory = self._program.retrieve(task, fork)
-                    trajectory = self._program.act(task, memory, self._program.environments)
+            with session(backbones), dspy.context(disable_history=True):
+                found = self._program(task=task, bank=self._bank, learn=False)
         except (BackboneError, MissingDependency):
             raise
         except RBError as exc:
             return AnswerOut(id=given.id or _NO_ID, answer="", steps=0, lessons=[], error=str(exc))
         return AnswerOut(
             id=task.id,
-            answer=trajectory.answer or "",
-            steps=len(trajectory.steps),
-            lessons=[item.title for item in memory.items],
+            answer=found.answer or "",
+            steps=len(found.trajectory.steps),
+            lessons=[item.title for item in found.memory.items],
             error="",
         )
 

@@ -64,7 +64,7 @@ def handed_in(prediction: dspy.Prediction) -> dict[str, Any]:
     """What a program gave for a task."""
     return {
         **({"answer": prediction.answer} if prediction.answer is not None else {}),
-        "verdict": prediction.verdict.label,
+        **({"verdict": prediction.verdict.label} if prediction.verdict is not None else {}),
         "steps": len(prediction.trajectory.steps),
         "learned": [item.title for item in prediction.memory_items],
     }

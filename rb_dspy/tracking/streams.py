@@ -123,7 +123,7 @@ def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:
                 "task": result.task.id,
                 "template": result.task.template or "",
                 "solved": "" if result.outcome is None else "yes" if result.outcome.success else "no",
-                "verdict": found.verdict.label if found is not None else "",
+                "verdict": result.label or "",
                 "steps": len(found.trajectory.steps) if found is not None else None,
                 "answer": (found.answer or "") if found is not None else "",
                 "lessons shown": [item.title for item in found.memory.items] if found is not None else [],

@@ -155,9 +155,9 @@ def _assessments(trace: RecordedTrace) -> list[Any]:
         source = AssessmentSource(source_type="CODE", source_id="environment")
         metadata = {"reward": str(result.outcome.reward)}
         found.append(Feedback(name="solved", value=result.outcome.success, source=source, metadata=metadata))
-    if result is not None and result.prediction is not None:
+    verdict = result.prediction.verdict if result is not None and result.prediction is not None else None
+    if verdict is not None:
         source = AssessmentSource(source_type="LLM_JUDGE", source_id="judge")
-        verdict = result.prediction.verdict
         found.append(Feedback(name="verdict", value=verdict.label, source=source, rationale=verdict.reasons or None))
     return found
 

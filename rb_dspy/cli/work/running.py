@@ -8,15 +8,16 @@ from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.cli import apart
 from rb_dspy.cli.bank_embedder import named
-from rb_dspy.cli.built import Program, give_prompts, program_for
+from rb_dspy.cli.built import Program, give_prompts, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display, print_summary
 from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
@@ -30,6 +31,9 @@ from rb_dspy.steps.ingest import as_task
 from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
 from rb_dspy.tracking import Tracker
 
+if TYPE_CHECKING:
+    from rb_dspy.compile.result import Compiled
+
 
 def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bool | None, *, json_: bool) -> None:
     """The stream of the settings, or only ``task``; with the prompts that ``prompts`` names, where it is given."""
@@ -40,11 +44,12 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
     built = program_for(chosen)
     with prompts_of(prompts, chosen.tracking) as found:
-        noted = "" if found is None else _compiled(built, found)
+        compiled, noted = (None, "") if found is None else _compiled(built, found)
     with named():
-        opened = MemoryBank.open(chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder)
+        opened = _bank(chosen, built)
     with opened:
-        todo = [own] if own is not None else _tasks(chosen.run, file, opened)
+        seen = opened.seen_tasks() if chosen.run.memory == "on" else ()
+        todo = [own] if own is not None else _tasks(chosen.run, file, seen)
         if not todo:
             more = "another --seed or --scope gives new ones" if file is None else "add tasks, or give another --scope"
             look = f"{command_name()} bank list --experiences"
@@ -55,7 +60,8 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
         # As the text that it is: one that comes again is another occasion.
         given = [task] if task is not None else todo
-        _run(built, name, todo, given, opened, chosen, tracker, noted, prompts, json_=json_)
+        said = [each for each in (noted, apart.head(compiled, todo)) if each]
+        _run(built, name, todo, given, opened, chosen, tracker, said, compiled, prompts, json_=json_)
 
 
 def _of_file(config: RunConfig) -> TaskStream:
@@ -68,16 +74,26 @@ def _of_file(config: RunConfig) -> TaskStream:
     return of_file(Path(config.stream))
 
 
-def _compiled(program: Program, prompts: Prompts) -> str:
-    """Give ``program`` these prompts; what there is to say of them."""
+def _compiled(program: Program, prompts: Prompts) -> tuple[Compiled | None, str]:
+    """Give ``program`` these prompts; the report of their compile, where there is one, and what to say of them."""
     compiled, misfit = give_prompts(program, prompts.path, source=prompts.name)
+    if prompts.report is not None:
+        compiled = saved(prompts.report)[1]
     by = "" if compiled is None else f", by {compiled.optimizer} for stage {compiled.stage}"
-    return f"prompts from {prompts.name}{by}" + (f"; {misfit}" if misfit else "")
+    return compiled, f"prompts from {prompts.name}{by}" + (f"; {misfit}" if misfit else "")
 
 
-def _tasks(config: RunConfig, file: TaskStream | None, bank: MemoryBank) -> list[Task]:
-    """Those to do, of a file or of a named stream: the first that the bank has not seen."""
-    seen = bank.seen_tasks()
+def _bank(chosen: Settings, program: Program) -> MemoryBank:
+    """The bank of the settings; one that is empty, and of which ``program`` is shown nothing, where memory is off."""
+    bank, memory = chosen.bank, chosen.run.memory
+    if memory == "off":
+        program.retrieve.config = program.retrieve.config.model_copy(update={"k": 0})
+    url = None if memory == "off" else bank.url
+    return MemoryBank.open(url, scope=bank.scope, embedder=bank.embedder, create=memory != "frozen")
+
+
+def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) -> list[Task]:
+    """Those to do, of a file or of a named stream: the first that are not among the ``seen``."""
     if file is not None:
         return [task for task in file if task.id not in seen][: config.tasks]
     return _named(config, config.tasks, seen)
@@ -98,7 +114,8 @@ def _run(
     bank: MemoryBank,
     chosen: Settings,
     tracker: Tracker,
-    noted: str,
+    noted: Sequence[str],
+    compiled: Compiled | None,
     prompts: str | None,
     *,
     json_: bool,
@@ -112,9 +129,9 @@ def _run(
     if not json_:
         number = f"  {_counted(len(todo), 'task')}  "
         out.print(Text.assemble((name, "bold"), number, _scaled(chosen), (_models(program), "dim")))
-        out.print(Text(f"{_place(chosen)} · {_counted(len(bank), 'lesson')} so far · run {report.run_id}", "dim"))
-        if noted:
-            out.print(Text(noted, "dim"))
+        out.print(Text(f"{_memory(chosen, bank)} · run {report.run_id}", "dim"))
+        for line in noted:
+            out.print(Text(line, "dim"), soft_wrap=True)
     tracked: Any = None
 
     def on_result(result: TaskResult) -> None:
@@ -127,7 +144,9 @@ def _run(
 
     stream = TaskStream(name, tuple(todo))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
-    params = {"seed": chosen.run.seed, "prompts.from": source}
+    params = {"seed": chosen.run.seed, "prompts.from": source, "memory": chosen.run.memory}
+    if compiled is not None:
+        params["prompts.known_tasks"] = apart.known_before(compiled, todo)
     try:
         with (
             tracker.stream_run(program, stream, bank, run_id=report.run_id, params=params) as tracked,
@@ -141,6 +160,7 @@ def _run(
                 run_id=report.run_id,
                 on_result=on_result,
                 resume="all",  # each run has a name of its own, and goes on where the one before was stopped
+                learn=chosen.run.memory == "on",
             )
     except KeyboardInterrupt:
         err.print(
@@ -149,27 +169,38 @@ def _run(
         )
         raise typer.Exit(130) from None
     finally:
-        _conclude(report, bank, chosen, tracked, json_=json_)
+        _conclude(report, bank, chosen, tracked, compiled, json_=json_)
     if report.results and all(result.error for result in report.results):
         raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
 
 
-def _conclude(report: RunReport, bank: MemoryBank, chosen: Settings, tracked: Any, *, json_: bool) -> None:
+def _conclude(
+    report: RunReport, bank: MemoryBank, chosen: Settings, tracked: Any, compiled: Compiled | None, *, json_: bool
+) -> None:
     where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
     if json_:
         named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
         named |= {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
-        print_json({"summary": report.summary(), **named})
+        unseen = apart.unseen(compiled, report)
+        print_json({"summary": report.summary(), **({} if unseen is None else {"unseen": unseen}), **named})
     elif report.results:
         print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
-        out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
-        look = f"{command_name()} bank list {where}"
-        out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
-        if any(result.prediction and not result.resumed for result in report.results):
-            back = f"{command_name()} bank rollback run:{report.run_id} {where}"
-            out.print(Text.assemble("take this run back: ", (back, "bold")), soft_wrap=True)
+        if (told := apart.print_unseen(compiled, report)) is not None:
+            out.print(told, soft_wrap=True)
+        if chosen.run.memory != "off":
+            _print_bank(report, bank, chosen, where)
         if tracked is not None and tracked.id:
             out.print(where_to_look(chosen.tracking, tracked), soft_wrap=True)
+
+
+def _print_bank(report: RunReport, bank: MemoryBank, chosen: Settings, where: str) -> None:
+    """What the bank holds now, and what can be done with it."""
+    out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
+    look = f"{command_name()} bank list {where}"
+    out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
+    if any(result.prediction and result.prediction.experience and not result.resumed for result in report.results):
+        back = f"{command_name()} bank rollback run:{report.run_id} {where}"
+        out.print(Text.assemble("take this run back: ", (back, "bold")), soft_wrap=True)
 
 
 def _counted(number: int, what: str) -> str:
@@ -178,6 +209,14 @@ def _counted(number: int, what: str) -> str:
 
 def _place(chosen: Settings) -> str:
     return f"bank {chosen.bank.url}, scope {chosen.bank.scope}"
+
+
+def _memory(chosen: Settings, bank: MemoryBank) -> str:
+    """What the agents are shown, and what becomes of what they do."""
+    if chosen.run.memory == "off":
+        return "memory off: no lesson is shown, nothing is judged or learned"
+    frozen = ", frozen: nothing is judged or learned" if chosen.run.memory == "frozen" else " so far"
+    return f"{_place(chosen)} · {_counted(len(bank), 'lesson')}{frozen}"
 
 
 def _scaled(chosen: Settings) -> str:
