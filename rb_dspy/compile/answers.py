@@ -23,7 +23,7 @@ import dspy
 import pydantic
 
 from rb_dspy.backbones import Backbones, Meter, report
-from rb_dspy.backbones.check import explain
+from rb_dspy.backbones.trouble import explain
 from rb_dspy.compile.identity import sampling
 from rb_dspy.errors import BackboneError, RBError
 
