@@ -19,7 +19,7 @@ _log = logging.getLogger("rb_dspy")
 
 
 @dataclass(frozen=True)
-class Check:
+class Probe:
     """What one role's LM did when it was asked one small question. ``problem`` is empty where it answered."""
 
     role: str
@@ -29,17 +29,17 @@ class Check:
     problem: str = ""
 
 
-def check(configs: dict[Role, BackboneConfig]) -> Iterator[Check]:
+def check(configs: dict[Role, BackboneConfig]) -> Iterator[Probe]:
     """Ask for each role, without cache and without retries. Roles that are not configured fall back.
 
     Roles with the same settings have one LM, which is asked once.
     """
     named: dict[str, BackboneConfig] = dict(configs.items())
-    known: dict[str, Check] = {}
+    known: dict[str, Probe] = {}
     for role in ROLES:
         config = next((named[name] for name in fallbacks(role) if name in named), None)
         if config is None:
-            yield Check(role, "", problem="no model configured; set backbones.agent.model in rb.toml")
+            yield Probe(role, "", problem="no model configured; set backbones.agent.model in rb.toml")
             continue
         settings = config.model_dump_json()
         if settings not in known:
@@ -69,7 +69,7 @@ def unusable(backbones: Backbones) -> str:
     return ""
 
 
-def _checked(role: str, config: BackboneConfig) -> Check:
+def _checked(role: str, config: BackboneConfig) -> Probe:
     started = time.perf_counter()
     try:
         answer = _ask(Backbones.from_settings({"agent": config}).lm("agent"))
@@ -77,8 +77,8 @@ def _checked(role: str, config: BackboneConfig) -> Check:
         problem = explain(exc, config.model)
         if isinstance(exc, dspy.LMAuthError) and config.api_key_env is not None:
             problem = f"the provider refused the key in {config.api_key_env}; {problem}"
-        return Check(role, config.model, seconds=time.perf_counter() - started, problem=problem)
-    return Check(role, config.model, answer, time.perf_counter() - started)
+        return Probe(role, config.model, seconds=time.perf_counter() - started, problem=problem)
+    return Probe(role, config.model, answer, time.perf_counter() - started)
 
 
 def _ask(lm: Any) -> str:
