@@ -35,8 +35,9 @@ class Backbones:
     Each role takes a ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
     ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back: the contraster to the distiller, the selector
     to the judge, all to the agent, and the agent to the LM of ``dspy.configure``. That one, and what an optimizer puts
-    in its place (``teacher_settings``), is the last resort: it is not asked where there is an agent. Roles with equal
-    descriptions share one LM. Copies of a program share their backbones, and no program saves them.
+    in its place (``teacher_settings``), is the last resort: it is not asked where there is an agent. Two roles given
+    equal names or equal ``BackboneConfig``s share one LM object. Copies of a program share their backbones, and no
+    program saves them.
     """
 
     def __init__(

@@ -64,7 +64,9 @@ class Ask:
     temperature: float
     max_tokens: int
     rollout: int = 0
-    """Calls that differ in nothing else are distinct samples: to dspy's cache, and as a seed to a local model."""
+    """Sample number, 0 for the first. Two calls equal but for it are different samples, unless the temperature is 0:
+    it is part of dspy's cache key, and becomes the seed of a local model that has none of its own.
+    """
 
     def run(self) -> Any:
         """The prediction.
