@@ -64,6 +64,11 @@ class Partial:
         self.size = 0
         self._hash = hashlib.sha256()
 
+    def left(self) -> int:
+        """How many bytes an earlier, interrupted call has left; 0 where that are more than the model has."""
+        there = self.path.stat().st_size if self.path.exists() else 0
+        return there if there <= self.spec.size else 0
+
     def fits(self) -> bool:
         """Whether the disk has room for the model; what is there of it already is kept, or makes room."""
         there = self.path.stat().st_size if self.path.exists() else 0
