@@ -126,3 +126,9 @@ def test_import_loads_nothing_heavy() -> None:
     loaded = json.loads(run_python("import json, sys, rb_dspy; print(json.dumps(list(sys.modules)))"))
     assert "rb_dspy" in loaded
     assert not set(HEAVY) & set(loaded)
+
+
+def test_all_names_load_where_processes_do_not_fork() -> None:
+    """As on Windows."""
+    code = "import os; del os.fork, os.register_at_fork; import rb_dspy; [getattr(rb_dspy, n) for n in rb_dspy.__all__]"
+    run_python(code)

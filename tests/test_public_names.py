@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -137,3 +139,13 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
     for name in found:
         assert issubclass(getattr(errors, name), errors.RBError)
         assert name in errors.__doc__
+
+
+@pytest.mark.parametrize("word", ["Outcome", "Check", "Verdict", "Trajectory", "Experience", "Stopped"])
+def test_a_word_names_one_thing_on_every_floor(word: str) -> None:
+    """The first is the environment's ground truth, and must not be taken for what a job or a request gave."""
+    package = Path(rb_dspy.__file__).parent
+    # The bank's writer still calls what a request gave by the first.
+    others = [path for path in package.rglob("*.py") if path.parent != package / "bank" / "sqlite"]
+    meaning = re.compile(rf"^(class {word}\b|{word}\b[^=\n]* = )", re.MULTILINE)
+    assert len([path for path in others if meaning.search(path.read_text("utf-8"))]) == 1

@@ -7,13 +7,15 @@ import pickle
 import threading
 from contextlib import suppress
 from contextvars import copy_context
+from pathlib import Path
 
 import dspy
 import pytest
 from dspy import lm15
 
+import rb_dspy
 from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank
-from rb_dspy.backbones import metered, report
+from rb_dspy.backbones import active, in_use, lm_of, metered, none_in_use, report
 from rb_dspy.backbones.check import check
 from rb_dspy.config import JudgeConfig, parse_settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError
@@ -225,6 +227,32 @@ def test_a_model_that_others_pinned_on_a_predictor_is_respected(bank: MemoryBank
     done = run(task=corridor(), bank=bank)
     assert len(pinned.engine.prompts) == 5
     assert done.memory_items[0].provenance.distiller == "scripted/pinned"
+
+
+def test_those_in_use_give_way_to_ones_own_and_can_be_left() -> None:
+    inner, outer = Backbones(agent=scripted_lm(answers)), Backbones(agent=scripted_lm(answers))
+    assert not in_use()
+    with pytest.raises(BackboneError):
+        active().lm("agent")
+    with outer.use():
+        assert in_use()
+        assert active() is copy_context().run(active) is outer
+        assert active(inner) is inner
+        with suppress(ZeroDivisionError), none_in_use():
+            assert not in_use()
+            with inner.use():
+                assert lm_of("judge") is inner.lm("agent")
+            with dspy.context(lm=inner.lm("agent")):
+                assert lm_of("judge") is inner.lm("agent")
+            raise ZeroDivisionError
+        assert active() is outer
+    assert not in_use()
+
+
+def test_one_module_knows_where_those_in_use_stand() -> None:
+    package = Path(rb_dspy.__file__).parent
+    knowing = [path for path in package.rglob("*.py") if "rb_dspy_backbones" in path.read_text("utf-8")]
+    assert knowing == [package / "backbones" / "roles.py"]
 
 
 def test_dspys_own_threads_know_the_backbones_and_the_ledgers() -> None:

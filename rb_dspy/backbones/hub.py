@@ -1,4 +1,7 @@
-"""A model file from the Hugging Face hub: one attempt, a short wait to connect, and then as long as it takes."""
+"""A model file from the Hugging Face hub: a short wait to connect, and then as long as it takes, also in several calls.
+
+``hf_hub_download`` (1.33) begins anew in every call, and asks a hub that cannot be reached several times.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,12 @@ READ_SECONDS = 30.0
 
 
 def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) -> None:
-    """Stream the file into ``partial``. Raises ``SourceUnavailable`` where the hub cannot serve it."""
+    """Stream the file into ``partial``, from where an earlier, interrupted call has stopped.
+
+    Where the connection breaks, another is made, for as long as each gets further.
+
+    Raises ``SourceUnavailable`` where the hub cannot serve it.
+    """
     try:
         import httpx
         from huggingface_hub import constants, hf_hub_url
@@ -20,22 +28,40 @@ def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) ->
         raise SourceUnavailable("huggingface-hub is not installed: `pip install rb-dspy[local]`") from None
     if constants.HF_HUB_OFFLINE:
         raise SourceUnavailable("HF_HUB_OFFLINE is set")
-    report(0, spec.size, "connecting to the hub")
     url = hf_hub_url(file.repo, file.file, revision=file.revision)
+    have = partial.left()
+    if have == spec.size:
+        partial.start(keep=have)
+    while partial.size < spec.size:
+        report(have, spec.size, "connecting to the hub")
+        try:
+            _go_on(url, partial, have, report)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ImportError, ValueError) as error:
+            # The last two: odd proxies.
+            if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+                raise  # the disk, not the network
+            if partial.size <= have:
+                raise SourceUnavailable(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+            have = partial.size
+        else:
+            if partial.size != spec.size:
+                raise SourceUnavailable(f"the download ended at {partial.size:,} of {spec.size:,} bytes")
+
+
+def _go_on(url: str, partial: Partial, have: int, report: Progress) -> None:
+    """One connection: the bytes after the first ``have``; all of them from a server that gives no part of a file."""
+    import httpx
+
+    size = partial.spec.size
+    asked = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"} if have else {}  # of a revision that is pinned
     timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-    try:
-        with httpx.stream("GET", url, timeout=timeout, follow_redirects=True) as response:
-            response.raise_for_status()
-            length = response.headers.get("content-length")
-            if length is not None and int(length) != spec.size:
-                # A proxy's page, most likely: not worth a download that the hash would refuse.
-                raise SourceUnavailable(f"it offers {length} bytes, not {spec.size}")
-            partial.start()
-            for done in partial.append(response.iter_bytes(CHUNK)):
-                report(done, spec.size, "downloading from the hub")
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ImportError, ValueError) as error:  # the last two: odd proxies
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
-            raise  # the disk, not the network
-        raise SourceUnavailable(f"{type(error).__name__}: {error}".splitlines()[0]) from error
-    if partial.size != spec.size:
-        raise SourceUnavailable(f"the download ended at {partial.size:,} of {spec.size:,} bytes")
+    with httpx.stream("GET", url, headers=asked, timeout=timeout, follow_redirects=True) as response:
+        response.raise_for_status()
+        begin = have if response.status_code == httpx.codes.PARTIAL_CONTENT else 0
+        length = response.headers.get("content-length")
+        if length is not None and int(length) != size - begin:
+            # A proxy's page, most likely: not worth a download that the hash would refuse.
+            raise SourceUnavailable(f"it offers {int(length) + begin} bytes, not {size}")
+        partial.start(keep=begin)
+        for done in partial.append(response.iter_bytes(CHUNK)):
+            report(done, size, "downloading from the hub")

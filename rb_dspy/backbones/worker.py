@@ -97,4 +97,5 @@ def _end() -> None:
 
 
 atexit.register(_end)
-os.register_at_fork(after_in_child=_under_way.clear)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_under_way.clear)

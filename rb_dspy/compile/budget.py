@@ -32,7 +32,7 @@ Rate = Callable[..., Any]
 """A metric with five arguments, see ``rb_dspy.compile.metric``."""
 
 
-class Stopped(BaseException):
+class CompileOver(BaseException):
     """The compile is over: the budget is spent, or ``cause`` broke it.
 
     Not an ``Exception``, since optimizers swallow those.
@@ -116,13 +116,13 @@ class Record:
         """For whoever rates: the siblings of credit are done by the agent of the compile, and never after its end."""
         with self._lock:
             if self._over:
-                raise Stopped
+                raise CompileOver
             self._running += 1
         try:
             with self.cast.playing():
                 yield
         except (BackboneError, MissingDependency) as exc:
-            raise Stopped(exc) from exc
+            raise CompileOver(exc) from exc
         finally:
             with self._lock:
                 self._running -= 1
@@ -150,7 +150,7 @@ class Record:
         cause: Exception | None = None
         try:
             yield
-        except Stopped as stop:
+        except CompileOver as stop:
             cause = stop.cause
         finally:
             with self._lock:  # runs in other threads end by themselves; none may write into what comes next
@@ -166,7 +166,7 @@ class Record:
         with self._lock:
             best = self._candidates.best()
             if self._over or self.calls >= self.budget or (best is not None and best[0] >= 1):
-                raise Stopped
+                raise CompileOver
             self.calls += 1
             self._running += 1
             self._candidates.add(key, prompts)
@@ -186,7 +186,7 @@ class Record:
             with self.cast.playing(draw, temperature):
                 prediction = module(**inputs)
         except (BackboneError, MissingDependency) as exc:
-            raise Stopped(exc) from exc
+            raise CompileOver(exc) from exc
         except Exception as exc:  # noqa: BLE001 (an example that breaks is rated 0, whatever broke it)
             self._check_kept()
             prediction = dspy.Prediction()
@@ -208,14 +208,14 @@ class Record:
         try:
             self.cast.check()
         except RBError as exc:
-            raise Stopped(exc) from exc
+            raise CompileOver(exc) from exc
 
     def _count_broken(self, error: str) -> None:
         with self._lock:
             self._in_a_row += 1
             self.broken += 1
             if self._in_a_row == MAX_BROKEN_IN_A_ROW:
-                raise Stopped(
+                raise CompileOver(
                     InfrastructureError(f"{self._in_a_row} metric calls in a row broke; the last one: {error}")
                 )
 
@@ -224,13 +224,13 @@ class Record:
         with self._lock:
             if self._candidates.counts(example):
                 if (missing := self._missing.after(example, pred)) is not None:
-                    raise Stopped(missing)
+                    raise CompileOver(missing)
                 best = self._candidates.rate(pred._rb_key, example, rated_example(example, pred, score))
         if best is not None:
             try:
                 self._on_best(best)
             except RBError as exc:
-                raise Stopped(exc) from exc
+                raise CompileOver(exc) from exc
         self._tell()
 
     def _tell(self) -> None:
@@ -241,4 +241,4 @@ class Record:
             try:
                 self._teller.tell()
             except Exception as exc:
-                raise Stopped(exc) from exc
+                raise CompileOver(exc) from exc

@@ -9,7 +9,7 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.backbones import Backbones, metered
+from rb_dspy.backbones import active, metered, none_in_use
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.compile.broken import all_broke
@@ -100,7 +100,7 @@ def compile_program(
         )
     check_bank(bank)
     work = program.deepcopy()
-    backbones = work.backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
+    backbones = active(work.backbones)
     work.backbones = None  # those of the compile are bound around every call
     thawed(work)
     plan = Plan(work, streams, stage, bank, embedder, budget, seed, orders, threads, window, harvest)
@@ -113,8 +113,8 @@ def compile_program(
         **plan.identity(),
         "versions": digest(versions()),
     }
-    settings = {"disable_history": True, "rb_dspy_backbones": None}
-    with opened(folder, identity, dict.fromkeys(models(players).values())) as place, dspy.context(**settings):
+    names = dict.fromkeys(models(players).values())
+    with opened(folder, identity, names) as place, none_in_use(), dspy.context(disable_history=True):
         if place.result is not None and place.result.exists():
             compiled = Compiled.load(place.result)
             compiled.apply(work)  # refused where a newer dspy made it

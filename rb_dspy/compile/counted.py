@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 from dspy.utils.callback import BaseCallback
 
-from rb_dspy.compile.budget import Stopped
+from rb_dspy.compile.budget import CompileOver
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def counting(program: dspy.Module, on_done: Callable[[Any], None]) -> Iterator[N
     try:
         with dspy.context(callbacks=callbacks):
             yield
-    except Stopped as stop:
+    except CompileOver as stop:
         if stop.cause is None:
             raise
         raise stop.cause from None
@@ -45,4 +45,4 @@ class _Done(BaseCallback):
             try:
                 self._on_done(outputs if exception is None else None)
             except Exception as exc:  # dspy swallows what a callback raises, unless it is no Exception
-                raise Stopped(exc) from exc
+                raise CompileOver(exc) from exc

@@ -17,7 +17,7 @@ from rb_dspy.schema import Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Distilled, Select, Selection
 from rb_dspy.steps.ask import Do, Routine, Wanted
 from rb_dspy.steps.judge import Judging
-from rb_dspy.steps.wanted import Call, Outcome, Together, values
+from rb_dspy.steps.wanted import Call, Result, Together, values
 
 Rollouts = tuple[Trajectory, ...]
 
@@ -29,7 +29,7 @@ class Known:
     rollouts: Rollouts = ()
     verdicts: Sequence[Ruling] = ()
     """One for each."""
-    outcomes: Mapping[Hashable, Outcome] = field(default_factory=dict)
+    results: Mapping[Hashable, Result] = field(default_factory=dict)
     """What ``Lessons.early`` named: what each step gave that needs no verdicts, or what it raised."""
 
 
@@ -100,7 +100,7 @@ class Lessons:
     def _learned_from(self, ingest: Ingest, rollouts: Rollouts, known: Known) -> Routine[Selection | None]:
         task = ingest.task.without_ground_truth()
         given: Sequence[Ruling] = ingest.verdicts or known.verdicts
-        done: dict[Hashable, Any] = dict(known.outcomes)
+        done: dict[Hashable, Any] = dict(known.results)
         early = self.early(task, rollouts)
         jobs: dict[Hashable, Wanted] = {name: job for name, job in early.items() if name not in done}
         jobs |= {("judge", i): Judging(self.judge, task, rollouts[i]) for i in _unjudged(given)}
@@ -142,15 +142,15 @@ class Lessons:
         return selection  # type: ignore[no-any-return]
 
     def _together(self, jobs: Mapping[Hashable, Wanted]) -> Routine[dict[Any, Any]]:
-        """The outcome of each job by its name."""
+        """The result of each job by its name."""
         if not jobs:
             return {}
         if self.at_once is not None and "select" in jobs and len(jobs) > 1 and self.select.config.orders > 1:
             # A selector that asks in several orders takes all places by itself.
             others = yield from self._together({name: job for name, job in jobs.items() if name != "select"})
             return others | (yield from self._together({"select": jobs["select"]}))
-        outcomes = yield Together(list(jobs.values()), self.at_once)
-        return dict(zip(jobs, outcomes, strict=True))
+        results = yield Together(list(jobs.values()), self.at_once)
+        return dict(zip(jobs, results, strict=True))
 
     def _last(self, rollouts: Rollouts) -> Selection:
         """The last attempt, or rather the last with an answer, where any gave one, or that was not broken off."""
@@ -183,34 +183,34 @@ def _unjudged(given: Sequence[Ruling]) -> list[int]:
     return [i for i, each in enumerate(given) if each is None or (answers and not isinstance(each, Verdict))]
 
 
-def all_judged(outcomes: Sequence[Any]) -> list[Verdict]:
+def all_judged(results: Sequence[Any]) -> list[Verdict]:
     """The verdicts. A judge that broke on some rollouts only has said nothing about those: unknown."""
-    if not any(isinstance(outcome, Verdict) for outcome in outcomes):
-        return values(outcomes)
-    broke = [isinstance(outcome, InfrastructureError) for outcome in outcomes]
+    if not any(isinstance(result, Verdict) for result in results):
+        return values(results)
+    broke = [isinstance(result, InfrastructureError) for result in results]
     return values(
         [
-            Verdict(label="unknown", reasons=f"not judged: {outcome}") if lost else outcome
-            for outcome, lost in zip(outcomes, broke, strict=True)
+            Verdict(label="unknown", reasons=f"not judged: {result}") if lost else result
+            for result, lost in zip(results, broke, strict=True)
         ]
     )
 
 
 def _joined(
-    outcomes: Mapping[int, Any], rollouts: Rollouts, verdicts: Sequence[Verdict]
+    results: Mapping[int, Any], rollouts: Rollouts, verdicts: Sequence[Verdict]
 ) -> tuple[Distilled, Polarity | None]:
     """What distilling some of the rollouts gave, as one, and its polarity where all lessons have the same.
 
     A call that broke costs its own lessons only, and the note tells; where all broke, the first raises.
     """
-    if all(isinstance(outcome, Exception) for outcome in outcomes.values()):
-        values(list(outcomes.values()))
+    if all(isinstance(result, Exception) for result in results.values()):
+        values(list(results.values()))
     found: dict[int, Distilled] = {}
-    for i, outcome in outcomes.items():
-        if isinstance(outcome, InfrastructureError):
-            found[i] = Distilled(note=f"not distilled: {outcome}")
+    for i, result in results.items():
+        if isinstance(result, InfrastructureError):
+            found[i] = Distilled(note=f"not distilled: {result}")
         else:
-            (found[i],) = values([outcome])
+            (found[i],) = values([result])
     several = len(found) > 1
     notes = [f"rollout {rollouts[i].rollout_id}: {each.note}" if several else each.note for i, each in found.items()]
     drafts = dict.fromkeys(draft for each in found.values() for draft in each.drafts)

@@ -28,7 +28,7 @@ from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import check_plain
 from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.player import heat
-from rb_dspy.steps.wanted import Call, Outcome, Together, values
+from rb_dspy.steps.wanted import Call, Result, Together, values
 from rb_dspy.steps.whole import Whole
 
 _OWN = ("contrast", "select", "refine")
@@ -149,20 +149,20 @@ class MaTTS(Whole):
         keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
         ended: Ended = {}
         acted = self._acted(task, memory, environments, ended, keep)
-        rollouts, ingest, outcomes = yield from kept(acted, task, ended, keep)
-        known = Known(tuple(rollouts.trajectories), rollouts.verdicts, outcomes)
+        rollouts, ingest, results = yield from kept(acted, task, ended, keep)
+        known = Known(tuple(rollouts.trajectories), rollouts.verdicts, results)
         return (yield from self._learned(memory, ingest, rollouts, known, ledger))
 
     def _acted(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, keep: Keep
-    ) -> Routine[tuple[Rollouts, Ingest, dict[Hashable, Outcome]]]:
+    ) -> Routine[tuple[Rollouts, Ingest, dict[Hashable, Result]]]:
         """The rollouts, in the bank, and what was learned from them meanwhile."""
         making = self._rollouts(partial(self._meanwhile, task, keep))
         rollouts = yield from making.routine(task, memory, environments, ended)
         if rollouts.meanwhile is None:
             return rollouts, (yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))), {}
-        ((ingest, outcomes),) = values([rollouts.meanwhile])
-        return rollouts, ingest, outcomes
+        ((ingest, results),) = values([rollouts.meanwhile])
+        return rollouts, ingest, results
 
     def _answered(
         self, memory: Memory, task: Task, environments: EnvironmentFactory, ledger: Ledger
@@ -179,13 +179,13 @@ class MaTTS(Whole):
 
     def _meanwhile(
         self, task: Task, keep: Keep, ended: list[Trajectory]
-    ) -> Routine[tuple[Ingest, dict[Hashable, Outcome]]]:
+    ) -> Routine[tuple[Ingest, dict[Hashable, Result]]]:
         """Keep what has ended, and ask at the same time what needs no verdicts."""
         jobs = self._lessons().early(task.without_ground_truth(), tuple(ended))
-        *outcomes, kept = yield Together([*jobs.values(), Do("keeping the rollouts", partial(keep, ended))])
+        *results, kept = yield Together([*jobs.values(), Do("keeping the rollouts", partial(keep, ended))])
         ingest: Ingest
         (ingest,) = values([kept])
-        return ingest, dict(zip(jobs, outcomes, strict=True))
+        return ingest, dict(zip(jobs, results, strict=True))
 
     def _learned(
         self, memory: Memory, ingest: Ingest, rollouts: Rollouts, known: Known, ledger: Ledger

@@ -18,7 +18,7 @@ from rb_dspy.steps.ended import Ended
 from rb_dspy.steps.events import RolloutLost, emit
 from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.latch import Latch
-from rb_dspy.steps.wanted import Call, Outcome, Sub, Together, values
+from rb_dspy.steps.wanted import Call, Result, Sub, Together, values
 
 Ruling = Verdict | RBError | None
 """A verdict, what broke the judge, or None for a rollout that is still to be judged."""
@@ -45,7 +45,7 @@ class Rollouts:
     """Rollouts that were begun; of sequential scaling, passes that were made."""
     saved: int = 0
     """Rollouts, or passes, that agreement made needless."""
-    meanwhile: Outcome = None
+    meanwhile: Result = None
     """What came of ``SideBySide.meanwhile``, or what it raised; None where there is none."""
 
     def survivors(self, task: Task) -> Rollouts:
@@ -90,14 +90,14 @@ class SideBySide:
             jobs = [Sub(partial(one, number)) for number in numbers]
             if self.meanwhile is not None:
                 jobs.append(Sub(partial(_beside, self.meanwhile, ended, none_goes_on)))
-            outcomes = yield Together(jobs, self.at_once)
+            results = yield Together(jobs, self.at_once)
             if self.meanwhile is not None:
-                done.meanwhile = outcomes.pop()
-            for number, outcome in zip(numbers, outcomes, strict=True):
-                if isinstance(outcome, Exception):
-                    _lose(done, number, outcome)
+                done.meanwhile = results.pop()
+            for number, result in zip(numbers, results, strict=True):
+                if isinstance(result, Exception):
+                    _lose(done, number, result)
                 else:
-                    trajectory, verdict = outcome
+                    trajectory, verdict = result
                     done.trajectories.append(trajectory)
                     done.verdicts.append(verdict)
             done.launched = numbers.stop
@@ -108,12 +108,12 @@ class SideBySide:
         self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, latch: Latch, number: int
     ) -> Routine[tuple[Trajectory, Ruling]]:
         try:
-            # As an outcome, whatever it raises: a loss is told at once, not when the last judge has ended.
+            # Whatever it raises is a result: a loss is told at once, not when the last judge has ended.
             done = partial(ended.__setitem__, number)
-            outcomes = yield Together([Call(self.act, (task, memory, environments, number, done))])
-            if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], Stopped):
-                emit(RolloutLost(task, str(number), _said(outcomes[0])))
-            (trajectory,) = values(outcomes)
+            results = yield Together([Call(self.act, (task, memory, environments, number, done))])
+            if isinstance(results[0], Exception) and not isinstance(results[0], Stopped):
+                emit(RolloutLost(task, str(number), _said(results[0])))
+            (trajectory,) = values(results)
             ended[number] = trajectory
         finally:
             latch.count()

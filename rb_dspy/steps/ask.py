@@ -16,29 +16,18 @@ from inspect import iscoroutine
 from typing import Any, Protocol, TypeVar
 
 import dspy
-from dspy.utils.exceptions import (
-    AdapterParseError,
-    ContextWindowExceededError,
-    LMAuthError,
-    LMBillingError,
-    LMConfigurationError,
-    LMError,
-    LMNotConfiguredError,
-    LMUnsupportedModelError,
-)
+from dspy.utils.exceptions import AdapterParseError, LMError
 
 from rb_dspy.backbones import Meter, adapter_for, report
 from rb_dspy.backbones.chat import ChatAdapter
-from rb_dspy.backbones.check import explain, missing
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
+from rb_dspy.backbones.trouble import complaint, meaning, one_line
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
 from rb_dspy.steps.player import pinned, player, sampling, takes_more
 from rb_dspy.steps.threads import Lane, submit
 
 T = TypeVar("T")
-
-_FATAL = (LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError)
 
 
 class ContextOverflow(InfrastructureError):
@@ -47,6 +36,10 @@ class ContextOverflow(InfrastructureError):
 
 class Stopped(InfrastructureError):
     """Whoever wanted this work has given up on it."""
+
+
+_ERRORS = {"fatal": BackboneError, "overflow": ContextOverflow, "passing": InfrastructureError}
+"""By what ``meaning`` says."""
 
 
 class Wanted(Protocol):
@@ -71,7 +64,9 @@ class Ask:
     temperature: float
     max_tokens: int
     rollout: int = 0
-    """Calls that differ in nothing else are distinct samples: to dspy's cache, and as a seed to a local model."""
+    """Sample number, 0 for the first. Two calls equal but for it are different samples, unless the temperature is 0:
+    it is part of dspy's cache key, and becomes the seed of a local model that has none of its own.
+    """
 
     def run(self) -> Any:
         """The prediction.
@@ -180,7 +175,7 @@ def awaited(what: str) -> Iterator[None]:
 
 
 def _broken(what: str, exc: BaseException) -> InfrastructureError:
-    return InfrastructureError(f"{what} broke: {type(exc).__name__}: {_one_line(exc)}")
+    return InfrastructureError(f"{what} broke: {type(exc).__name__}: {one_line(exc)}")
 
 
 Routine = Generator[Wanted, Any, T]
@@ -244,7 +239,7 @@ class _Call:
                 yield
         except AdapterParseError as exc:
             raise UnparseableOutput(
-                f"the {self.role}'s answer could not be read, nor its repair: {_one_line(first)}"
+                f"the {self.role}'s answer could not be read, nor its repair: {one_line(first)}"
             ) from exc
 
 
@@ -265,23 +260,8 @@ def _bound(role: str, lm: Any, inputs: Mapping[str, Any]) -> Iterator[_Call]:
     except UnparseableOutput:
         unanswered, unreadable = 0, True  # what cannot be read is an answer all the same
         raise
-    except LMNotConfiguredError as exc:  # dspy's own words are for who calls it
-        raise BackboneError(f"{role} ({lm.model}): {explain(exc, lm.model)}") from exc
-    except _FATAL as exc:
-        raise BackboneError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
-    except ContextWindowExceededError as exc:
-        raise ContextOverflow(f"{role} ({lm.model}): {_one_line(exc)}") from exc
     except LMError as exc:
-        if "LLM Provider NOT provided" in str(exc):  # litellm has no class of its own for it
-            known = "expected PROVIDER/MODEL, as in openai/gpt-4o-mini"
-            raise BackboneError(f"{role} ({lm.model}): no provider of that name; {known}") from exc
-        if missing(exc):
-            raise BackboneError(f"{role} ({lm.model}): {explain(exc, lm.model)}") from exc
-        raise InfrastructureError(f"{role} ({lm.model}): {_one_line(exc)}") from exc
+        told = f"{role} ({lm.model}): {complaint(exc, lm.model)}"
+        raise _ERRORS[meaning(exc)](told) from exc
     finally:
         report(role, meter.used(call.attempts, unanswered, time.perf_counter() - started), unreadable=unreadable)
-
-
-def _one_line(exc: BaseException, limit: int = 300) -> str:
-    text = " ".join(str(exc).split()) or type(exc).__name__
-    return text if len(text) <= limit else f"{text[:limit]}…"

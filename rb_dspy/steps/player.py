@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import dspy
 
-from rb_dspy.backbones import lm_of
+from rb_dspy.backbones import in_use, lm_of
 from rb_dspy.errors import BackboneError
 
 _OWN = ("history", "callbacks", "kwargs", "_warned_zero_temp_rollout")
@@ -87,7 +87,7 @@ def pinned(predict: Any) -> Any:
 def _drawn(other: Any) -> int | None:
     """The number of the sample, where ``other`` is a copy of an LM that the program has anyway."""
     number = None if other is None else other.kwargs.get("rollout_id")
-    if not isinstance(number, int) or dspy.settings.get("rb_dspy_backbones", None) is None:
+    if not isinstance(number, int) or not in_use():
         return None
     known = [dspy.settings.lm]
     with suppress(BackboneError):

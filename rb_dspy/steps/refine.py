@@ -93,15 +93,15 @@ class Refine(dspy.Module):
         work = _Work(checks_left=passes - 1, ended={} if ended is None else ended)
         again = True
         while again:
-            # As an outcome, whatever it raises: a bug that is not ours must not cost what was reached before either.
-            (outcome,) = yield Together([Sub(partial(self._attempt, act, task, memory, environments, work))])
-            if isinstance(outcome, Exception):
-                if not work.attempts or isinstance(outcome, Stopped):
-                    raise outcome
-                why = str(outcome) if isinstance(outcome, RBError) else f"{type(outcome).__name__}: {outcome}"
+            # Whatever it raises is a result: a bug that is not ours must not cost what was reached before either.
+            (result,) = yield Together([Sub(partial(self._attempt, act, task, memory, environments, work))])
+            if isinstance(result, Exception):
+                if not work.attempts or isinstance(result, Stopped):
+                    raise result
+                why = str(result) if isinstance(result, RBError) else f"{type(result).__name__}: {result}"
                 emit(RolloutLost(task, str(work.number), why))
                 return Refined(tuple(work.attempts), work.passes, why, work.number)
-            again = outcome
+            again = result
         return Refined(tuple(work.attempts), work.passes)
 
     def _attempt(

@@ -79,21 +79,21 @@ class Select(dspy.Module):
         remarks = [self._remark(place, agreeing, verdicts) for place in range(count)]
         orders = _orders(task, count, config)
         jobs = [Sub(partial(self._asked, task, trajectories, remarks, order)) for order in orders]
-        outcomes = yield Together(jobs, self.at_once)
+        results = yield Together(jobs, self.at_once)
         votes: Counter[int] = Counter()
         analyses: dict[int, str] = {}
         unread: list[str] = []
-        for order, outcome in zip(orders, outcomes, strict=True):
-            if isinstance(outcome, UnparseableOutput | InfrastructureError):
-                unread.append(str(outcome))
-            elif isinstance(outcome, Exception):
-                raise outcome
-            elif not 1 <= outcome.choice <= count:
-                unread.append(f"the selector chose attempt {outcome.choice} of {count}")
+        for order, result in zip(orders, results, strict=True):
+            if isinstance(result, UnparseableOutput | InfrastructureError):
+                unread.append(str(result))
+            elif isinstance(result, Exception):
+                raise result
+            elif not 1 <= result.choice <= count:
+                unread.append(f"the selector chose attempt {result.choice} of {count}")
             else:
-                chosen = order[outcome.choice - 1]
+                chosen = order[result.choice - 1]
                 votes[chosen] += 1
-                analyses.setdefault(chosen, str(outcome.analysis))
+                analyses.setdefault(chosen, str(result.analysis))
         best = max(orders[0], key=lambda i: (votes[i], agreeing[i]))  # of equal ones the first
         selection = Selection(
             best, analyses.get(best, ""), tuple(votes[i] for i in range(count)), "; ".join(dict.fromkeys(unread))

@@ -71,4 +71,5 @@ def _taken() -> Worker:
         return Worker("rb-dspy")
 
 
-os.register_at_fork(after_in_child=_idle.clear)  # the threads stay with the parent
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_idle.clear)  # the threads stay with the parent

@@ -18,7 +18,7 @@ from rb_dspy.backbones.worker import wait_for
 from rb_dspy.steps.ask import Routine, Stopped, Wanted, adrive, drive
 from rb_dspy.steps.threads import submit
 
-Outcome = object
+Result = object
 """What a job gave, or the exception that it raised."""
 
 
@@ -51,7 +51,7 @@ class Sub:
 
 @dataclass(frozen=True)
 class Together:
-    """Wanted: the outcomes of several jobs, in their order; what a job raises is its outcome and costs no other job.
+    """Wanted: the results of several jobs, in their order; what a job raises is its result and costs no other job.
 
     ``run`` does the first job itself and has a thread for each other one (for each one where the caller's thread runs
     an event loop, in which the first could do less than the others); ``arun`` has a task for each. Several jobs run
@@ -68,9 +68,9 @@ class Together:
     most: int | None = None
     """Threads, or tasks, at a time; None: as many as there are jobs."""
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[Result]:
         if len(self.jobs) == 1:
-            return [_outcome(self.jobs[0])]
+            return [_result(self.jobs[0])]
         stop = Event()
         if not _loops():
             return self._run(stop)
@@ -79,22 +79,22 @@ class Together:
             wait_for([done])
             return done.result()
 
-    def _run(self, stop: Event) -> list[Outcome]:
+    def _run(self, stop: Event) -> list[Result]:
         turn = Semaphore(self.most or len(self.jobs))
         with _merged(len(self.jobs)) as traces, _ending(stop):
             first, *others = [partial(_job, job, trace, stop) for job, trace in zip(self.jobs, traces, strict=True)]
             with turn, _ending(stop):  # taken before the others may, since who waits for a turn does not hear of Ctrl-C
                 futures = [submit(_in_turn, turn, other) for other in others]
                 done = copy_context().run(first)
-            wait_for(futures)  # raises what is no Exception: see _outcome
+            wait_for(futures)  # raises what is no Exception: see _result
             return [done, *(future.result() for future in futures)]
 
-    async def arun(self) -> list[Outcome]:
+    async def arun(self) -> list[Result]:
         if len(self.jobs) == 1:
-            return [await _aoutcome(self.jobs[0])]
+            return [await _aresult(self.jobs[0])]
         turn = asyncio.Semaphore(self.most or len(self.jobs))
         with _merged(len(self.jobs)) as traces:
-            tasks: list[asyncio.Task[Outcome]] = []
+            tasks: list[asyncio.Task[Result]] = []
             for job, trace in zip(self.jobs, traces, strict=True):
                 tasks.append(asyncio.ensure_future(_ajob(job, trace, turn, tasks)))
             try:
@@ -102,29 +102,29 @@ class Together:
             except BaseException:
                 _cancel(tasks)
                 # Each closes what it holds open.
-                for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-                    if isinstance(outcome, _Fatal):
-                        raise outcome.by from None
+                for result in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(result, _Fatal):
+                        raise result.by from None
                 raise
 
 
-def values(outcomes: Sequence[Outcome]) -> list[Any]:
+def values(results: Sequence[Result]) -> list[Any]:
     """What the jobs gave; raises what the first that failed raised."""
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    return list(outcomes)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return list(results)
 
 
-def _in_turn(turn: Semaphore, job: Callable[[], Outcome]) -> Outcome:
+def _in_turn(turn: Semaphore, job: Callable[[], Result]) -> Result:
     with turn:
         return job()
 
 
-def _job(job: Wanted, trace: list[Any] | None, stop: Event) -> Outcome:
+def _job(job: Wanted, trace: list[Any] | None, stop: Event) -> Result:
     with stopping(stop), _tracing(trace):
         try:
-            return Stopped("stopped before it began") if stopped() else _outcome(job)
+            return Stopped("stopped before it began") if stopped() else _result(job)
         except BaseException:
             stop.set()  # here, since the next job in line may begin before the caller hears of what was raised
             raise
@@ -160,31 +160,31 @@ class _Fatal(Exception):
 
 
 async def _ajob(
-    job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore, tasks: Sequence[asyncio.Task[Outcome]]
-) -> Outcome:
+    job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore, tasks: Sequence[asyncio.Task[Result]]
+) -> Result:
     async with turn:
         try:
             with _tracing(trace):
-                return await _aoutcome(job)
+                return await _aresult(job)
         except (KeyboardInterrupt, SystemExit) as exc:
             _cancel(task for task in tasks if task is not asyncio.current_task())  # before the next in line begins
             raise _Fatal(exc) from None
 
 
-def _cancel(tasks: Iterable[asyncio.Task[Outcome]]) -> None:
+def _cancel(tasks: Iterable[asyncio.Task[Result]]) -> None:
     for task in tasks:
         if not task.cancelling():  # a second time, and it would not wait for blocking work under way
             task.cancel()
 
 
-def _outcome(job: Wanted) -> Outcome:
+def _result(job: Wanted) -> Result:
     try:
         return job.run()
-    except Exception as exc:  # noqa: BLE001 (it is the outcome: whoever asked for several jobs decides what it costs)
+    except Exception as exc:  # noqa: BLE001 (it is the result: whoever asked for several jobs decides what it costs)
         return exc
 
 
-async def _aoutcome(job: Wanted) -> Outcome:
+async def _aresult(job: Wanted) -> Result:
     try:
         return await job.arun()
     except Exception as exc:  # noqa: BLE001 (as above)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import dspy
 import pydantic
 
-from rb_dspy.backbones import Backbones
+from rb_dspy.backbones import Backbones, active
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import digest, prompts_of
 from rb_dspy.errors import RBError
@@ -74,9 +73,8 @@ def lms(backbones: Backbones | None) -> list[Any]:
 
 
 def _played(backbones: Backbones | None) -> dict[str, Any]:
-    active = backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
     try:
-        return active.roles()
+        return active(backbones).roles()
     except RBError:
         return {}
 

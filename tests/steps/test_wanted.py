@@ -1,4 +1,4 @@
-"""Several things at once: outcomes in order, in the caller's context, and nobody costs another anything."""
+"""Several things at once: results in order, in the caller's context, and nobody costs another anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "a
 MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
 
 
-async def outcomes(jobs: Any, asynchronous: bool, most: int | None = None) -> list[Any]:
+async def results(jobs: Any, asynchronous: bool, most: int | None = None) -> list[Any]:
     together = Together(jobs, most)
     return await together.arun() if asynchronous else together.run()
 
@@ -56,16 +56,16 @@ class Raw:
 
 @BOTH
 @pytest.mark.parametrize("most", [None, 1, 2])
-async def test_outcomes_are_in_the_order_of_the_jobs(asynchronous: bool, most: int | None) -> None:
+async def test_results_are_in_the_order_of_the_jobs(asynchronous: bool, most: int | None) -> None:
     jobs = [late(0.01 * (4 - n), n) for n in range(4)]
-    assert await outcomes(jobs, asynchronous, most) == [0, 1, 2, 3]
+    assert await results(jobs, asynchronous, most) == [0, 1, 2, 3]
 
 
 @BOTH
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("error", [InputError("bad"), ZeroDivisionError("a bug"), dspy.LMError("down")], ids=repr)
-async def test_what_a_job_raises_is_its_outcome(asynchronous: bool, count: int, error: Exception) -> None:
-    found = await outcomes([Raw(error), *[late(0.0, n) for n in range(1, count)]], asynchronous)
+async def test_what_a_job_raises_is_its_result(asynchronous: bool, count: int, error: Exception) -> None:
+    found = await results([Raw(error), *[late(0.0, n) for n in range(1, count)]], asynchronous)
     assert found[0] is error
     assert found[1:] == list(range(1, count))
     with pytest.raises(type(error)):
@@ -88,7 +88,7 @@ async def test_jobs_run_in_the_callers_context_and_leave_none_of_theirs(asynchro
     token = MARK.set("the caller's")
     try:
         with dspy.context(rb_dspy_test="set"):
-            found = await outcomes([Do("looking", partial(look, n)) for n in range(3)], asynchronous)
+            found = await results([Do("looking", partial(look, n)) for n in range(3)], asynchronous)
         assert found == [("the caller's", "set")] * 3
         assert MARK.get() == "the caller's"
     finally:
@@ -131,10 +131,10 @@ async def test_no_more_jobs_are_under_way_than_allowed(asynchronous: bool) -> No
         with lock:
             running -= 1
 
-    await outcomes([Do("counting", count)] * 6, asynchronous, most=2)
+    await results([Do("counting", count)] * 6, asynchronous, most=2)
     assert most <= 2
     barrier = threading.Barrier(4)
-    assert sorted(await outcomes([Do("meeting", partial(barrier.wait, 5))] * 4, asynchronous)) == [0, 1, 2, 3]
+    assert sorted(await results([Do("meeting", partial(barrier.wait, 5))] * 4, asynchronous)) == [0, 1, 2, 3]
 
 
 def _steps(log: list[int], pause: float) -> Routine[int]:
@@ -150,7 +150,7 @@ def test_an_interrupt_is_raised_at_once_and_ends_the_others_before_their_next_st
     jobs = [Sub(lambda: _steps(log, 0.01)), Sub(lambda: _steps(log, 0.01)), Raw(KeyboardInterrupt())]
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(outcomes(jobs, asynchronous))
+        asyncio.run(results(jobs, asynchronous))
     assert time.monotonic() - started < 1
     time.sleep(0.03)
     seen = len(log)
@@ -290,7 +290,7 @@ def test_jobs_that_had_not_begun_never_do(asynchronous: bool) -> None:
     over = threading.Event()
     interrupting = _Interrupting(partial(time.sleep, 0.05), over)  # by then all are in line
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(outcomes([interrupting, *[Sub(lambda: _busy(log, over))] * 3], asynchronous, most=1))
+        asyncio.run(results([interrupting, *[Sub(lambda: _busy(log, over))] * 3], asynchronous, most=1))
     time.sleep(0.02)
     assert log == []
 
@@ -327,7 +327,7 @@ async def test_routines_nest(asynchronous: bool) -> None:
         found = yield Together([Sub(partial(inner, n)) for n in range(3)])
         return sum(values(found))
 
-    assert await outcomes([Sub(outer), Sub(outer)], asynchronous) == [6, 6]
+    assert await results([Sub(outer), Sub(outer)], asynchronous) == [6, 6]
 
 
 @BOTH
@@ -340,7 +340,7 @@ async def test_a_routine_is_closed_when_what_it_wants_breaks(asynchronous: bool)
         finally:
             closed.append(number)
 
-    found = await outcomes([Sub(partial(holding, n)) for n in range(3)], asynchronous)
+    found = await results([Sub(partial(holding, n)) for n in range(3)], asynchronous)
     assert [type(one) for one in found] == [KeyError] * 3
     assert sorted(closed) == [0, 1, 2]
 
@@ -369,7 +369,7 @@ async def test_the_trace_is_handed_on_job_by_job(asynchronous: bool) -> None:
 
     jobs = [Sub(partial(twice, name, 0.02 - 0.009 * n)) for n, name in enumerate("abc")]
     with dspy.context(trace=["before"]):
-        assert await outcomes(jobs, asynchronous) == ["a2", "b2", "c2"]
+        assert await results(jobs, asynchronous) == ["a2", "b2", "c2"]
         assert dspy.settings.trace == ["before", "a1", "a2", "b1", "b2", "c1", "c2"]
 
 

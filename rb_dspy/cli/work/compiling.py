@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import dspy
 import typer
 from rich.text import Text
 
-from rb_dspy.backbones import Backbones
+from rb_dspy.backbones import Backbones, active
 from rb_dspy.bank import MemoryBank
 from rb_dspy.cli import apart
 from rb_dspy.cli.again import as_argument, options
@@ -163,7 +162,7 @@ def _folder(
     data = [part.digest for part in (streams.compile, streams.dev, streams.held_out)]
     from_bank = described_bank(bank) if bank is not None else {}
     prompts = digest(prompts_of(program))
-    played = program.backbones or dspy.settings.get("rb_dspy_backbones", None) or Backbones()
+    played = active(program.backbones)
     run_in = [who(played, proposer), named_embedder(bank, embedder), named(program.environments), versions()]
     made_of = digest([given, data, from_bank, described(program), signature_hash(program), prompts, run_in])
     return _FOLDERS / made_of[:12]
