@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy.bank.admission import usual_id
+from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.bank.renaming import own_id
 from tests.bank.store_cases import DIMENSION, SCOPE, a_store, give, lesson, new, vector
 
 DIGEST = "0123456789abcdef0123"
@@ -26,12 +25,13 @@ DIGEST = "0123456789abcdef0123"
     ],
 )
 def test_an_id_is_a_hash_of_scope_or_experience_and_text(parent: str, id: str) -> None:
-    assert usual_id(parent, DIGEST) == id
-    assert own_id(parent, DIGEST) == id
+    assert item_id(parent, DIGEST) == id
+    assert free_item_id(parent, DIGEST, lambda _: False) == id
 
 
 def test_the_id_after_a_taken_one_is_made_of_that_one() -> None:
-    assert own_id(own_id("e1", DIGEST), DIGEST) == "m99c8f9b8a8a8ec1919c0"
+    taken = {item_id("e1", DIGEST)}
+    assert free_item_id("e1", DIGEST, taken.__contains__) == "m99c8f9b8a8a8ec1919c0"
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.admission import item_id
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.rows import ItemRow
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.parts import Match, Source, Unit
 from rb_dspy.bank.sqlite import seldom
-from rb_dspy.bank.sqlite.appends import own_id
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.sqlite.store import SqliteStore
@@ -334,7 +334,7 @@ def test_an_id_that_an_import_brought_before_its_experience_counts_once(tmp_path
     store = a_store(tmp_path / "bank.sqlite")
     give(store, "e0", "one")
     store.edit(SCOPE, lesson("one").id, lesson("two"), vector("two"), note="")
-    id = own_id("e", lesson("one").digest)
+    id = item_id("e", lesson("one").digest)
     store.append(SCOPE, [replace(new("f", "one"), items=(lesson("one", id=id),))])
     if how == "delete":
         store.remove(SCOPE, kind="delete", source=Source("item", id), descendants=False, note="")

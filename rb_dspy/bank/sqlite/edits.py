@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.admission import now, usual_id
+from rb_dspy.bank.admission import item_id, now
 from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
 from rb_dspy.bank.parts import NewItem, Source, task_key
 from rb_dspy.bank.sqlite import descent, ids, item_queries, keys, rows
@@ -53,7 +53,7 @@ class Edit:
         if same != id:
             raise InputError(f"{self.location}: item {same} has this very text; delete one of the two instead")
         texts = new.title, new.description, new.content
-        apart = None if id == usual_id(self.scope, new.digest) else 1
+        apart = None if id == item_id(self.scope, new.digest) else 1
         id_key = ids.of_id(scope_id, id)
         number = seq + 1
         ended = [keys.number(key) for key, _, _, _ in live]

@@ -57,7 +57,7 @@ def third(connection: Connection) -> None:
 
 
 def _usual(scope: object, digest: object) -> str:
-    """``admission.usual_id``, as it was; empty where a cell is damaged."""
+    """``admission.item_id`` of a scope, as it was; empty where a cell is damaged."""
     if not (isinstance(scope, str) and isinstance(digest, str)):
         return ""
     said = json.dumps(["item", scope, digest], separators=(",", ":"))
