@@ -36,7 +36,7 @@ _INDEXES = (
 )
 
 
-def third(connection: Connection) -> None:
+def apply(connection: Connection) -> None:
     """Make the table of items anew, each row with whether its id is another than that of its text."""
     database = connection.connection.driver_connection
     if not isinstance(database, sqlite3.Connection):
