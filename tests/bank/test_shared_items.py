@@ -17,7 +17,7 @@ from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.rows import ItemRow
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.parts import Match, Source, Unit
-from rb_dspy.bank.sqlite import seldom
+from rb_dspy.bank.sqlite import stats
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.sqlite.store import SqliteStore
@@ -322,7 +322,7 @@ def test_counting_and_checking_grow_with_the_rows(tmp_path: Path, what: str) -> 
             scope = Scope(1, SCOPE, "")
             took.append(work.of(lambda counted=counted, scope=scope: list(damaged_rows(counted, scope))))
         else:
-            query = str(seldom._LATER)
+            query = str(stats._LATER)
             took.append(work.of(lambda counted=counted, query=query: counted.execute(query, {"scope": 1}).fetchall()))
         counted.close()
         store.close()

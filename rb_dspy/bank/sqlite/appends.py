@@ -11,11 +11,12 @@ from json.encoder import encode_basestring_ascii as _quoted
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.parts import Placed
-from rb_dspy.bank.sqlite import failpoints, ids, keys, queries
+from rb_dspy.bank.sqlite import failpoints, ids, ingestions, keys, queries
+from rb_dspy.bank.sqlite.embedders import Embedder, refuse_another
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Prepared
 from rb_dspy.bank.sqlite.scoped import Scope, State
-from rb_dspy.bank.sqlite.state import Embedder, refuse_another, scope_state
+from rb_dspy.bank.sqlite.state import scope_state
 from rb_dspy.bank.stages import removed_since
 from rb_dspy.errors import RBError
 from rb_dspy.schema import Experience
@@ -210,8 +211,7 @@ def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
         connection.execute("UPDATE scopes SET seq = ?, chain = ? WHERE id = ?", (writing.seq, writing.head, id))
         ids.go_on(connection, id, writing.before, writing.seq)
     if writing.waiting:
-        done = [(id, experience_id) for experience_id in writing.added | writing.known]
-        connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", done)
+        ingestions.forget(connection, id, writing.added | writing.known)
 
 
 def _read_shared(

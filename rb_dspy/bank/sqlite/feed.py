@@ -10,8 +10,8 @@ import numpy as np
 
 from rb_dspy.bank.parts import Changes, Unit, VectorBatch
 from rb_dspy.bank.sqlite import keys, rows
+from rb_dspy.bank.sqlite.embedders import Embedder, checked_embedder
 from rb_dspy.bank.sqlite.scoped import Row, Scope
-from rb_dspy.bank.sqlite.state import Embedder, checked_embedder
 from rb_dspy.bank.vectors import unpacked
 
 _log = logging.getLogger("rb_dspy.bank")
