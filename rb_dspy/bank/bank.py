@@ -399,7 +399,7 @@ class MemoryBank:
         its own to make: ``StorageError``.
         """
         store = self._store
-        if isinstance(store, MemoryStore) and store.base is not None:
+        if store.base is not None:
             raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
         chosen = self._current.embedder if embedder is None else chosen_embedder(embedder)
         made = 0

@@ -8,7 +8,7 @@ import pytest
 from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
-from tests.bank.store_cases import DIMENSION, SCOPE, a_store, give, lesson, new, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, a_store, append, give, lesson, new, vector
 
 DIGEST = "0123456789abcdef0123"
 
@@ -45,7 +45,7 @@ def test_every_store_gives_the_same_ids(tmp_path: Path, kind: str) -> None:
         store.edit(SCOPE, id, lesson(f"other {number}"), vector("other"), note="")
     # An import brings the id that the next experience would have given, and that item is edited as well.
     id = "mde143b9898ea7ece540e"
-    store.append(SCOPE, [replace(new("f", "one"), items=(lesson("one", id=id),))])
+    append(store, SCOPE, [replace(new("f", "one"), items=(lesson("one", id=id),))])
     store.edit(SCOPE, id, lesson("more"), vector("more"), note="")
     (item,) = give(store, "e3", "one").items
     assert item.id == "mffda3486175ec8880146"

@@ -49,7 +49,7 @@ def packed(new: NewExperience) -> Packed:
 
 
 def append(to: Timeline, batch: Sequence[Packed]) -> list[Experience]:
-    """See ``BankStore.append``."""
+    """See ``BankStore.place``."""
     known = to.have([given.new.id for given in batch])
     for given in batch:
         for item in given.new.items if given.new.id not in known else ():

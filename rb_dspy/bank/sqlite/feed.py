@@ -30,7 +30,7 @@ def changes(
 ) -> Changes:
     """Rows for the index. A damaged vector is left out, and does not end the paging (``Changes.more``).
 
-    Raises ``EmbedderMismatch`` as ``append`` does.
+    Raises ``EmbedderMismatch`` as ``place`` does.
     """
     _, dimension = checked_embedder(connection, embedder, scope.location) or ("", 0)
     table = rows.vectors_table(unit)

@@ -44,7 +44,6 @@ from rb_dspy.bank.sqlite.rows import Ready
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.sqlite.writer import Writer
-from rb_dspy.bank.stored import stored
 from rb_dspy.errors import StorageError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
@@ -81,6 +80,10 @@ class SqliteStore:
         """The path as it was given."""
         return self._location
 
+    @property
+    def base(self) -> None:
+        """A file is an overlay of nothing."""
+
     def close(self) -> None:
         """What waits to be written is written first. Twice is once."""
         self._closing()
@@ -104,17 +107,6 @@ class SqliteStore:
 
     def writable(self) -> None:
         """As far as anybody knows before something is written."""
-
-    def append(
-        self,
-        scope: str,
-        batch: Sequence[NewExperience],
-        *,
-        embedder: tuple[str, int] | None = None,
-        refuse_removed: bool = False,
-    ) -> list[Experience]:
-        placed = self.place(scope, batch, embedder=embedder, refuse_removed=refuse_removed)
-        return [stored(new, scope, where) for new, where in zip(batch, placed, strict=True)]
 
     def place(
         self,
