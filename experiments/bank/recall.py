@@ -124,7 +124,7 @@ def memory() -> dict[str, float]:
 
 
 def structures(rows: Vectors, queries: Vectors, floors: Any, *, graph: bool) -> None:
-    """Other ways to search approximately, beside the lists of half-precision rows and the sketch that are used."""
+    """Other ways to search approximately, beside the lists of half-precision rows and their codes that are used."""
     kinds = faiss.ScalarQuantizer
     lists = int(len(rows) ** 0.5)
     print(f"\n| {len(rows):,} rows | build CPU s | parameter | CPU ms | recall@5 |\n|---|---|---|---|---|")

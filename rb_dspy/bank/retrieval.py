@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.following import Follower, LexicalFollower
+from rb_dspy.bank.followers import Follower, LexicalFollower
 from rb_dspy.bank.given import whole_number
 from rb_dspy.bank.index.fusion import fused
 from rb_dspy.bank.index.layered import LayeredIndex

@@ -16,11 +16,11 @@ import numpy as np
 import pydantic
 import xxhash
 
-from rb_dspy.bank.index.approximate import ApproximateRows
 from rb_dspy.bank.index.columns import ALIVE, Columns
 from rb_dspy.bank.index.engine import faiss
 from rb_dspy.bank.index.exact import ExactRows
-from rb_dspy.bank.index.sketch import Sketch
+from rb_dspy.bank.index.ivf import IvfRows
+from rb_dspy.bank.index.pq import PqCodes
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
 from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import StorageError
@@ -45,7 +45,7 @@ class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     rows: _File
-    sketch: _File | None
+    sketch: _File | None  # its codes, under the name that saved indexes have for them
     """None where the part has none."""
 
     @property
@@ -93,7 +93,7 @@ class Sidecar:
         self._dimension = dimension
         self._key = hashlib.blake2b(f"{unit}\0{scope}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         self._manifest = folder / f"{self._key}.json"
-        self._saved: tuple[tuple[ApproximateRows, _Part], ...] = ()
+        self._saved: tuple[tuple[IvfRows, _Part], ...] = ()
         self._begun: list[str] = []
         """Names, without their ends, of the files that ``save`` has begun."""
 
@@ -120,7 +120,7 @@ class Sidecar:
         stays in use.
         """
         # Never behind others: once an index is to have such parts, the first one takes in all that there were.
-        given = [part for part in view.parts if isinstance(part, ApproximateRows)]
+        given = [part for part in view.parts if isinstance(part, IvfRows)]
         if not given or [part for part, _ in self._saved] == given:
             return False
         known = {
@@ -187,7 +187,7 @@ class Sidecar:
         for file in manifest.files:
             self._verify(file)
         columns = self._read_columns(manifest)
-        parts: list[ApproximateRows] = []
+        parts: list[IvfRows] = []
         for saved in manifest.parts:
             parts.append(self._read_part(saved, parts[-1].stop if parts else 0))
         if not parts or parts[-1].stop != manifest.rows:
@@ -205,18 +205,18 @@ class Sidecar:
         if _hash(path) != file.xxh3_64:
             raise _UnusableError(f"{file.name} is not what was written")
 
-    def _read_part(self, saved: _Part, start: int) -> ApproximateRows:
+    def _read_part(self, saved: _Part, start: int) -> IvfRows:
         engine = faiss()
         index = self._read_index(saved.rows)
         if not isinstance(index, engine.IndexIVFScalarQuantizer) or index.d != self._dimension:
             raise _UnusableError(f"{saved.rows.name} is another kind of index")
         if saved.sketch is None:
-            return ApproximateRows(start, index)
+            return IvfRows(start, index)
         try:
-            sketch = Sketch(self._read_index(saved.sketch), index.ntotal, index.nlist, index.d)
+            codes = PqCodes(self._read_index(saved.sketch), index.ntotal, index.nlist, index.d)
         except ValueError as exc:
             raise _UnusableError(f"{saved.sketch.name} is {exc}") from None
-        return ApproximateRows(start, index, sketch)
+        return IvfRows(start, index, codes)
 
     def _read_index(self, file: _File) -> Any:
         try:  # its bytes have been found to be those that FAISS wrote here
@@ -224,9 +224,9 @@ class Sidecar:
         except RuntimeError as exc:
             raise _UnusableError(f"{file.name} cannot be read: {str(exc).splitlines()[0]}") from None
 
-    def _write_part(self, part: ApproximateRows) -> _Part:
+    def _write_part(self, part: IvfRows) -> _Part:
         rows = self._write_index(part.index, "faiss")
-        return _Part(rows=rows, sketch=None if part.sketch is None else self._write_index(part.sketch.index, "sketch"))
+        return _Part(rows=rows, sketch=None if part.codes is None else self._write_index(part.codes.index, "sketch"))
 
     def _write_index(self, index: Any, kind: str) -> _File:
         engine = faiss()

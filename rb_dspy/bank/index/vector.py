@@ -1,6 +1,6 @@
 """The vector index of one unit in one scope: derived from the store, searched without a lock.
 
-Up to ``EXACT_UP_TO`` rows as good as exact (see ``glimpse``), then approximate in the bulk and exact in what is new.
+Up to ``EXACT_UP_TO`` rows as good as exact (see ``pq_screen``), then approximate in the bulk and exact in what is new.
 The bulk is in half precision, as in the store: half as much to read. What was measured, and what the numbers below rest
 on: ``experiments/bank/recall.py``.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rb_dspy.bank.index.building import build
 from rb_dspy.bank.index.columns import Columns, no_rows
 from rb_dspy.bank.index.exact import BLOCK, ExactRows
-from rb_dspy.bank.index.halves import Part
+from rb_dspy.bank.index.part import Part
 from rb_dspy.bank.index.view import TIE, Candidates, Filter, Hit, View, checked_query, merged, ranked
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.errors import InvalidVector
@@ -72,7 +72,7 @@ class IndexView:
         hidden: Collection[int] = (),
         min_score: float | None = None,
     ) -> list[Hit]:
-        """See ``View.search``. Exact in rows that no part holds; in those, see ``HalfRows`` and ``ApproximateRows``."""
+        """See ``View.search``. Exact in rows that no part holds; in those, see ``Fp16Rows`` and ``IvfRows``."""
         query = checked_query(query, self.tail.dimension)
         if k <= 0:
             return []

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rb_dspy.bank.following import Follower
+from rb_dspy.bank.followers import Follower
 from rb_dspy.bank.index.sidecar import Sidecar, beside
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.interface import BankStore
@@ -194,7 +194,7 @@ def test_a_damaged_vector_hides_no_other_row(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A page that is full of rows, one of them damaged, is not the last page."""
-    monkeypatch.setattr("rb_dspy.bank.following._ROWS", 100)
+    monkeypatch.setattr("rb_dspy.bank.followers._ROWS", 100)
     monkeypatch.setattr("rb_dspy.bank.retrieval._ROWS", 100)
     with sqlite3.connect(path) as connection:
         connection.execute(

@@ -1,4 +1,4 @@
-"""Among some thousands of rows a sketch spares reading most of them; what is found is what reading all would find."""
+"""Among some thousands of rows codes spare reading most of them; what is found is what reading all would find."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rb_dspy.bank.index.glimpse import Glimpse
-from rb_dspy.bank.index.half import HalfRows
+from rb_dspy.bank.index.flat_fp16 import Fp16Rows
+from rb_dspy.bank.index.pq_screen import PqScreen
 from rb_dspy.bank.index.vector import HALF_FROM, VectorIndex
 from rb_dspy.bank.index.view import TIE
 from rb_dspy.bank.parts import Changes, VectorBatch
@@ -37,14 +37,14 @@ def stored(rows: Vectors) -> Vectors:
     return unpacked(b"".join(packed(row) for row in rows), rows.shape[1])[0]
 
 
-def an_index(rows: Vectors) -> tuple[VectorIndex, HalfRows]:
+def an_index(rows: Vectors) -> tuple[VectorIndex, Fp16Rows]:
     """Row ``i`` has number ``i + 1``, is of task ``(i + 1) // 10``, and failed where its number ends in 0."""
     index = VectorIndex(rows.shape[1])
     seqs = np.arange(1, len(rows) + 1)
     index.apply(Changes(len(rows), VectorBatch(seqs, seqs // 10, seqs % 10 > 0, rows), np.empty((0, 2), np.int64)))
     assert index.install(index.prepare())
     (part,) = index.view.parts
-    assert isinstance(part, HalfRows)
+    assert isinstance(part, Fp16Rows)
     return index, part
 
 
@@ -62,10 +62,10 @@ def misses(index: VectorIndex, rows: Vectors, queries: Vectors, k: int, left: np
     return wrong
 
 
-def share_told(part: HalfRows, queries: Vectors, k: int = 5) -> float:
-    """Of how many queries the sketch leaves no doubt."""
-    assert part.glimpse is not None
-    return float(np.mean([part.glimpse.nearest(query, k, None) is not None for query in queries]))
+def share_told(part: Fp16Rows, queries: Vectors, k: int = 5) -> float:
+    """Of how many queries the codes leave no doubt."""
+    assert part.screen is not None
+    return float(np.mean([part.screen.nearest(query, k, None) is not None for query in queries]))
 
 
 EVERY = np.full(ROWS, True)
@@ -77,16 +77,16 @@ def rows() -> Vectors:
 
 
 @pytest.fixture(scope="module")
-def made(rows: Vectors) -> tuple[VectorIndex, HalfRows]:
+def made(rows: Vectors) -> tuple[VectorIndex, Fp16Rows]:
     return an_index(rows)
 
 
 @pytest.mark.parametrize("k", [1, 5, 40, 100, 700, ROWS, ROWS + 1])
-def test_the_nearest_are_found(made: tuple[VectorIndex, HalfRows], rows: Vectors, k: int) -> None:
+def test_the_nearest_are_found(made: tuple[VectorIndex, Fp16Rows], rows: Vectors, k: int) -> None:
     assert misses(made[0], rows, cloud(1, 60), k, EVERY) == 0
 
 
-def test_most_rows_are_not_read(made: tuple[VectorIndex, HalfRows]) -> None:
+def test_most_rows_are_not_read(made: tuple[VectorIndex, Fp16Rows]) -> None:
     assert share_told(made[1], cloud(1, 60)) > 0.9
 
 
@@ -101,12 +101,12 @@ def test_most_rows_are_not_read(made: tuple[VectorIndex, HalfRows]) -> None:
     ],
 )
 def test_what_is_left_out_takes_nobodys_place(
-    made: tuple[VectorIndex, HalfRows], rows: Vectors, k: int, filters: dict[str, Any], left: np.ndarray
+    made: tuple[VectorIndex, Fp16Rows], rows: Vectors, k: int, filters: dict[str, Any], left: np.ndarray
 ) -> None:
     assert misses(made[0], rows, cloud(2, 30), k, left, **filters) == 0
 
 
-def test_rows_that_came_later_are_not_in_an_older_view(made: tuple[VectorIndex, HalfRows], rows: Vectors) -> None:
+def test_rows_that_came_later_are_not_in_an_older_view(made: tuple[VectorIndex, Fp16Rows], rows: Vectors) -> None:
     older = made[0].view.at(4_000)
     for query in rows[5_000:5_030]:
         expected = np.argsort(-(rows[:4_000] @ query), kind="stable")[:5] + 1
@@ -142,7 +142,7 @@ def single_lessons(rows: Vectors) -> tuple[Vectors, Vectors]:
     return changed, between(own, rows[100:700], 0.3, 0.6)
 
 
-def foreign_questions(rows: Vectors) -> tuple[Vectors, Vectors]:
+def questions_out_of_distribution(rows: Vectors) -> tuple[Vectors, Vectors]:
     """Single rows are coded as well as others, but not as to what is asked for."""
     changed, own = singles(rows, 0, DIMENSION, 0.5, rows[np.arange(12) * 400])
     return changed, between(own, rows[100:700], 0.1, 0.6)
@@ -175,9 +175,9 @@ def sparse(rows: Vectors) -> tuple[Vectors, Vectors]:
 
 
 @pytest.mark.parametrize(
-    "world", [single_lessons, small_topics, many_equal, foreign_questions, without_structure, sparse]
+    "world", [single_lessons, small_topics, many_equal, questions_out_of_distribution, without_structure, sparse]
 )
-def test_a_sketch_does_not_mislead(rows: Vectors, world: Callable[[Vectors], tuple[Vectors, Vectors]]) -> None:
+def test_codes_do_not_mislead(rows: Vectors, world: Callable[[Vectors], tuple[Vectors, Vectors]]) -> None:
     given, queries = world(rows)
     given = stored(given)
     index, _ = an_index(given)
@@ -207,7 +207,7 @@ def test_codes_that_make_no_difference(others: int) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-class RoughSketch:
+class RoughCodes:
     """Says nothing of its errors: each row's product is off by so much, whatever is asked."""
 
     def __init__(self, rows: Vectors, rough: float) -> None:
@@ -229,9 +229,9 @@ def test_rows_that_were_read_show_how_far_estimates_are_off(rough: float, least:
     rows = stored(noise(3, ROWS))
     queries = unit(rows[:60] + 0.5 * noise(8, 60))
     nothing = np.zeros((10, DIMENSION), np.float32)
-    sketch: Any = RoughSketch(rows, rough)
-    glimpse = Glimpse(rows.astype(np.float16), sketch, nothing[0], np.ones(len(rows), np.float32), nothing)
-    answers = [glimpse.nearest(query, 5, None) for query in queries]
+    codes: Any = RoughCodes(rows, rough)
+    screen = PqScreen(rows.astype(np.float16), codes, nothing[0], np.ones(len(rows), np.float32), nothing)
+    answers = [screen.nearest(query, 5, None) for query in queries]
     for query, answer in zip(queries, answers, strict=True):
         if answer is not None:
             products = rows @ query
@@ -239,7 +239,7 @@ def test_rows_that_were_read_show_how_far_estimates_are_off(rough: float, least:
     assert least <= np.mean([answer is not None for answer in answers]) <= most
 
 
-def test_a_query_without_a_direction(made: tuple[VectorIndex, HalfRows]) -> None:
+def test_a_query_without_a_direction(made: tuple[VectorIndex, Fp16Rows]) -> None:
     assert [hit.seq for hit in made[0].view.search(np.zeros(DIMENSION, np.float32), 2)] == [ROWS, ROWS - 1]
 
 
@@ -252,12 +252,12 @@ def test_rows_that_are_all_equal() -> None:
 def test_any_dimension(dimension: int) -> None:
     rows = stored(unit(cloud(4)[:, :dimension]))
     index, part = an_index(rows)
-    assert (part.glimpse is not None) == (dimension >= 16)
+    assert (part.screen is not None) == (dimension >= 16)
     for query in rows[:20]:
         assert index.view.search(query, 3)[0].score >= (rows @ query).max() - 2 * TIE
 
 
-def test_building_is_repeatable(made: tuple[VectorIndex, HalfRows], rows: Vectors) -> None:
+def test_building_is_repeatable(made: tuple[VectorIndex, Fp16Rows], rows: Vectors) -> None:
     again, part = an_index(rows)
     queries = cloud(5, 20)
     assert [again.view.search(query, 5) for query in queries] == [made[0].view.search(query, 5) for query in queries]
