@@ -198,7 +198,7 @@ def test_others_indexes_are_not_used(folder: Path, caplog: pytest.LogCaptureFixt
     assert "history" in refused(folder, caplog, digest=lambda mark: f"another one up to {mark}")
     assert a_sidecar(folder, scope="t").load(digest) is None
     assert a_sidecar(folder, unit="experience").load(digest) is None
-    mine, theirs = (folder / f"{a_sidecar(folder, scope=name)._key}.json" for name in "st")
+    mine, theirs = (a_sidecar(folder, scope=name)._files.manifest for name in "st")
     theirs.write_bytes(mine.read_bytes())
     assert "scope" in refused(folder, caplog, scope="t")
 
