@@ -9,7 +9,7 @@ import pytest
 from rb_dspy.bank.index.flat_fp16 import Fp16Rows
 from rb_dspy.bank.index.pq_screen import PqScreen
 from rb_dspy.bank.index.vector import HALF_FROM, VectorIndex
-from rb_dspy.bank.index.view import TIE
+from rb_dspy.bank.index.view import TIE, Filter, search
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.protocols import Vectors
@@ -53,7 +53,7 @@ def misses(index: VectorIndex, rows: Vectors, queries: Vectors, k: int, left: np
     wrong = 0
     for query in queries:
         products = rows @ query
-        hits = index.view.search(query, k, **filters)
+        hits = search(index.view, query, k, Filter(**filters))
         places = [hit.seq - 1 for hit in hits]
         assert len(set(places)) == min(k, np.count_nonzero(left))
         assert left[places].all()
@@ -94,7 +94,7 @@ def test_most_rows_are_not_read(made: tuple[VectorIndex, Fp16Rows]) -> None:
 @pytest.mark.parametrize(
     ("filters", "left"),
     [
-        ({"exclude_tasks": [7]}, np.arange(1, ROWS + 1) // 10 != 7),
+        ({"tasks": [7]}, np.arange(1, ROWS + 1) // 10 != 7),
         ({"polarity": "failure"}, np.arange(1, ROWS + 1) % 10 == 0),
         ({"hidden": range(1, ROWS - 99)}, np.arange(ROWS) >= ROWS - 100),
         ({"hidden": range(1, ROWS + 1)}, ~EVERY),
@@ -110,7 +110,7 @@ def test_rows_that_came_later_are_not_in_an_older_view(made: tuple[VectorIndex, 
     older = made[0].view.at(4_000)
     for query in rows[5_000:5_030]:
         expected = np.argsort(-(rows[:4_000] @ query), kind="stable")[:5] + 1
-        assert {hit.seq for hit in older.search(query, 5)} == set(expected.tolist())
+        assert {hit.seq for hit in search(older, query, 5)} == set(expected.tolist())
 
 
 def test_what_ended_is_not_found(rows: Vectors) -> None:
@@ -192,7 +192,7 @@ def test_all_that_tie_with_the_last_are_found(rows: Vectors, equal: int) -> None
     index, _ = an_index(rows)
     newest = (same[::-1] + 1).tolist()
     before = int((rows @ rows[same[0]] > 1 + TIE).sum())
-    assert [hit.seq for hit in index.view.search(rows[same[0]], before + 3)][before:] == newest[:3]
+    assert [hit.seq for hit in search(index.view, rows[same[0]], before + 3)][before:] == newest[:3]
 
 
 @pytest.mark.filterwarnings("error")
@@ -240,12 +240,12 @@ def test_rows_that_were_read_show_how_far_estimates_are_off(rough: float, least:
 
 
 def test_a_query_without_a_direction(made: tuple[VectorIndex, Fp16Rows]) -> None:
-    assert [hit.seq for hit in made[0].view.search(np.zeros(DIMENSION, np.float32), 2)] == [ROWS, ROWS - 1]
+    assert [hit.seq for hit in search(made[0].view, np.zeros(DIMENSION, np.float32), 2)] == [ROWS, ROWS - 1]
 
 
 def test_rows_that_are_all_equal() -> None:
     index, _ = an_index(np.repeat(stored(cloud(3, 1)), ROWS, axis=0))
-    assert [hit.seq for hit in index.view.search(cloud(3, 1)[0], 3)] == [ROWS, ROWS - 1, ROWS - 2]
+    assert [hit.seq for hit in search(index.view, cloud(3, 1)[0], 3)] == [ROWS, ROWS - 1, ROWS - 2]
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 15, 16, 40])
@@ -254,13 +254,13 @@ def test_any_dimension(dimension: int) -> None:
     index, part = an_index(rows)
     assert (part.screen is not None) == (dimension >= 16)
     for query in rows[:20]:
-        assert index.view.search(query, 3)[0].score >= (rows @ query).max() - 2 * TIE
+        assert search(index.view, query, 3)[0].score >= (rows @ query).max() - 2 * TIE
 
 
 def test_building_is_repeatable(made: tuple[VectorIndex, Fp16Rows], rows: Vectors) -> None:
     again, part = an_index(rows)
     queries = cloud(5, 20)
-    assert [again.view.search(query, 5) for query in queries] == [made[0].view.search(query, 5) for query in queries]
+    assert [search(again.view, query, 5) for query in queries] == [search(made[0].view, query, 5) for query in queries]
     assert share_told(part, queries) == share_told(made[1], queries)
 
 
