@@ -1,4 +1,4 @@
-"""Rows that are made to mislead the sketch of an index, and whether the answers are those of exact search.
+"""Rows that are made to mislead the codes of an index, and whether the answers are those of exact search.
 
     python experiments/bank/mislead.py [--rows 12000] [--vectors clustered|text] [--seed 0]
 
@@ -20,8 +20,9 @@ import numpy as np
 from recall import DIMENSION, pages, stored, text_like
 from vectors import Vectors, clustered
 
-from rb_dspy.bank.index.half import HalfRows
+from rb_dspy.bank.index.flat_fp16 import Fp16Rows
 from rb_dspy.bank.index.vector import VectorIndex
+from rb_dspy.bank.index.view import search
 
 _NEAR = 3e-5
 _TOPICS = ((1, 1), (40, 1), (400, 1), (1, 3), (100, 3), (4, 5), (20, 6), (4, 20), (30, 20), (3, 100), (1, 500))
@@ -39,16 +40,16 @@ def asked(name: str, rows: Vectors, queries: Vectors, k: int = 5) -> int:
         index.apply(page)
     index.install(index.prepare())
     (part,) = index.view.parts
-    assert isinstance(part, HalfRows)
+    assert isinstance(part, Fp16Rows)
     expected, _ = faiss.knn(queries, rows, k, metric=faiss.METRIC_INNER_PRODUCT)
     began, wrong = time.process_time(), 0
     for query, scores in zip(queries, expected, strict=True):
-        hits = index.view.search(query, k)
+        hits = search(index.view, query, k)
         wrong += any(abs(hit.score - score) > _NEAR for hit, score in zip(hits, scores, strict=True))
     took = (time.process_time() - began) / len(queries) * 1e3
     told = "-"
-    if part.glimpse is not None:
-        told = str(sum(part.glimpse.nearest(query, k, None) is not None for query in queries))
+    if part.screen is not None:
+        told = str(sum(part.screen.nearest(query, k, None) is not None for query in queries))
     print(f"| {name} | {k} | {len(queries)} | {told} | {wrong} | {took:.3f} |", flush=True)
     return wrong
 

@@ -29,6 +29,7 @@ from vectors import Vectors, clustered, docstring_paragraphs
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import TAIL, TIE, VectorIndex
+from rb_dspy.bank.index.view import Filter, search
 from rb_dspy.bank.parts import Changes, VectorBatch
 
 K = 5
@@ -124,7 +125,7 @@ def memory() -> dict[str, float]:
 
 
 def structures(rows: Vectors, queries: Vectors, floors: Any, *, graph: bool) -> None:
-    """Other ways to search approximately, beside the lists of half-precision rows and the sketch that are used."""
+    """Other ways to search approximately, beside the lists of half-precision rows and their codes that are used."""
     kinds = faiss.ScalarQuantizer
     lists = int(len(rows) ** 0.5)
     print(f"\n| {len(rows):,} rows | build CPU s | parameter | CPU ms | recall@5 |\n|---|---|---|---|---|")
@@ -209,7 +210,7 @@ def whole(rows: Vectors, queries: Vectors, fresh: Vectors) -> VectorIndex:
     flat.add(rows)
     asked = queries if len(rows) > 300_000 else queries[:300]
     bare = [timed(lambda query: flat.search(query[None], K), asked)[0] for _ in range(3)]
-    mine = [timed(lambda query: index.view.search(query, K), asked)[0] for _ in range(3)]
+    mine = [timed(lambda query: search(index.view, query, K), asked)[0] for _ in range(3)]
     ratios = sorted(one / other for one, other in zip(mine, bare, strict=True))
     spread = f"ratio {ratios[0]:.2f} to {ratios[-1]:.2f}"
     print(f"search: {min(mine):.3f} CPU ms, IndexFlatIP {min(bare):.3f}; {spread}")
@@ -218,10 +219,10 @@ def whole(rows: Vectors, queries: Vectors, fresh: Vectors) -> VectorIndex:
     own = [int(flat.search(query[None], 1)[1][0, 0] + 1) // 10 for query in queries]
     for name, given, mask in (
         ("none", lambda _: {}, lambda _: None),
-        ("the nearest task", lambda i: {"exclude_tasks": [own[i]]}, lambda i: seqs // 10 != own[i]),
+        ("the nearest task", lambda i: {"tasks": [own[i]]}, lambda i: seqs // 10 != own[i]),
         ("failures, 1 in 10", lambda _: {"polarity": "failure"}, lambda _: seqs % 10 == 0),
         ("1,000 nearest hidden", None, None),
-        ("all but 100 rows hidden by task", lambda _: {"exclude_tasks": most}, lambda _: seqs // 10 < 10),
+        ("all but 100 rows hidden by task", lambda _: {"tasks": most}, lambda _: seqs // 10 < 10),
     ):
         part = queries[:200] if mask and len(rows) <= 300_000 else queries[: 500 if name == "none" else 100]
         answers, floors, cpu, walls = [], [], 0.0, []
@@ -234,7 +235,7 @@ def whole(rows: Vectors, queries: Vectors, fresh: Vectors) -> VectorIndex:
             select = None if allowed is None else faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
             floors.append(flat.search(query[None], K, params=faiss.SearchParameters(sel=select))[0][0, -1])
             began, wall = time.process_time(), time.perf_counter()
-            hits = index.view.search(query, K, **chosen)
+            hits = search(index.view, query, K, Filter(**chosen))
             cpu, walls = cpu + time.process_time() - began, [*walls, time.perf_counter() - wall]
             assert len(hits) == K
             assert allowed is None or all(allowed[hit.seq - 1] for hit in hits)
@@ -246,12 +247,12 @@ def whole(rows: Vectors, queries: Vectors, fresh: Vectors) -> VectorIndex:
     if index.view.parts:
         for page in pages(fresh[:TAIL], len(rows)):
             index.apply(page)
-        cpu, wall, _ = timed(lambda query: index.view.search(query, K), queries)
+        cpu, wall, _ = timed(lambda query: search(index.view, query, K), queries)
         print(f"| none, {TAIL:,} rows not yet in a part | {cpu:.3f} | {wall:.3f} | |")
     view, began = index.view, time.perf_counter()
     forks = [LayeredIndex(view, DIMENSION) for _ in range(1000)]
     print(f"\na fork: {(time.perf_counter() - began) * 1e3:.1f} microseconds", end="; ")
-    cpu, _, _ = timed(lambda query: forks[0].view.search(query, K), queries[:100])
+    cpu, _, _ = timed(lambda query: search(forks[0].view, query, K), queries[:100])
     print(f"searching it: {cpu:.3f} CPU ms")
     return index
 
@@ -263,10 +264,10 @@ def opened(folder: str) -> None:
     index = Sidecar(Path(folder), "s", "item", embedder_id="e", dimension=DIMENSION).load(str)
     loaded = time.perf_counter() - began
     assert index is not None
-    index.view.search(queries[0], K)
+    search(index.view, queries[0], K)
     first = time.perf_counter() - began
     for query in queries:
-        index.view.search(query, K)
+        search(index.view, query, K)
     print(json.dumps({"loaded s": loaded, "first answer s": first, "before": before, "after": memory()}))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -89,18 +89,30 @@ def new_item(scope: str, draft: MemoryDraft, id: str | None = None) -> NewItem:
         if seen != texts:
             texts, said = seen, _said(*seen)
     digest = _hash(said)
-    usual = usual_id(scope, digest)
+    usual = item_id(scope, digest)
     return NewItem(id or usual, digest, *texts, apart=id is not None and id != usual)
 
 
-def usual_id(scope: str, digest: str) -> str:
-    """The id of an item with this text, unless it was edited, or its usual id was taken by one that was."""
-    return "m" + _hash(f"{_item_of(scope)}{_quoted(digest)}]".encode("ascii"))
+def item_id(parent: str, digest: str) -> str:
+    """The id of an item with this text. ``parent`` is the scope; where that id is taken, see ``free_item_id``."""
+    return "m" + _hash(f"{_item_of(parent)}{_quoted(digest)}]".encode("ascii"))
+
+
+def free_item_id(parent: str, digest: str, taken: Callable[[str], bool]) -> str:
+    """The first id that is not ``taken``, of those made of ``parent``, then of each other.
+
+    ``parent`` is the experience that gives the item, whose usual id is that of an item that was edited. An import can
+    have brought an item of the id that this gives, and that was edited since: hence those that follow on it.
+    """
+    id = item_id(parent, digest)
+    while taken(id):
+        id = item_id(id, digest)
+    return id
 
 
 @lru_cache(maxsize=128)
-def _item_of(scope: str) -> str:
-    return f'["item",{_quoted(scope)},'
+def _item_of(parent: str) -> str:
+    return f'["item",{_quoted(parent)},'
 
 
 def text_digest(title: str, description: str, content: str) -> str:

@@ -207,7 +207,7 @@ class MemoryBank:
         both, by reciprocal rank.
         Ranked after scope, ``exclude_tasks`` and ``polarity`` are applied, which never leaves a place empty; of several
         experiences that gave a lesson, one that passes is enough. Dense ranking is exact (for vectors of half
-        precision) up to some thousand rows. Up to 131,072 all rows are read wherever a sketch of them leaves a doubt:
+        precision) up to some thousand rows. Up to 131,072 all rows are read wherever codes of them leave a doubt:
         no proof, but none of 109,000 queries of rows made to mislead it missed one (``experiments/bank/mislead.py``).
         Beyond, 98 to 100 of 100 places are those of exact search on a million clustered texts (``recall.py`` beside
         it). Among equal scores (to 1e-5) the newest is first.
@@ -399,7 +399,7 @@ class MemoryBank:
         its own to make: ``StorageError``.
         """
         store = self._store
-        if isinstance(store, MemoryStore) and store.base is not None:
+        if store.base is not None:
             raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
         chosen = self._current.embedder if embedder is None else chosen_embedder(embedder)
         made = 0

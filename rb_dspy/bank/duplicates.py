@@ -13,7 +13,6 @@ import pydantic
 from numpy.typing import NDArray
 
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import MemoryItem
@@ -108,7 +107,7 @@ def _reads(store: BankStore, scope: str, wanted: NDArray[np.int64]) -> Iterator[
         # A number that was used here means another row in a base that went on.
         wanted = np.setdiff1d(wanted, changes.added.seqs)
         after, more = changes.mark, changes.more
-    if isinstance(store, MemoryStore) and store.base is not None and len(wanted):
+    if store.base is not None and len(wanted):
         yield from _reads(store.base, scope, wanted)
 
 

@@ -35,6 +35,11 @@ class BankStore(Protocol):
         """Where it is, for people."""
         ...
 
+    @property
+    def base(self) -> BankStore | None:
+        """The store that this is an overlay of, whose rows ``changes`` leaves out; None where it is none."""
+        ...
+
     def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
         """The embedder that the bank belongs to; a bank that has none yet belongs to this one from now on.
 
@@ -57,25 +62,6 @@ class BankStore(Protocol):
         """Raise ``StorageError`` where every write would, whatever it is."""
         ...
 
-    def append(
-        self,
-        scope: str,
-        batch: Sequence[NewExperience],
-        *,
-        embedder: tuple[str, int] | None = None,
-        refuse_removed: bool = False,
-    ) -> list[Experience]:
-        """Store experiences; an id that is there already gives what is stored under it, or was, when it has ended.
-
-        With ``refuse_removed`` one that has ended raises ``InputError`` (``stages.removed_since``) and nothing is
-        stored. An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new
-        one gets its id (of several, the earliest's); where one has its id but another text (it was edited), an id of
-        its own.
-        ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
-        where the bank belongs to another one by now.
-        """
-        ...
-
     def place(
         self,
         scope: str,
@@ -85,15 +71,23 @@ class BankStore(Protocol):
         refuse_removed: bool = False,
         meanwhile: Callable[[Callable[[], bool]], None] | None = None,
     ) -> Sequence[Placed | Experience]:
-        """``append``, which tells of each where it was placed, or what is stored where it had to look at that anyway.
+        """Store experiences, and tell of each where it was placed (see ``stored.stored``), or what is stored.
 
+        An id that is there already gives what is stored under it, or was, when it has ended; so may any other that the
+        store had to look at anyway.
+        With ``refuse_removed`` one that has ended raises ``InputError`` (``stages.removed_since``) and nothing is
+        stored. An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new
+        one gets its id (of several, the earliest's); where one has its id but another text (it was edited), an id of
+        its own.
+        ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
+        where the bank belongs to another one by now.
         ``meanwhile``: what the caller would do next; a store whose writing leaves the caller free calls it then, once,
         with what tells whether the writing is done.
         """
         ...
 
     def ready(self, *batches: Sequence[NewExperience]) -> Sequence[NewExperience]:
-        """All of them, with all done for them that needs no turn to write, to be given to ``append`` in their place.
+        """All of them, with all done for them that needs no turn to write, to be given to ``place`` instead of them.
 
         For what is ready already nothing is done again.
         """
@@ -127,7 +121,7 @@ class BankStore(Protocol):
     ) -> MemoryItem:
         """Give an item another text; ``new.id`` is ``id``. The text before it stays in the history.
 
-        ``embedder``: as in ``append``.
+        ``embedder``: as in ``place``.
 
         Raises ``InputError`` where no live item has this id, or another live item has this very text.
         """

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import islice
 
+from rb_dspy.bank.admission import free_item_id
 from rb_dspy.bank.counterparts import counterparts
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import NewExperience
 
 _ASKED = 500
 """Digests, or experiences, that a bank is asked for at once."""
-
-
-def own_id(experience_id: str, digest: str) -> str:
-    """The id of an item whose text's own id is taken by an item that was edited."""
-    parts = json.dumps(["item", experience_id, digest], separators=(",", ":"))
-    return f"m{hashlib.sha256(parts.encode('ascii')).hexdigest()[:20]}"
 
 
 def ids_here(
@@ -58,10 +51,7 @@ def ids_here(
         return bool(came) or len(these) > 1 or lives(these[0])
 
     def free(experience: str, digest: str) -> str:
-        id = own_id(experience, digest)
-        while id in taken or lives(id):
-            id = own_id(id, digest)
-        return id
+        return free_item_id(experience, digest, lambda id: id in taken or lives(id))
 
     became: dict[str, str] = {}
     unclear = {digest: these for digest, these in same.items() if is_unclear(digest, these)}

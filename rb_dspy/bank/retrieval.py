@@ -11,13 +11,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.following import Follower, LexicalFollower
+from rb_dspy.bank.followers import Follower, LexicalFollower
 from rb_dspy.bank.given import whole_number
 from rb_dspy.bank.index.fusion import fused
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
-from rb_dspy.bank.index.view import Hit, View
+from rb_dspy.bank.index.view import Filter, Hit, View, search
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import UNITS, Finding, Match, Unit, task_key
 from rb_dspy.bank.records import whole
@@ -120,16 +120,14 @@ class Finder:
             (vector,) = embed(self._embedder, [text], self._embedder.dimension)
 
             def dense(number: int, hidden: Collection[int]) -> list[Hit]:
-                return view.search(
-                    vector, number, exclude_tasks=excluded, polarity=polarity, hidden=hidden, min_score=min_score
-                )
+                return search(view, vector, number, Filter(excluded, polarity, hidden), min_score)
 
             rankings.append(dense)
         if mode != "dense":
             words = self._words[unit].up_to(view.mark)
 
             def lexical(number: int, hidden: Collection[int]) -> list[Hit]:
-                allowed = partial(view.allowed, exclude_tasks=excluded, polarity=polarity, hidden=hidden)
+                allowed = partial(view.allowed, chosen=Filter(excluded, polarity, hidden))
                 return words.search(text, number, allowed)
 
             rankings.append(lexical)

@@ -35,7 +35,7 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
 
 
 def removed_since(location: str, new: NewExperience) -> InputError:
-    """What ``append`` raises with ``refuse_removed``."""
+    """What ``BankStore.place`` raises with ``refuse_removed``."""
     return InputError(
         f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
         " under another run_id"

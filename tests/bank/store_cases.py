@@ -10,6 +10,7 @@ from rb_dspy.bank.admission import new_item, overall
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.bank.sqlite.store import SqliteStore
+from rb_dspy.bank.stored import stored
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience, Ingestion, Label, MemoryDraft, Polarity, Step, Task, Trajectory, Verdict
 
@@ -77,12 +78,20 @@ def new(
     )
 
 
+def append(
+    store: BankStore, scope: str, batch: Sequence[NewExperience], *, refuse_removed: bool = False
+) -> list[Experience]:
+    """Place experiences; what is stored of them, in order."""
+    placed = store.place(scope, batch, refuse_removed=refuse_removed)
+    return [stored(new, scope, where) for new, where in zip(batch, placed, strict=True)]
+
+
 def give(store: BankStore, name: str, *lessons: str, **given: object) -> Experience:
     """Append one experience."""
     scope = given.get("scope", SCOPE)
     assert isinstance(scope, str)
-    (stored,) = store.append(scope, [new(name, *lessons, **given)])  # type: ignore[arg-type]
-    return stored
+    (made,) = append(store, scope, [new(name, *lessons, **given)])  # type: ignore[arg-type]
+    return made
 
 
 def rollout(id: str, *, run_id: str = "r", origin: str = "", shown: Sequence[str] = (), note: str = "") -> Ingestion:

@@ -149,7 +149,7 @@ def test_appends_of_another_process_are_found(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rb_dspy.bank.following._ROWS", 7)
+    monkeypatch.setattr("rb_dspy.bank.followers._ROWS", 7)
     monkeypatch.setattr("rb_dspy.bank.retrieval._PAGE", 7)
     bank = open_bank()
     made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(30)]

@@ -11,7 +11,7 @@ import pytest
 from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.store import SqliteStore
-from tests.bank.store_cases import SCOPE, lesson, names, new, vector
+from tests.bank.store_cases import SCOPE, append, lesson, names, new, vector
 
 
 def entries(path: Path) -> tuple[int, int]:
@@ -34,16 +34,16 @@ def test_entries_go_on_and_are_found_all_the_same(
 ) -> None:
     monkeypatch.setattr(ids, "_MOVED", 10)
     store.add_scope("other")
-    store.append("other", [new("e0", "shared", scope="other")])
+    append(store, "other", [new("e0", "shared", scope="other")])
     for number in range(6):  # three numbers each
-        store.append(SCOPE, [new(f"e{number}", "shared", f"own {number}")])
+        append(store, SCOPE, [new(f"e{number}", "shared", f"own {number}")])
     assert entries(path) == (12, 6 + 2)  # the twelfth number was the first one after the tenth
     shared = lesson("shared").id
     store.edit(SCOPE, lesson("own 0").id, lesson("better", id=lesson("own 0").id), vector("better"), note="")
     assert entries(path) == (19, 2)  # with the row of the edit, the twentieth
     assert names(store) == [f"e{number}" for number in range(6)]
     assert store.have(SCOPE, [f"e{number}" for number in range(9)]) == {f"e{number}" for number in range(6)}
-    assert store.append(SCOPE, [new("e1", "shared")]) == store.experiences(SCOPE, after=3, limit=1)
+    assert append(store, SCOPE, [new("e1", "shared")]) == store.experiences(SCOPE, after=3, limit=1)
     found = store.item(SCOPE, shared)
     assert found is not None
     assert [source.experience_id for source in found.provenances] == names(store)
@@ -67,10 +67,10 @@ def same_hash() -> tuple[str, str]:
 def test_ids_with_one_hash_are_two_ids(store: SqliteStore) -> None:
     one, two = same_hash()
     assert ids.hashed(one) == ids.hashed(two)
-    store.append(SCOPE, [new(one, "a")])
+    append(store, SCOPE, [new(one, "a")])
     assert store.have(SCOPE, [one, two]) == {one}
     assert store.experience(SCOPE, two) is None
-    (made,) = store.append(SCOPE, [new(two, "b")])
+    (made,) = append(store, SCOPE, [new(two, "b")])
     assert (made.id, [item.id for item in made.items]) == (two, [lesson("b").id])
     assert store.have(SCOPE, [one, two]) == {one, two}
     assert [change.seq for change in store.history(SCOPE, two)] == [3]
@@ -81,10 +81,10 @@ def test_ids_with_one_hash_are_two_ids(store: SqliteStore) -> None:
 
 def test_items_with_one_hash_are_two_items(store: SqliteStore) -> None:
     one, two = same_hash()
-    store.append(SCOPE, [new("e1", "a", "b")])
+    append(store, SCOPE, [new("e1", "a", "b")])
     for text, id in (("c", one), ("d", two)):  # as ``import_jsonl`` gives them
         imported = replace(new(f"e {text}", text), items=(lesson(text, id=id),))
-        assert [item.id for item in store.append(SCOPE, [imported])[0].items] == [id]
+        assert [item.id for item in append(store, SCOPE, [imported])[0].items] == [id]
     assert store.count(SCOPE) == store.stats(SCOPE).items == 4
     assert [item.title for id in (one, two) if (item := store.item(SCOPE, id))] == ["On c", "On d"]
     gone = store.remove(SCOPE, kind="delete", source=Source("item", one), descendants=False, note="")
@@ -105,7 +105,7 @@ def test_items_with_one_hash_are_two_items(store: SqliteStore) -> None:
     ],
 )
 def test_doctor_names_what_is_not_found(path: Path, store: SqliteStore, statement: str, where: set[str]) -> None:
-    store.append(SCOPE, [new("e1", "a", "c"), new("e2", "a", "b")])
+    append(store, SCOPE, [new("e1", "a", "c"), new("e2", "a", "b")])
     assert list(store.check()) == []
     change(path, statement)
     found = {finding.where for finding in store.check() if finding.kind != "chain"}

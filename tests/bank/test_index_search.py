@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.vector import VectorIndex
-from rb_dspy.bank.index.view import TIE, Hit, View
+from rb_dspy.bank.index.view import TIE, Filter, Hit, View, search
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.errors import InvalidVector
@@ -181,16 +181,14 @@ def test_layers_equal_brute_force(
 
 def check(model: Model, view: View, query: Vectors, k: int, filters: Any, back: int, min_score: float | None) -> None:
     """``view``, and it as it was ``back`` numbers ago, show what ``model`` shows."""
-    given_ = {"exclude_tasks": filters["tasks"], "polarity": filters["polarity"], "hidden": filters["hidden"]}
+    chosen = Filter(**filters)
     assert view.mark == model.mark
     for at, past in ((model.mark, view), (max(0, model.mark - back), view.at(max(0, model.mark - back)))):
         assert len(past) == len(model.allowed(at, (), None, ()))
-        assert_equal(
-            past.search(query, k, min_score=min_score, **given_), model.search(query, k, at, min_score, **filters)
-        )
+        assert_equal(search(past, query, k, chosen, min_score), model.search(query, k, at, min_score, **filters))
         every = list(range(model.mark + 3))
         shown = {model.seqs[row] for row in model.allowed(at, **filters)}
-        assert {seq for seq, may in zip(every, past.allowed(every, **given_), strict=True) if may} == shown
+        assert {seq for seq, may in zip(every, past.allowed(every, chosen), strict=True) if may} == shown
 
 
 @pytest.mark.parametrize("approximately", [False, True])
@@ -204,14 +202,14 @@ def test_a_filter_never_starves(approximately: bool) -> None:
     live = [model.seqs[row] for row in model.allowed(model.mark, (), None, ())]
     left = set(rng.permutation(live)[:9].tolist())
     hidden = [seq for seq in model.seqs if seq not in left]
-    assert {hit.seq for hit in index.view.search(query, 9, hidden=hidden)} == left
-    assert len(index.view.search(query, 100, hidden=hidden)) == 9
+    assert {hit.seq for hit in search(index.view, query, 9, Filter(hidden=hidden))} == left
+    assert len(search(index.view, query, 100, Filter(hidden=hidden))) == 9
     # The nearest are hidden: the next take their places.
-    nearest = [hit.seq for hit in index.view.search(query, 2000)]
+    nearest = [hit.seq for hit in search(index.view, query, 2000)]
     assert len(nearest) == 2000
     expected = model.search(query, 5, model.mark, tasks=(), polarity=None, hidden=nearest)
-    assert {hit.seq for hit in index.view.search(query, 5, hidden=nearest)} == {hit.seq for hit in expected}
-    assert len(index.view.search(query, 10**6)) == len(index.view) == 5500
+    assert {hit.seq for hit in search(index.view, query, 5, Filter(hidden=nearest))} == {hit.seq for hit in expected}
+    assert len(search(index.view, query, 10**6)) == len(index.view) == 5500
 
 
 def test_lists_are_read_until_all_places_are_filled() -> None:
@@ -225,7 +223,7 @@ def test_lists_are_read_until_all_places_are_filled() -> None:
     index.apply(model.grow(rng, rows))
     index.install(index.prepare())
     for k in (500, 2000, 5000, 8000):
-        assert len(index.view.search(-far, k)) == k
+        assert len(search(index.view, -far, k)) == k
 
 
 def test_approximate_recall_and_scores() -> None:
@@ -236,7 +234,7 @@ def test_approximate_recall_and_scores() -> None:
     matrix, found = np.array(model.vectors), 0
     for query in cloud(rng, 100):
         best = np.sort(matrix @ query)[::-1]
-        hits = index.view.search(query, 5)
+        hits = search(index.view, query, 5)
         found += sum(hit.score >= best[4] - TIE for hit in hits)
         scores = [float(matrix[model.seqs.index(hit.seq)] @ query) for hit in hits]
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
@@ -253,13 +251,13 @@ def test_equal_scores_are_given_newest_first(approximately: bool) -> None:
     index.apply(model.grow(rng, rows))
     if approximately:
         index.install(index.prepare())
-    hits = index.view.search(rows[500], 4)
+    hits = search(index.view, rows[500], 4)
     assert [hit.seq for hit in hits] == model.seqs[2499:2495:-1]
     fresh = model.grow(rng, rows[500:501])
     index.apply(fresh)
-    assert [hit.seq for hit in index.view.search(rows[500], 2)] == [model.mark, model.seqs[2499]]
+    assert [hit.seq for hit in search(index.view, rows[500], 2)] == [model.mark, model.seqs[2499]]
     hidden = [model.mark, *model.seqs[1000:2500]]
-    assert [hit.seq for hit in index.view.search(rows[500], 2, hidden=hidden)] == model.seqs[999:997:-1]
+    assert [hit.seq for hit in search(index.view, rows[500], 2, Filter(hidden=hidden))] == model.seqs[999:997:-1]
 
 
 @pytest.mark.parametrize("exact_up_to", [10**9, 100])
@@ -276,9 +274,9 @@ def test_lengths_that_half_precision_changes_do_not_change_ranks(exact_up_to: in
     query[:3] = np.array([0.8, 0.6, 0])
     cosines = sorted((float(query @ row) for row in model.vectors), reverse=True)
     for k in (1, 3, 10, 40):
-        hits = index.view.search(query, k)
+        hits = search(index.view, query, k)
         assert sorted((hit.score for hit in hits), reverse=True) == pytest.approx(cosines[:k], abs=2 * TIE)
-        hits = index.view.search(query, k, hidden=[model.seqs[0]])
+        hits = search(index.view, query, k, Filter(hidden=[model.seqs[0]]))
         left = sorted((float(query @ row) for row in model.vectors[1:]), reverse=True)
         assert sorted((hit.score for hit in hits), reverse=True) == pytest.approx(left[:k], abs=2 * TIE)
 
@@ -292,7 +290,7 @@ def test_of_few_equal_rows_the_newest_have_the_last_places(exact_up_to: int) -> 
     index.apply(model.grow(rng, rows))
     assert index.install(index.prepare())
     for k in (1, 2, 5):
-        hits = index.view.search(rows[40], k)
+        hits = search(index.view, rows[40], k)
         assert [hit.seq for hit in hits] == [model.seqs[row] for row in range(260, 260 - 20 * k, -20)]
 
 
@@ -304,7 +302,7 @@ def test_a_search_leaves_the_threads_as_they_were() -> None:
     try:
         for threads in (1, 3):
             faiss.omp_set_num_threads(threads)
-            index.view.search(model.vectors[0], 2)
+            search(index.view, model.vectors[0], 2)
             assert faiss.omp_get_max_threads() == threads
     finally:
         faiss.omp_set_num_threads(before)
@@ -333,7 +331,7 @@ def test_wrong_queries_are_refused(query: Vectors) -> None:
     index = VectorIndex(DIMENSION)
     for view in (index.view, LayeredIndex(index.view, DIMENSION).view):
         with pytest.raises(InvalidVector):
-            view.search(query, 3)
+            search(view, query, 3)
 
 
 def test_changes_that_come_again_change_nothing() -> None:

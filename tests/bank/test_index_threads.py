@@ -8,6 +8,7 @@ import pytest
 
 from rb_dspy.bank.index.layered import LayeredIndex
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
+from rb_dspy.bank.index.view import search
 from rb_dspy.bank.parts import Changes, VectorBatch
 
 ROWS, DIMENSION, PAGE = 60_000, 64, 100
@@ -41,7 +42,7 @@ def wrong(view: IndexView, rng: np.random.Generator) -> list[str]:
     if born:
         seq = int(2 * rng.integers(0, born) + 1)
         gone = (seq + 1) % (2 * PAGE) == 0 and seq + 1 < view.mark
-        hits = view.search(row_vectors(np.array([seq]))[0], 3)
+        hits = search(view, row_vectors(np.array([seq]))[0], 3)
         for hit in hits:
             if not 0 < hit.seq < view.mark or ((hit.seq + 1) % (2 * PAGE) == 0 and hit.seq + 1 < view.mark):
                 found.append(f"{hit} at {view.mark}")
@@ -114,10 +115,10 @@ def test_forks_of_a_growing_index_see_nothing_of_it() -> None:
     for fork in forks:
         mark = fork.view.mark
         query = row_vectors(np.array([mark + 1]))[0]
-        assert all(hit.seq < mark for hit in fork.view.search(query, 10))
+        assert all(hit.seq < mark for hit in search(fork.view, query, 10))
         new = np.array([mark + 1])
         fork.apply(Changes(mark + 2, VectorBatch(new, new, new > 0, row_vectors(new)), np.array([[1, mark + 2]])))
-        assert fork.view.search(query, 1)[0].seq == mark + 1
+        assert search(fork.view, query, 1)[0].seq == mark + 1
         assert not fork.view.allowed([1])[0]
     assert index.view.allowed([1])[0]
     assert not wrong(index.view, rng)

@@ -14,7 +14,7 @@ from rb_dspy.bank.parts import UNITS, Source
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.schema import Experience
-from tests.bank.store_cases import DIMENSION, SCOPE, contents, embed, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, embed, give, lesson, names, new, rollout, vector
 
 
 @pytest.fixture(params=["memory", "sqlite", "overlay"])
@@ -98,7 +98,7 @@ def test_equal_histories_have_equal_digests(base: BankStore) -> None:
     fork = MemoryStore(base, SCOPE)
     assert fork.digest(SCOPE, 7) == base.digest(SCOPE, 7) != ""
     for store in (fork, base):
-        store.append(SCOPE, [new("e4", "a"), new("e5", "x")])
+        append(store, SCOPE, [new("e4", "a"), new("e5", "x")])
     assert fork.digest(SCOPE, 99) == base.digest(SCOPE, 99)
     give(fork, "e6", "y")
     give(base, "e6", "z")
@@ -225,7 +225,7 @@ def test_making_one_takes_no_space() -> None:
     base = MemoryStore()
     base.bind("test", DIMENSION)
     base.add_scope(SCOPE)
-    base.append(SCOPE, [new(f"e{number}", f"{number}") for number in range(3000)])
+    append(base, SCOPE, [new(f"e{number}", f"{number}") for number in range(3000)])
 
     def fork() -> MemoryStore:
         return MemoryStore(base, SCOPE)
@@ -300,7 +300,7 @@ def test_what_cannot_be_read_below_stops_a_write_whole(write: str, breaks: str) 
     overlay = MemoryStore(flaky, SCOPE)  # type: ignore[arg-type]
     id = lesson("b").id
     writes: dict[str, Callable[[], object]] = {
-        "append": lambda: overlay.append(SCOPE, [new("e2", "a"), new("e3", "b")]),
+        "append": lambda: append(overlay, SCOPE, [new("e2", "a"), new("e3", "b")]),
         "edit": lambda: overlay.edit(SCOPE, id, lesson("z", id=id), vector("z"), note=""),
         "remove": lambda: overlay.remove(
             SCOPE, kind="delete", source=Source("experience", "e1"), descendants=True, note=""

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.admission import item_id
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.rows import ItemRow
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.parts import Match, Source, Unit
-from rb_dspy.bank.sqlite import seldom
-from rb_dspy.bank.sqlite.appends import own_id
+from rb_dspy.bank.sqlite import stats
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.schema import ExperienceDraft, MemoryItem, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
-from tests.bank.store_cases import DIMENSION, SCOPE, a_store, give, lesson, new, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, a_store, append, give, lesson, new, vector
 
 FEW, MANY = 50, 200
 GROWTH = 1.5 * MANY / FEW
@@ -79,8 +79,8 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[i
         stores.append(store)
         store.bind("test", DIMENSION)
         store.add_scope(SCOPE)
-        store.append(SCOPE, [new("other", "other")])
-        store.append(SCOPE, [new(f"e{n}", "shared", task=f"t{n}") for n in range(number)])
+        append(store, SCOPE, [new("other", "other")])
+        append(store, SCOPE, [new(f"e{n}", "shared", task=f"t{n}") for n in range(number)])
         return store
 
     yield make
@@ -140,13 +140,13 @@ def test_a_batch_of_them_looks_at_each_row_a_few_times(work: Work) -> None:
     store = MemoryStore()
     store.add_scope(SCOPE)
     batch = [new(f"e{n}", "shared") for n in range(MANY)]
-    assert work.of(lambda: store.append(SCOPE, batch)) < 10 * MANY
+    assert work.of(lambda: append(store, SCOPE, batch)) < 10 * MANY
 
 
 def test_rows_far_from_an_edit_are_found(made: Callable[[int], BankStore]) -> None:
     store = _edited(made(5))
     for number in range(3):
-        store.append(SCOPE, [new(f"far {number} {n}") for n in range(4000)])  # an experience takes a number
+        append(store, SCOPE, [new(f"far {number} {n}") for n in range(4000)])  # an experience takes a number
     give(store, "late", "better")
     fork = _fork(store)
     item = fork.edit(SCOPE, ID, lesson("best", id=ID), vector("best"), note="")
@@ -157,7 +157,7 @@ def test_what_was_edited_with_very_many_rows_can_be_edited_in_a_fork() -> None:
     store = MemoryStore()
     store.bind("test", DIMENSION)
     store.add_scope(SCOPE)
-    store.append(SCOPE, [new(f"e{n}", "shared") for n in range(10_200)])
+    append(store, SCOPE, [new(f"e{n}", "shared") for n in range(10_200)])
     fork = _fork(_edited(store))
     assert len(fork.edit(SCOPE, ID, lesson("best", id=ID), vector("best"), note="").provenances) == 10_200
 
@@ -197,7 +197,7 @@ def test_only_what_is_shared_is_read_twice(unit: Unit, tmp_path: Path, monkeypat
     store = SqliteStore(tmp_path / "bank.sqlite")
     store.bind("test", DIMENSION)
     store.add_scope(SCOPE)
-    store.append(SCOPE, [new(f"e{n}", f"lesson {n}") for n in range(5)])
+    append(store, SCOPE, [new(f"e{n}", f"lesson {n}") for n in range(5)])
 
     def shown() -> tuple[int, list[str]]:
         said.clear()
@@ -216,7 +216,7 @@ def test_an_item_whose_id_became_bytes_is_left_out(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "bank.sqlite")
     store.bind("test", DIMENSION)
     store.add_scope(SCOPE)
-    store.append(SCOPE, [new("e1", "first"), new("e2", "second")])
+    append(store, SCOPE, [new("e1", "first"), new("e2", "second")])
     with sqlite3.connect(tmp_path / "bank.sqlite") as connection:
         connection.execute("UPDATE items SET id = CAST(id AS BLOB) WHERE id = ?", [lesson("first").id])
     connection.close()
@@ -314,7 +314,7 @@ def test_counting_and_checking_grow_with_the_rows(tmp_path: Path, what: str) -> 
     took = []
     for rows in (FEW, MANY):
         store = a_store(tmp_path / f"{rows}.sqlite")
-        store.append(SCOPE, [new(f"e{number}", "shared") for number in range(rows)])
+        append(store, SCOPE, [new(f"e{number}", "shared") for number in range(rows)])
         work = Work()
         counted = sqlite3.connect(tmp_path / f"{rows}.sqlite")
         counted.set_progress_handler(work.step, 100)
@@ -322,7 +322,7 @@ def test_counting_and_checking_grow_with_the_rows(tmp_path: Path, what: str) -> 
             scope = Scope(1, SCOPE, "")
             took.append(work.of(lambda counted=counted, scope=scope: list(damaged_rows(counted, scope))))
         else:
-            query = str(seldom._LATER)
+            query = str(stats._LATER)
             took.append(work.of(lambda counted=counted, query=query: counted.execute(query, {"scope": 1}).fetchall()))
         counted.close()
         store.close()
@@ -334,8 +334,8 @@ def test_an_id_that_an_import_brought_before_its_experience_counts_once(tmp_path
     store = a_store(tmp_path / "bank.sqlite")
     give(store, "e0", "one")
     store.edit(SCOPE, lesson("one").id, lesson("two"), vector("two"), note="")
-    id = own_id("e", lesson("one").digest)
-    store.append(SCOPE, [replace(new("f", "one"), items=(lesson("one", id=id),))])
+    id = item_id("e", lesson("one").digest)
+    append(store, SCOPE, [replace(new("f", "one"), items=(lesson("one", id=id),))])
     if how == "delete":
         store.remove(SCOPE, kind="delete", source=Source("item", id), descendants=False, note="")
     else:

@@ -16,6 +16,7 @@ import pytest
 
 from rb_dspy.bank.index.sidecar import Sidecar, beside
 from rb_dspy.bank.index.vector import VectorIndex
+from rb_dspy.bank.index.view import Filter, search
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.errors import StorageError
@@ -62,8 +63,8 @@ def everything(index: VectorIndex) -> Any:
     query = changes(1, 2).added.vectors[0]
     view = index.view
     return (
-        [(hit.seq, round(hit.score, 5)) for hit in view.search(query, 1000)],
-        [hit.seq for hit in view.search(query, 1000, exclude_tasks=[1], polarity="success")],
+        [(hit.seq, round(hit.score, 5)) for hit in search(view, query, 1000)],
+        [hit.seq for hit in search(view, query, 1000, Filter([1], "success"))],
         len(view),
         view.mark,
     )
@@ -198,7 +199,7 @@ def test_others_indexes_are_not_used(folder: Path, caplog: pytest.LogCaptureFixt
     assert "history" in refused(folder, caplog, digest=lambda mark: f"another one up to {mark}")
     assert a_sidecar(folder, scope="t").load(digest) is None
     assert a_sidecar(folder, unit="experience").load(digest) is None
-    mine, theirs = (folder / f"{a_sidecar(folder, scope=name)._key}.json" for name in "st")
+    mine, theirs = (a_sidecar(folder, scope=name)._files.manifest for name in "st")
     theirs.write_bytes(mine.read_bytes())
     assert "scope" in refused(folder, caplog, scope="t")
 

@@ -19,7 +19,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import BankError, CorruptBank, EmbedderMismatch, StorageError
 from rb_dspy.schema import MemoryItem
 from tests.bank.helpers import finish, start
-from tests.bank.store_cases import DIMENSION, SCOPE, contents, embed, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, embed, give, lesson, names, new, rollout, vector
 
 EMBEDDER = ("test", DIMENSION)
 
@@ -568,7 +568,7 @@ def test_long_texts_and_empty_ones(path: Path) -> None:
     huge = new("huge", "a" * 1_900)
     step = huge.trajectories[0].steps[0].model_copy(update={"observation": "long " * 2_000_000})
     rollouts = (huge.trajectories[0].model_copy(update={"steps": (step,)}),)
-    (made,) = store.append(SCOPE, [replace(huge, trajectories=rollouts)])
+    (made,) = append(store, SCOPE, [replace(huge, trajectories=rollouts)])
     assert made.trajectories == rollouts
     assert store.experience(SCOPE, "huge") == made
     assert path.stat().st_size + Path(f"{path}-wal").stat().st_size < 2_000_000

@@ -22,7 +22,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import SchemaTooNew, StorageError
 from rb_dspy.schema import Step, Task, Trajectory, Verdict
 from tests.bank.helpers import start
-from tests.bank.store_cases import DIMENSION, embed, lesson, new, vector
+from tests.bank.store_cases import DIMENSION, append, embed, lesson, new, vector
 
 TEXTS = ("Read first", "when a page is long", "Read the whole page.")
 
@@ -308,10 +308,10 @@ def second(path: Path) -> dict[str, str]:
     store.bind("test", DIMENSION)
     for scope in ("s", "other"):
         store.add_scope(scope)
-        store.append(scope, [new("e1", "a", "b", scope=scope)])
+        append(store, scope, [new("e1", "a", "b", scope=scope)])
     edited = store.items("s")[0].id
     store.edit("s", edited, lesson("z", id=edited), vector("z"), note="")
-    store.append("s", [new("e2", "a")])  # whose usual id was taken
+    append(store, "s", [new("e2", "a")])  # whose usual id was taken
     found = {item.title: item.id for item in store.items("s")}
     store.close()
     database = sqlite3.connect(path)
@@ -344,7 +344,7 @@ def test_items_of_the_second_schema_are_still_found_by_their_texts(tmp_path: Pat
     store.bind("test", DIMENSION)
     digests = {title: lesson(title[-1]).digest for title in ids}
     assert store.items_with("s", list(digests.values())) == {digests[title]: id for title, id in ids.items()}
-    (stored,) = store.append("s", [new("e3", "z", "b", "a", "c")])
+    (stored,) = append(store, "s", [new("e3", "z", "b", "a", "c")])
     assert [item.id for item in stored.items[:3]] == [ids["On z"], ids["On b"], ids["On a"]]
     assert [len(item.provenances) for item in stored.items] == [2, 2, 2, 1]
     assert store.items_with("other", [lesson("a").digest]) == {lesson("a").digest: lesson("a", "other").id}
@@ -370,7 +370,7 @@ def test_rows_of_the_third_schema_are_found_by_their_ids(tmp_path: Path) -> None
     assert store.count("s") == len(found) == store.stats("s").items
     assert store.stats("s").by_polarity == {"success": 2}
     assert store.experience("other", "e1") is not None
-    assert store.append("s", [new("e1", "z")])[0].items == store.experiences("s", after=0, limit=1)[0].items
+    assert append(store, "s", [new("e1", "z")])[0].items == store.experiences("s", after=0, limit=1)[0].items
     assert list(store.check()) == []
     store.close()
 
@@ -397,10 +397,10 @@ def third(path: Path, *given: str) -> None:
     store.bind("test", DIMENSION)
     for scope in ("s", "other"):
         store.add_scope(scope)
-        store.append(scope, [new("e1", "a", scope=scope)])
-    store.append("s", [new("e2", "a", "b")])
+        append(store, scope, [new("e1", "a", scope=scope)])
+    append(store, "s", [new("e2", "a", "b")])
     for number, id in enumerate(given):  # as another bank can have named its items
-        store.append("s", [replace(new(f"given {number}", "x"), items=(lesson(f"given {number}", id=id),))])
+        append(store, "s", [replace(new(f"given {number}", "x"), items=(lesson(f"given {number}", id=id),))])
     store.close()
     database = sqlite3.connect(path)
     database.executescript(
@@ -452,7 +452,7 @@ def test_a_file_with_damaged_rows_is_brought_up_to_date(tmp_path: Path, damage: 
     assert "e2" in store.have("s", ["e1", "e2"])
     assert lesson("b").id in {item.id for item in store.items("s")}
     assert list(store.check())
-    assert store.append("s", [new("e3", "c")])[0].id == "e3"
+    assert append(store, "s", [new("e3", "c")])[0].id == "e3"
     with store._engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
     store.close()

@@ -23,7 +23,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import CorruptBank, RBError, StorageError
 from rb_dspy.schema import RoleUsage
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
-from tests.bank.store_cases import DIMENSION, SCOPE, contents, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, give, lesson, names, new, rollout, vector
 
 EMBEDDER = ("test", DIMENSION)
 
@@ -354,7 +354,7 @@ def test_many_rows_where_sqlite_takes_no_more_values_than_it_usually_does(
     store = SqliteStore(tmp_path / "many.sqlite")
     store.bind("test", DIMENSION)
     store.add_scope(SCOPE)
-    assert len(store.append(SCOPE, [new(f"e{number}", f"lesson {number}") for number in range(3_100)])) == 3_100
+    assert len(append(store, SCOPE, [new(f"e{number}", f"lesson {number}") for number in range(3_100)])) == 3_100
     store.close()
 
 

@@ -20,7 +20,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience
 from tests.bank.helpers import finish, start
-from tests.bank.store_cases import DIMENSION, SCOPE, a_store, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, a_store, append, give, lesson, names, new, rollout, vector
 
 
 def writers() -> list[threading.Thread]:
@@ -73,7 +73,7 @@ def test_one_bad_request_fails_its_caller_alone(path: Path, store: SqliteStore) 
         source = Source("experience", "second")
         jobs: list[Future[Any]] = [
             work.submit(give, store, "second", "b"),
-            work.submit(store.append, "nowhere", [new("x", "c", scope="nowhere")]),
+            work.submit(append, store, "nowhere", [new("x", "c", scope="nowhere")]),
             work.submit(store.edit, SCOPE, "no such item", lesson("d"), vector("d"), note=""),
             work.submit(give, store, "third", "e", run_id="\ud800"),  # no column takes a lone surrogate
             work.submit(store.hold, rollout("waits")),
@@ -95,10 +95,10 @@ def test_one_bad_request_fails_its_caller_alone(path: Path, store: SqliteStore) 
 
 def test_a_batch_that_cannot_be_kept_whole_is_not_kept_at_all(store: SqliteStore) -> None:
     with pytest.raises(UnicodeEncodeError):
-        store.append(SCOPE, [new("good", "a"), new("bad", "b", run_id="\ud800"), new("fine", "c")])
+        append(store, SCOPE, [new("good", "a"), new("bad", "b", run_id="\ud800"), new("fine", "c")])
     assert (names(store), store.mark(SCOPE)) == ([], 0)
     with pytest.raises(InputError, match="1 items and 0 vectors"):
-        store.append(SCOPE, [new("good", "a"), replace(new("bad", "b"), item_vectors=())])
+        append(store, SCOPE, [new("good", "a"), replace(new("bad", "b"), item_vectors=())])
     assert (names(store), store.mark(SCOPE)) == ([], 0)
 
 

@@ -22,7 +22,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryDraft, Removal, RoleUsage, Task, Trajectory, Verdict
-from tests.bank.store_cases import DIMENSION, SCOPE, contents, embed, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, embed, give, lesson, names, new, rollout, vector
 
 EMBEDDER = ("test", DIMENSION)
 
@@ -120,6 +120,10 @@ def test_it_says_where_it_is(store: BankStore) -> None:
     assert store.location
 
 
+def test_only_what_has_one_scope_is_an_overlay(store: BankStore, kind: Kind) -> None:
+    assert (store.base is not None) == kind.scoped
+
+
 def test_it_belongs_to_the_first_embedder(store: BankStore) -> None:
     assert store.bind("another", 4) == EMBEDDER
     assert store.bind(*EMBEDDER) == EMBEDDER
@@ -140,7 +144,7 @@ def test_scopes_are_made_once_and_listed_in_order(store: BankStore, kind: Kind) 
 def test_an_unknown_scope_is_refused_by_every_call(store: BankStore) -> None:
     source = Source("item", "m")
     for call in (
-        lambda: store.append("no", [new("e")]),
+        lambda: append(store, "no", [new("e")]),
         lambda: store.hold(rollout("e").model_copy(update={"scope": "no"})),
         lambda: store.drop("no", "e"),
         lambda: store.edit("no", "m", lesson("a"), vector("a"), note=""),
@@ -205,7 +209,7 @@ def test_no_call_shows_anything_of_another_scope(store: BankStore, kind: Kind) -
 
 def test_append_gives_what_is_read_later(store: BankStore, later: Later) -> None:
     given = new("e1", "a", "b", label="failure", shown=["m2", "m1"], origin="mail", note="n", template="family")
-    (stored,) = store.append(SCOPE, [given])
+    (stored,) = append(store, SCOPE, [given])
     store = later(store)
     assert store.experience(SCOPE, "e1") == stored
     assert store.experiences(SCOPE, after=0, limit=9) == [stored]
@@ -245,9 +249,9 @@ def test_a_number_for_the_experience_and_one_for_each_row(store: BankStore, late
 
 
 def test_a_batch_is_stored_in_order(store: BankStore, later: Later) -> None:
-    assert store.append(SCOPE, []) == []
+    assert append(store, SCOPE, []) == []
     store = later(store)
-    stored = store.append(SCOPE, [new("e2", "b"), new("e1", "a", "b"), new("e3")])
+    stored = append(store, SCOPE, [new("e2", "b"), new("e1", "a", "b"), new("e3")])
     assert [(experience.id, experience.seq) for experience in stored] == [("e2", 1), ("e1", 3), ("e3", 6)]
     assert stored == store.experiences(SCOPE, after=0, limit=9)
 
@@ -255,7 +259,7 @@ def test_a_batch_is_stored_in_order(store: BankStore, later: Later) -> None:
 def test_a_batch_that_cannot_be_stored_leaves_nothing(store: BankStore) -> None:
     broken = replace(new("e2", "b"), item_vectors=())
     with pytest.raises((InputError, ValueError)):
-        store.append(SCOPE, [new("e1", "a"), broken])
+        append(store, SCOPE, [new("e1", "a"), broken])
     assert (store.mark(SCOPE), names(store), store.digest(SCOPE, 9)) == (0, [], "")
     assert give(store, "e1", "a").seq == 1
 
@@ -265,9 +269,9 @@ def test_a_known_experience_is_not_stored_again(store: BankStore, later: Later) 
     store = later(store)
     state = store.mark(SCOPE), store.digest(SCOPE, 9)
     assert give(store, "e1", "b", "c", task="u", note="other") == first
-    assert store.append(SCOPE, [new("e1", "b"), new("e1", "c")]) == [first, first]
+    assert append(store, SCOPE, [new("e1", "b"), new("e1", "c")]) == [first, first]
     assert (store.mark(SCOPE), store.digest(SCOPE, 9)) == state
-    second = store.append(SCOPE, [new("e2", "b"), new("e2", "c")])
+    second = append(store, SCOPE, [new("e2", "b"), new("e2", "c")])
     assert second[0] == second[1] == store.experience(SCOPE, "e2")
     assert contents(store) == ["Do a.", "Do b."]
 
@@ -290,9 +294,9 @@ def test_an_experience_that_was_removed_is_refused_on_request(store: BankStore, 
     take(store, "experience", "e1")
     store = later(store)
     with pytest.raises(InputError, match=r"'t' was learned from as e1 and removed since"):
-        store.append(SCOPE, [new("e3", "c"), new("e1", "a")], refuse_removed=True)
+        append(store, SCOPE, [new("e3", "c"), new("e1", "a")], refuse_removed=True)
     assert (names(store), store.mark(SCOPE)) == (["e2"], 5)
-    assert store.append(SCOPE, [new("e2", "d")], refuse_removed=True) == [second]
+    assert append(store, SCOPE, [new("e2", "d")], refuse_removed=True) == [second]
 
 
 def test_the_removal_of_what_is_below_leaves_it_known(store: BankStore, later: Later) -> None:
@@ -319,7 +323,7 @@ def test_odd_values_come_back_as_they_were(store: BankStore, later: Later) -> No
         trajectories=(Trajectory(task_id="t", rollout_id="\ud9ff"),),
         verdicts=(Verdict(label="unknown"),),
     )
-    (stored,) = store.append(SCOPE, [given])
+    (stored,) = append(store, SCOPE, [given])
     store = later(store)
     assert store.experience(SCOPE, "e1") == stored
     assert (stored.task, stored.trajectories) == (task, given.trajectories)
@@ -415,7 +419,7 @@ def test_the_rows_of_an_item_and_of_an_experience(store: BankStore, later: Later
 
 
 def test_both_of_a_batch_show_both_provenances(store: BankStore) -> None:
-    stored = store.append(SCOPE, [new("e1", "a"), new("e2", "a")])
+    stored = append(store, SCOPE, [new("e1", "a"), new("e2", "a")])
     assert [len(experience.items[0].provenances) for experience in stored] == [2, 2]
     assert stored == store.experiences(SCOPE, after=0, limit=9)
 
@@ -996,9 +1000,9 @@ def test_history_tells_what_happened(store: BankStore, later: Later) -> None:
 def test_the_chain_is_that_of_the_journal(store: BankStore, later: Later) -> None:
     """Byte for byte what ``journal`` says, so that stores can be compared."""
     given = [new("e1", "a", "b", shown=["m"], note="n", origin="o"), new("e2"), new("e3", "a", "c")]
-    store.append(SCOPE, given[:2])
+    append(store, SCOPE, given[:2])
     store = later(store)
-    store.append(SCOPE, given[2:])
+    append(store, SCOPE, given[2:])
     heads = {0: b""}
     for each, seq in zip(given, (1, 4, 5), strict=True):
         content = journal.content_of_append(each, [item.id for item in each.items], journal.payload_json(each))
@@ -1025,7 +1029,7 @@ def test_the_chain_is_that_of_the_journal(store: BankStore, later: Later) -> Non
 
 
 def test_changes_give_vectors_as_they_are_kept(store: BankStore) -> None:
-    store.append(SCOPE, [new("e1", "a", task="t1"), new("e2", "b", task="t2", label="failure"), new("e3", task="t3")])
+    append(store, SCOPE, [new("e1", "a", task="t1"), new("e2", "b", task="t2", label="failure"), new("e3", task="t3")])
     for unit, seqs, texts in (
         ("experience", [1, 3], ["solve t1", "solve t2"]),
         ("item", [2, 4], ["Do a.", "Do b."]),

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rb_dspy.bank.index.approximate import ApproximateRows
 from rb_dspy.bank.index.engine import faiss, one_thread
 from rb_dspy.bank.index.exact import ExactRows
-from rb_dspy.bank.index.glimpse import ERRORS, Glimpse, is_told
-from rb_dspy.bank.index.half import HalfRows, halves_of
-from rb_dspy.bank.index.halves import CHUNK, Part, lengths
-from rb_dspy.bank.index.sketch import Drawing, is_worth_it
+from rb_dspy.bank.index.flat_fp16 import Fp16Rows, fp16_of
+from rb_dspy.bank.index.ivf import IvfRows
+from rb_dspy.bank.index.part import CHUNK, Part, lengths
+from rb_dspy.bank.index.pq import PqTrainer, is_worth_it
+from rb_dspy.bank.index.pq_screen import ERRORS, PqScreen, is_told
 from rb_dspy.protocols import Vectors
 
 _SAMPLE = 64
 """Rows a list that its centre is found with, and rounds of looking for it."""
 _ROUNDS = 8
 
-_GLIMPSED = 2 / 3
-"""Share of the directions in the sketch of rows that are all looked through. Half of them leave more doubts than they
+_SCREENED = 2 / 3
+"""Share of the directions in the codes of rows that are all looked through. Half of them leave more doubts than they
 save time; all of them take longer than reading twice as many rows."""
 
-_GLIMPSED_ROUNDS = 10
-"""Rounds of looking for its codes: such a part is made each time that a bank is opened."""
+_SCREENED_ROUNDS = 10
+"""Rounds of looking for these codes: such a part is made each time that a bank is opened."""
 
-_GLIMPSED_UP_TO = 1024
+_SCREENED_UP_TO = 1024
 """Dimensions: of more, the directions take seconds to learn."""
 
 
@@ -85,35 +85,35 @@ def build(
     rows = _Rows(parts, tail, stopped)
     try:
         with one_thread():
-            return _half(rows) if exact else _approximate(rows)
+            return _flat_fp16(rows) if exact else _ivf(rows)
     except _Stopped:
         return None
 
 
-def _half(given: _Rows) -> HalfRows:
+def _flat_fp16(given: _Rows) -> Fp16Rows:
     engine = faiss()
     index = engine.IndexScalarQuantizer(given.dimension, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT)
-    drawing, centre = None, np.empty(0, np.float32)
-    if is_worth_it(given.count, given.dimension) and given.dimension <= _GLIMPSED_UP_TO:
+    trainer, centre = None, np.empty(0, np.float32)
+    if is_worth_it(given.count, given.dimension) and given.dimension <= _SCREENED_UP_TO:
         given.check()
-        sample = given.sample(Drawing.SAMPLE)
+        sample = given.sample(PqTrainer.SAMPLE)
         centre = sample.mean(axis=0)
-        drawing = Drawing(_quantizer(centre[None]), sample, _GLIMPSED, _GLIMPSED_ROUNDS)
+        trainer = PqTrainer(_quantizer(centre[None]), sample, _SCREENED, _SCREENED_ROUNDS)
     far, some = [np.empty(0, np.float32)], [np.empty((0, given.dimension), np.float32)]
     for rows in given.pieces():
         index.add(rows)
-        if drawing is not None:
-            drawing.add(rows, np.zeros(len(rows), np.int64))
-            left_out = drawing.left_out(rows, centre)
+        if trainer is not None:
+            trainer.add(rows, np.zeros(len(rows), np.int64))
+            left_out = trainer.left_out(rows, centre)
             far.append(lengths(left_out))
             some.append(left_out[:: -(-given.count // ERRORS)])
-    if drawing is None or not is_told(np.concatenate(far)):
-        return HalfRows(given.start, index)
-    glimpse = Glimpse(halves_of(index), drawing.done(), centre, np.concatenate(far), np.concatenate(some))
-    return HalfRows(given.start, index, glimpse)
+    if trainer is None or not is_told(np.concatenate(far)):
+        return Fp16Rows(given.start, index)
+    screen = PqScreen(fp16_of(index), trainer.done(), centre, np.concatenate(far), np.concatenate(some))
+    return Fp16Rows(given.start, index, screen)
 
 
-def _approximate(given: _Rows) -> ApproximateRows:
+def _ivf(given: _Rows) -> IvfRows:
     engine = faiss()
     lists = max(1, math.isqrt(given.count))
     sample = given.sample(_SAMPLE * lists)
@@ -127,14 +127,14 @@ def _approximate(given: _Rows) -> ApproximateRows:
         quantizer, given.dimension, lists, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT, False
     )
     index.train(sample[:1])  # nothing is left to learn, but to say so
-    drawing = Drawing(quantizer, sample) if lists > 1 and is_worth_it(given.count, given.dimension) else None
+    trainer = PqTrainer(quantizer, sample) if lists > 1 and is_worth_it(given.count, given.dimension) else None
     pointer = engine.swig_ptr
     for rows in given.pieces():
         nearest: NDArray[np.int64] = quantizer.assign(rows, 1)
         index.add_core(len(rows), pointer(rows), None, pointer(nearest))
-        if drawing is not None:
-            drawing.add(rows, nearest)
-    return ApproximateRows(given.start, index, None if drawing is None else drawing.done())
+        if trainer is not None:
+            trainer.add(rows, nearest)
+    return IvfRows(given.start, index, None if trainer is None else trainer.done())
 
 
 def _quantizer(centres: Vectors) -> Any:

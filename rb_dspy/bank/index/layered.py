@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
-from rb_dspy.bank.index.view import Candidates, Filter, Hit, View, checked_query, merged, ranked
+from rb_dspy.bank.index.view import NO_FILTER, Candidates, Filter, View, merged
 from rb_dspy.bank.parts import Changes
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Polarity
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +26,20 @@ class LayeredView:
     """The rows in ``ended``."""
 
     @property
+    def dimension(self) -> int:
+        """See ``View.dimension``."""
+        return self.own.dimension
+
+    @property
     def mark(self) -> int:
         return max(self.base.mark, self.own.mark)
 
     def __len__(self) -> int:
         return len(self.base) - len(self.gone) + len(self.own)
 
-    def search(
-        self,
-        query: Vectors,
-        k: int,
-        *,
-        exclude_tasks: Collection[int] = (),
-        polarity: Polarity | None = None,
-        hidden: Collection[int] = (),
-        min_score: float | None = None,
-    ) -> list[Hit]:
-        """See ``View.search``."""
-        query = checked_query(query, self.own.tail.dimension)
-        if k <= 0:
-            return []
-        return ranked(self.candidates(query, k, Filter(exclude_tasks, polarity, hidden)), k, min_score)
-
-    def allowed(
-        self,
-        seqs: Sequence[int],
-        *,
-        exclude_tasks: Collection[int] = (),
-        polarity: Polarity | None = None,
-        hidden: Collection[int] = (),
-    ) -> NDArray[np.bool_]:
+    def allowed(self, seqs: Sequence[int], chosen: Filter = NO_FILTER) -> NDArray[np.bool_]:
         """See ``View.allowed``."""
-        below = self.base.allowed(seqs, exclude_tasks=exclude_tasks, polarity=polarity, hidden=self._hidden(hidden))
-        return below | self.own.allowed(seqs, exclude_tasks=exclude_tasks, polarity=polarity, hidden=hidden)
+        return self.base.allowed(seqs, self._below(chosen)) | self.own.allowed(seqs, chosen)
 
     def at(self, mark: int) -> View:
         """See ``View.at``."""
@@ -72,11 +52,12 @@ class LayeredView:
 
     def candidates(self, query: Vectors, k: int, chosen: Filter) -> Candidates:
         """See ``View.candidates``."""
-        below = self.base.candidates(query, k, chosen._replace(hidden=self._hidden(chosen.hidden)))
+        below = self.base.candidates(query, k, self._below(chosen))
         return merged([below, self.own.candidates(query, k, chosen)])
 
-    def _hidden(self, hidden: Collection[int]) -> Collection[int]:
-        return self.gone.union(hidden) if hidden else self.gone
+    def _below(self, chosen: Filter) -> Filter:
+        """``chosen`` for ``base``: what was ended here is left out as well."""
+        return Filter(chosen.tasks, chosen.polarity, self.gone.union(chosen.hidden) if chosen.hidden else self.gone)
 
 
 class LayeredIndex:

@@ -1,13 +1,13 @@
 """The vector index of one unit in one scope: derived from the store, searched without a lock.
 
-Up to ``EXACT_UP_TO`` rows as good as exact (see ``glimpse``), then approximate in the bulk and exact in what is new.
+Up to ``EXACT_UP_TO`` rows as good as exact (see ``pq_screen``), then approximate in the bulk and exact in what is new.
 The bulk is in half precision, as in the store: half as much to read. What was measured, and what the numbers below rest
 on: ``experiments/bank/recall.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from rb_dspy.bank.index.building import build
 from rb_dspy.bank.index.columns import Columns, no_rows
 from rb_dspy.bank.index.exact import BLOCK, ExactRows
-from rb_dspy.bank.index.halves import Part
-from rb_dspy.bank.index.view import TIE, Candidates, Filter, Hit, View, checked_query, merged, ranked
+from rb_dspy.bank.index.part import Part
+from rb_dspy.bank.index.view import NO_FILTER, TIE, Candidates, Filter, Hit, View, merged
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.errors import InvalidVector
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Polarity
 
 __all__ = ["EXACT_UP_TO", "TAIL", "TIE", "Hit", "IndexView", "Prepared", "VectorIndex", "View"]
 
@@ -58,39 +57,21 @@ class IndexView:
         return self.columns.size - self.dead
 
     @property
+    def dimension(self) -> int:
+        """See ``View.dimension``."""
+        return self.tail.dimension
+
+    @property
     def exact(self) -> bool:
         """Whether all rows are read wherever there is a doubt: faster made again than a file of it checked."""
         return all(part.exact for part in self.parts)
 
-    def search(
-        self,
-        query: Vectors,
-        k: int,
-        *,
-        exclude_tasks: Collection[int] = (),
-        polarity: Polarity | None = None,
-        hidden: Collection[int] = (),
-        min_score: float | None = None,
-    ) -> list[Hit]:
-        """See ``View.search``. Exact in rows that no part holds; in those, see ``HalfRows`` and ``ApproximateRows``."""
-        query = checked_query(query, self.tail.dimension)
-        if k <= 0:
-            return []
-        return ranked(self.candidates(query, k, Filter(exclude_tasks, polarity, hidden)), k, min_score)
-
-    def allowed(
-        self,
-        seqs: Sequence[int],
-        *,
-        exclude_tasks: Collection[int] = (),
-        polarity: Polarity | None = None,
-        hidden: Collection[int] = (),
-    ) -> NDArray[np.bool_]:
+    def allowed(self, seqs: Sequence[int], chosen: Filter = NO_FILTER) -> NDArray[np.bool_]:
         """See ``View.allowed``."""
         rows = self.columns.rows(np.asarray(seqs, np.int64))
         if not self.columns.size:
             return rows >= 0
-        return (rows >= 0) & self.columns.allowed(rows, self.mark, Filter(exclude_tasks, polarity, hidden))
+        return (rows >= 0) & self.columns.allowed(rows, self.mark, chosen)
 
     def at(self, mark: int) -> IndexView:
         """See ``View.at``. Takes 0.5 ms for a million rows."""
@@ -102,7 +83,7 @@ class IndexView:
         return IndexView(mark, columns, parts, self.tail.before(columns.size), dead)
 
     def candidates(self, query: Vectors, k: int, chosen: Filter) -> Candidates:
-        """See ``View.candidates``."""
+        """See ``View.candidates``. Exact in rows that no part holds; in those, see ``Fp16Rows`` and ``IvfRows``."""
         filtered = self.dead > 0 or bool(chosen)
 
         def allowed(rows: slice | NDArray[np.int64]) -> NDArray[np.bool_]:

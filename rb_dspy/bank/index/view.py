@@ -44,6 +44,10 @@ class Filter(NamedTuple):
         return bool(self.tasks) or self.polarity is not None or bool(self.hidden)
 
 
+NO_FILTER = Filter()
+"""Leaves out nothing."""
+
+
 class Candidates(NamedTuple):
     """Rows, in no order: the nearest ones that were asked for, and every other that ties with the last of these."""
 
@@ -59,6 +63,11 @@ class View(Protocol):
     """
 
     @property
+    def dimension(self) -> int:
+        """Of the vectors."""
+        ...
+
+    @property
     def mark(self) -> int:
         """The number that this is the state at."""
         ...
@@ -67,34 +76,8 @@ class View(Protocol):
         """How many rows are alive."""
         ...
 
-    def search(
-        self,
-        query: Vectors,
-        k: int,
-        *,
-        exclude_tasks: Collection[int] = (),
-        polarity: Polarity | None = None,
-        hidden: Collection[int] = (),
-        min_score: float | None = None,
-    ) -> list[Hit]:
-        """The ``k`` live rows nearest to ``query``, a unit float32 vector of shape ``(dimension,)``.
-
-        Left out before ranking: rows of the task keys ``exclude_tasks``, rows of the other polarity, the row numbers
-        ``hidden``. What is left out takes nobody's place: there are fewer than ``k`` hits only where no more rows are
-        left, or none scores ``min_score`` (applied to within ``TIE``). Best first, the newest first among equals.
-        Raises ``InvalidVector`` for a query that is not finite or of another dimension.
-        """
-        ...
-
-    def allowed(
-        self,
-        seqs: Sequence[int],
-        *,
-        exclude_tasks: Collection[int] = (),
-        polarity: Polarity | None = None,
-        hidden: Collection[int] = (),
-    ) -> NDArray[np.bool_]:
-        """For each row number, whether ``search`` could give it with these filters; shape ``(len(seqs),)``.
+    def allowed(self, seqs: Sequence[int], chosen: Filter = NO_FILTER) -> NDArray[np.bool_]:
+        """For each row number, whether ``search`` could give it with this filter; shape ``(len(seqs),)``.
 
         False for numbers that are not in the view.
         """
@@ -105,8 +88,19 @@ class View(Protocol):
         ...
 
     def candidates(self, query: Vectors, k: int, chosen: Filter) -> Candidates:
-        """What ``search`` ranks; for views that are made of others. ``query`` has been checked."""
+        """What ``search`` ranks: ``query`` has been checked, and ``k`` is at least 1."""
         ...
+
+
+def search(view: View, query: Vectors, k: int, chosen: Filter = NO_FILTER, min_score: float | None = None) -> list[Hit]:
+    """The ``k`` live rows nearest to ``query``, a unit float32 vector of shape ``(dimension,)``.
+
+    What is left out takes nobody's place: there are fewer than ``k`` hits only where no more rows are left, or none
+    scores ``min_score`` (applied to within ``TIE``). Best first, the newest first among equals. Raises
+    ``InvalidVector`` for a query that is not finite or of another dimension.
+    """
+    query = checked_query(query, view.dimension)
+    return ranked(view.candidates(query, k, chosen), k, min_score) if k > 0 else []
 
 
 def checked_query(query: Vectors, dimension: int) -> Vectors:

@@ -93,14 +93,15 @@ class MemoryStore:
         if self._read_only:
             raise StorageError(f"{self.location}: a snapshot is read-only; fork() it, or open the bank without at")
 
-    def append(
+    def place(
         self,
         scope: str,
         batch: Sequence[NewExperience],
         *,
         embedder: tuple[str, int] | None = None,
         refuse_removed: bool = False,
-    ) -> list[Experience]:
+        meanwhile: Callable[[Callable[[], bool]], None] | None = None,
+    ) -> Sequence[Experience]:
         packed = [memory_writes.packed(new) for new in batch]
         with self._lock:
             timeline = self._writing(scope)
@@ -111,17 +112,6 @@ class MemoryStore:
                     if new.id in known and timeline.experience(new.id) is None:
                         raise removed_since(self.location, new)
             return memory_writes.append(timeline, packed)
-
-    def place(
-        self,
-        scope: str,
-        batch: Sequence[NewExperience],
-        *,
-        embedder: tuple[str, int] | None = None,
-        refuse_removed: bool = False,
-        meanwhile: Callable[[Callable[[], bool]], None] | None = None,
-    ) -> Sequence[Experience]:
-        return self.append(scope, batch, embedder=embedder, refuse_removed=refuse_removed)
 
     def ready(self, *batches: Sequence[NewExperience]) -> Sequence[NewExperience]:
         return [new for batch in batches for new in batch]

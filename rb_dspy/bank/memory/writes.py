@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.admission import now
+from rb_dspy.bank.admission import free_item_id, now
 from rb_dspy.bank.journal import content_of_append, content_of_edit, content_of_removal, entry_hash, payload_json
 from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
 from rb_dspy.bank.memory import descent
@@ -16,7 +16,6 @@ from rb_dspy.bank.memory.indexed import matches
 from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, numbered, together
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import NewExperience, NewItem, Source
-from rb_dspy.bank.renaming import own_id
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, ChangeKind, Experience, MemoryDraft, MemoryItem, Provenance, Removal
@@ -50,7 +49,7 @@ def packed(new: NewExperience) -> Packed:
 
 
 def append(to: Timeline, batch: Sequence[Packed]) -> list[Experience]:
-    """See ``BankStore.append``."""
+    """See ``BankStore.place``."""
     known = to.have([given.new.id for given in batch])
     for given in batch:
         for item in given.new.items if given.new.id not in known else ():
@@ -77,8 +76,8 @@ def _append(to: Timeline, given: Packed) -> None:
         same = to.says(item.digest, to.mark)
         if same is not None:
             item = replace(item, id=same.new.id)
-        elif any(row.lives(to.mark) for row in to.known.get(item.id, ())):  # that one was edited
-            item = replace(item, id=_free_id(to, new.id, item.digest))
+        elif _is_live(to, item.id):  # that one was edited
+            item = replace(item, id=free_item_id(new.id, item.digest, partial(_is_live, to)))
         to.gain += same is None
         _add(
             to,
@@ -103,17 +102,12 @@ def _adopt(to: Timeline, experience_id: str, item: NewItem) -> None:
     """Adopt all items whose ids may be asked for where this one is stored."""
     rows = to.adopted(item.id)
     if any(row.new.digest != item.digest and row.lives(to.mark) for row in rows):
-        id = own_id(experience_id, item.digest)
-        while to.adopted(id):
-            id = own_id(id, item.digest)
+        free_item_id(experience_id, item.digest, lambda id: bool(to.adopted(id)))  # adopts those that it asks about
 
 
-def _free_id(to: Timeline, experience_id: str, digest: str) -> str:
-    """``own_id``, or what follows on it: an import can have brought an item of that id, and that was edited since."""
-    id = own_id(experience_id, digest)
-    while any(row.lives(to.mark) for row in to.known.get(id, ())):
-        id = own_id(id, digest)
-    return id
+def _is_live(to: Timeline, id: str) -> bool:
+    """Of an item that is here, or was adopted."""
+    return any(row.lives(to.mark) for row in to.known.get(id, ()))
 
 
 def edit(to: Timeline, id: str, new: NewItem, vector: Vectors, note: str) -> MemoryItem:

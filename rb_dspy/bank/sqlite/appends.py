@@ -5,17 +5,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.admission import usual_id
+from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.parts import Placed
-from rb_dspy.bank.renaming import own_id
-from rb_dspy.bank.sqlite import failpoints, ids, keys, queries
+from rb_dspy.bank.sqlite import failpoints, ids, ingestions, keys, queries
+from rb_dspy.bank.sqlite.embedders import Embedder, refuse_another
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Prepared
 from rb_dspy.bank.sqlite.scoped import Scope, State
-from rb_dspy.bank.sqlite.state import Embedder, refuse_another, scope_state
+from rb_dspy.bank.sqlite.state import scope_state
 from rb_dspy.bank.stages import removed_since
 from rb_dspy.errors import RBError
 from rb_dspy.schema import Experience
@@ -111,7 +112,7 @@ def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence
     batch = [each for other in appends if other.scope == append.scope for each in other.batch]
     items = [item for each in batch for item in each.new.items]
     named = {ids.of_hash(found.id, hash) for each in batch for hash in (each.hash, *each.item_hashes)}
-    named.update([ids.of_id(found.id, usual_id(append.scope, item.digest)) for item in items if item.apart])
+    named.update([ids.of_id(found.id, item_id(append.scope, item.digest)) for item in items if item.apart])
     # In order, so that one is found near the other.
     given = {"id_keys": str(sorted(named)), "digests": _listed([item.digest for item in items])}
     scope = Scope(found.id, append.scope, append.location)
@@ -172,7 +173,7 @@ def _placed(connection: sqlite3.Connection, writing: _Writing, each: Prepared, i
         else:  # the id of its text may be that of an item that was edited
             id = item.id
             if id in live:
-                id = _free_id(connection, writing, new.id, digest)
+                id = free_item_id(new.id, digest, partial(_is_taken, connection, writing))
             live[id] = digest
             texts[digest] = id
         item_ids.append(id)
@@ -186,25 +187,21 @@ def _placed(connection: sqlite3.Connection, writing: _Writing, each: Prepared, i
         vectors += (row, each.task, success, *vector)
         into.recent_ids += (id_key, row)
     writing.seq = seq + len(item_ids)
-    for position, item_id in enumerate(new.shown):
-        into.exposures += (key, position, item_id)
+    for position, shown in enumerate(new.shown):
+        into.exposures += (key, position, shown)
     content = each.content if usual else journal.content_of_append(new, item_ids, each.told)
     writing.head = journal.entry_hash(writing.head, seq, "append", new.id, new.note, new.created_at, content)
     into.journal += (key, "append", writing.head)
     return Placed(seq, item_ids)
 
 
-def _free_id(connection: sqlite3.Connection, writing: _Writing, experience_id: str, digest: str) -> str:
-    """``own_id``, or what follows on it: an import can have brought an item of that id, and that was edited since."""
+def _is_taken(connection: sqlite3.Connection, writing: _Writing, id: str) -> bool:
+    """By an item that lives; one that has ended is noted as met."""
     query = f"SELECT i.ended FROM items AS i WHERE {ids.named('i')}"
-    id = own_id(experience_id, digest)
-    while True:
-        had = connection.execute(query, State(writing.scope, keys.LAST).named(id)).fetchall()
-        if had:
-            writing.met.add(id)
-        if id not in writing.live and (None,) not in had:
-            return id
-        id = own_id(id, digest)
+    had = connection.execute(query, State(writing.scope, keys.LAST).named(id)).fetchall()
+    if had:
+        writing.met.add(id)
+    return id in writing.live or (None,) in had
 
 
 def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
@@ -214,8 +211,7 @@ def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
         connection.execute("UPDATE scopes SET seq = ?, chain = ? WHERE id = ?", (writing.seq, writing.head, id))
         ids.go_on(connection, id, writing.before, writing.seq)
     if writing.waiting:
-        done = [(id, experience_id) for experience_id in writing.added | writing.known]
-        connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", done)
+        ingestions.forget(connection, id, writing.added | writing.known)
 
 
 def _read_shared(

@@ -9,16 +9,16 @@ from functools import partial
 from typing import Literal
 
 from rb_dspy.bank import journal
-from rb_dspy.bank.admission import now, usual_id
+from rb_dspy.bank.admission import item_id, now
 from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
 from rb_dspy.bank.parts import NewItem, Source, task_key
-from rb_dspy.bank.sqlite import descent, ids, item_queries, keys, rows
+from rb_dspy.bank.sqlite import descent, ids, ingestions, item_queries, keys, rows
+from rb_dspy.bank.sqlite.embedders import checked_embedder
 from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
-from rb_dspy.bank.sqlite.state import checked_embedder, scope_row
-from rb_dspy.bank.stages import STAGES, further
+from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.errors import InputError
-from rb_dspy.schema import ChangeKind, Ingestion, MemoryItem, Removal
+from rb_dspy.schema import ChangeKind, MemoryItem, Removal
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Edit:
         if same != id:
             raise InputError(f"{self.location}: item {same} has this very text; delete one of the two instead")
         texts = new.title, new.description, new.content
-        apart = None if id == usual_id(self.scope, new.digest) else 1
+        apart = None if id == item_id(self.scope, new.digest) else 1
         id_key = ids.of_id(scope_id, id)
         number = seq + 1
         ended = [keys.number(key) for key, _, _, _ in live]
@@ -98,18 +98,12 @@ class Remove:
             members=partial(descent.members, connection, state),
             rows=partial(descent.rows, connection, state),
         )
-        kept = [
-            rows.ingestion(payload, id, self.location)
-            for id, payload in connection.execute(
-                "SELECT id, payload FROM ingestions WHERE scope_id = ? ORDER BY position", (scope_id,)
-            ).fetchall()
-        ]
+        kept = ingestions.waiting(connection, scope_id, self.location)
         waiting = waiting_rollouts(kept, self.source, descendants=self.descendants, tainted=going.tainted)
         gone = tuple(member.id for member in going.experiences)
         removal = Removal(experiences=gone, items=going.items, ingestions=waiting)
         if not self.dry_run:
-            forgotten = [(scope_id, id) for id in waiting]
-            connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", forgotten)
+            ingestions.forget(connection, scope_id, waiting)
             if going.experiences or going.rows:
                 self._end(connection, scope_id, seq, head, going)
         return removal
@@ -124,39 +118,6 @@ class Remove:
         _end(connection, "item_vectors", base, ending, number)
         content = journal.content_of_removal(experiences, ending)
         _enter(connection, scope_id, head, number, self.kind, self.source.name, self.note, content, number)
-
-
-def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) -> None:
-    """Forget an ingestion, if there is one."""
-    scope_id, _, _ = scope_row(connection, scope, location)
-    connection.execute("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", (scope_id, id))
-
-
-def kept(connection: sqlite3.Connection, scope: str, ingestion: Ingestion, payload: bytes, location: str) -> Ingestion:
-    """Keep an ingestion, which ``payload`` holds; what is kept is what ``further`` says."""
-    scope_id, _, _ = scope_row(connection, scope, location)
-    at = scope_id, ingestion.id
-    state = State(Scope(scope_id, scope, location), keys.LAST)
-    found = connection.execute("SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", at).fetchone()
-    if found is not None and found[0] == payload:
-        return ingestion  # as it is, which need not be read
-    before = None if found is None else rows.ingestion(found[0], ingestion.id, location)
-    given, ingestion = ingestion, further(before, ingestion)
-    if before is None:
-        stored = f"SELECT 1 FROM experiences AS e WHERE {named('e')}"
-        if connection.execute(stored, state.named(ingestion.id)).fetchone():
-            raise InputError(f"{location}: experience {ingestion.id} was stored already, and is kept for good")
-    elif ingestion == before:
-        return before
-    if ingestion is not given:
-        payload = rows.ingestion_payload(ingestion)
-    connection.execute(
-        "INSERT INTO ingestions (scope_id, id, run_id, origin, stage, payload) VALUES (?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (scope_id, id) DO UPDATE SET run_id = excluded.run_id, origin = excluded.origin,"
-        " stage = excluded.stage, payload = excluded.payload",
-        (*at, ingestion.run_id, ingestion.origin, STAGES.index(ingestion.stage), payload),
-    )
-    return ingestion
 
 
 def _end(connection: sqlite3.Connection, table: str, base: int, numbers: Sequence[int], at: int) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from rb_dspy.bank.parts import Changes, Unit, VectorBatch
 from rb_dspy.bank.sqlite import keys, rows
+from rb_dspy.bank.sqlite.embedders import Embedder, checked_embedder
 from rb_dspy.bank.sqlite.scoped import Row, Scope
-from rb_dspy.bank.sqlite.state import Embedder, checked_embedder
 from rb_dspy.bank.vectors import unpacked
 
 _log = logging.getLogger("rb_dspy.bank")
@@ -30,7 +30,7 @@ def changes(
 ) -> Changes:
     """Rows for the index. A damaged vector is left out, and does not end the paging (``Changes.more``).
 
-    Raises ``EmbedderMismatch`` as ``append`` does.
+    Raises ``EmbedderMismatch`` as ``place`` does.
     """
     _, dimension = checked_embedder(connection, embedder, scope.location) or ("", 0)
     table = rows.vectors_table(unit)

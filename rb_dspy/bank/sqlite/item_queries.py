@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
-from rb_dspy.bank.admission import usual_id
+from rb_dspy.bank.admission import item_id
 from rb_dspy.bank.parts import Giving, Match, NewItem, Unit
 from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.ids import another, listed, named
@@ -101,7 +101,7 @@ def item_rows(connection: sqlite3.Connection, state: State, unit: Unit, id: str)
 
 def items_with(connection: sqlite3.Connection, state: State, digests: Iterable[str]) -> dict[str, str]:
     """Ids of items by the digests of their texts; of several with one, the earliest."""
-    wanted = {digest: usual_id(state.scope.name, digest) for digest in digests}
+    wanted = {digest: item_id(state.scope.name, digest) for digest in digests}
     given = state.listed(wanted.values(), digests=json.dumps(list(wanted)))
     found = connection.execute(_WITH_TEXT, given).fetchall()
     found.sort(reverse=True)

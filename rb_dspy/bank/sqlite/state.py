@@ -6,12 +6,9 @@ import sqlite3
 from typing import NamedTuple
 
 from rb_dspy.bank.sqlite import keys
+from rb_dspy.bank.sqlite.embedders import Embedder
 from rb_dspy.bank.sqlite.scoped import Scope
-from rb_dspy.errors import EmbedderMismatch, UnknownScope
-
-Embedder = tuple[str, int] | None
-"""Id and dimension; None where there is none yet."""
-
+from rb_dspy.errors import UnknownScope
 
 _STATE = (
     "SELECT id, seq, chain, (SELECT value FROM meta WHERE key = 'embedder'),"
@@ -58,25 +55,3 @@ def settled(connection: sqlite3.Connection, scope: Scope, at: int) -> int:
     if following is not None:
         return keys.number(following) - 1
     return int(connection.execute("SELECT seq FROM scopes WHERE id = ?", (scope.id,)).fetchone()[0])
-
-
-def embedder(connection: sqlite3.Connection) -> Embedder:
-    """The embedder that the bank belongs to now."""
-    found = dict(connection.execute("SELECT key, value FROM meta WHERE key IN ('embedder', 'dimension')"))
-    return (found["embedder"], int(found["dimension"])) if len(found) == 2 else None
-
-
-def checked_embedder(connection: sqlite3.Connection, bound: Embedder, location: str) -> Embedder:
-    """The bank's. Raises ``EmbedderMismatch`` where it was re-indexed for another one since the caller opened it."""
-    now = embedder(connection)
-    refuse_another(now, bound, location)
-    return now
-
-
-def refuse_another(now: Embedder, bound: Embedder, location: str) -> None:
-    """Raises ``EmbedderMismatch`` where the bank's embedder is not the one that the caller is bound to."""
-    if bound is not None and now is not None and bound != now:
-        raise EmbedderMismatch(
-            f"{location}: re-indexed for the embedder {now[0]} ({now[1]} dimensions) since it was opened with"
-            f" {bound[0]} ({bound[1]}); open it again with {now[0]}"
-        )

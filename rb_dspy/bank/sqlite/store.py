@@ -20,15 +20,19 @@ from rb_dspy.bank.sqlite import (
     check,
     descent,
     edits,
+    embedders,
     feed,
     files as sqlite,
     history,
+    ingestions,
     item_queries,
     keys,
     queries,
     rows,
-    seldom,
+    scopes,
+    snapshots,
     state,
+    stats,
     writes,
 )
 from rb_dspy.bank.sqlite.appends import Append
@@ -40,7 +44,6 @@ from rb_dspy.bank.sqlite.rows import Ready
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.sqlite.writer import Writer
-from rb_dspy.bank.stored import stored
 from rb_dspy.errors import StorageError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
@@ -77,40 +80,33 @@ class SqliteStore:
         """The path as it was given."""
         return self._location
 
+    @property
+    def base(self) -> None:
+        """A file is an overlay of nothing."""
+
     def close(self) -> None:
         """What waits to be written is written first. Twice is once."""
         self._closing()
 
     def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
-        found = self._ask(partial(seldom.embedder, location=self.location))
+        found = self._ask(partial(embedders.stored, location=self.location))
         if found is None:
-            found = self._change(partial(seldom.bind, embedder=(embedder_id, dimension)))
+            found = self._change(partial(embedders.bind, embedder=(embedder_id, dimension)))
         if self._embedder is None:
             self._embedder = found
         return found
 
     def scopes(self) -> list[str]:
-        return self._ask(seldom.scopes)
+        return self._ask(scopes.scopes)
 
     def add_scope(self, scope: str) -> None:
         if scope not in self.scopes():
-            self._change(partial(seldom.add_scope, scope=scope))
+            self._change(partial(scopes.add_scope, scope=scope))
 
     # What is written
 
     def writable(self) -> None:
         """As far as anybody knows before something is written."""
-
-    def append(
-        self,
-        scope: str,
-        batch: Sequence[NewExperience],
-        *,
-        embedder: tuple[str, int] | None = None,
-        refuse_removed: bool = False,
-    ) -> list[Experience]:
-        placed = self.place(scope, batch, embedder=embedder, refuse_removed=refuse_removed)
-        return [stored(new, scope, where) for new, where in zip(batch, placed, strict=True)]
 
     def place(
         self,
@@ -138,12 +134,10 @@ class SqliteStore:
 
     def hold(self, ingestion: Ingestion) -> Ingestion:
         payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile
-        return self._change(
-            partial(edits.kept, scope=ingestion.scope, ingestion=ingestion, payload=payload, location=self.location)
-        )
+        return self._change(partial(ingestions.kept, ingestion=ingestion, payload=payload, location=self.location))
 
     def drop(self, scope: str, id: str) -> None:
-        self._change(partial(edits.dropped, scope=scope, id=id, location=self.location))
+        self._change(partial(ingestions.dropped, scope=scope, id=id, location=self.location))
 
     def edit(
         self,
@@ -173,7 +167,7 @@ class SqliteStore:
 
     def snapshot(self, scope: str, name: str, created_at: str) -> Snapshot:
         return self._change(
-            partial(seldom.snapshot, scope=scope, name=name, created_at=created_at, location=self.location)
+            partial(snapshots.snapshot, scope=scope, name=name, created_at=created_at, location=self.location)
         )
 
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
@@ -230,10 +224,10 @@ class SqliteStore:
         return self._at(scope, at, queries.task_ids)
 
     def ingestions(self, scope: str) -> list[Ingestion]:
-        return self._ask(partial(seldom.ingestions, scope=scope, location=self.location))
+        return self._ask(partial(ingestions.ingestions, scope=scope, location=self.location))
 
     def snapshots(self, scope: str) -> list[Snapshot]:
-        return self._ask(partial(seldom.snapshots, scope=scope, location=self.location))
+        return self._ask(partial(snapshots.snapshots, scope=scope, location=self.location))
 
     def history(self, scope: str, id: str) -> list[Change]:
         return self._in(scope, partial(history.history, id=id))
@@ -255,7 +249,7 @@ class SqliteStore:
 
     def stats(self, scope: str) -> BankStats:
         size = sqlite.size_on_disk(self._path)
-        return self._ask(partial(seldom.stats, scope=scope, size=size, location=self.location))
+        return self._ask(partial(stats.stats, scope=scope, size=size, location=self.location))
 
     def check(self) -> Iterator[Finding]:
         yield from self._readers.read_leniently(partial(check.findings, location=self.location))

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
 
-Outcome = object
+Result = object
 """What a request gave, or the exception that it raised."""
 
 _LOOK_SECONDS = 60.0
@@ -24,7 +24,7 @@ class Waiting(Generic[Request]):
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.outcome: Outcome = None
+        self.outcome: Result = None
         self.done = False
         """Whether the outcome is final: on disk, where it is no exception."""
         self.taken = False
@@ -48,14 +48,14 @@ class Waiting(Generic[Request]):
             except KeyboardInterrupt:
                 continue
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Result) -> None:
         """Say what it gave."""
         self.outcome = outcome
         self.done = True
         self._done.release()
 
 
-def tell(taken: Sequence[Waiting[Request]], outcomes: Sequence[Outcome], missing: Callable[[], Exception]) -> None:
+def tell(taken: Sequence[Waiting[Request]], outcomes: Sequence[Result], missing: Callable[[], Exception]) -> None:
     """Give each caller the outcome of its request, ``missing`` where there is none."""
     for place, waiting in enumerate(taken):
         waiting.finish(outcomes[place] if place < len(outcomes) else missing())

@@ -15,7 +15,7 @@ from rb_dspy.bank.sqlite import failpoints, files as sqlite
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.log import Log
 from rb_dspy.bank.sqlite.original import Original
-from rb_dspy.bank.sqlite.waiting import Outcome, Waiting, tell
+from rb_dspy.bank.sqlite.waiting import Result, Waiting, tell
 from rb_dspy.errors import BankError, StorageError
 
 Request = TypeVar("Request")
@@ -47,7 +47,7 @@ class Writer(Generic[Request]):
         connect: Callable[[], sqlite3.Connection],
         original: Original,
         lock: FileLock,
-        perform: Callable[[sqlite3.Connection, Sequence[Request]], Sequence[Outcome]],
+        perform: Callable[[sqlite3.Connection, Sequence[Request]], Sequence[Result]],
     ) -> None:
         self._location = location
         self._log = Log(path, location)
@@ -62,7 +62,7 @@ class Writer(Generic[Request]):
         self._connection: sqlite3.Connection | None = None
         self.process = os.getpid()
 
-    def do(self, request: Request, meanwhile: Callable[[Callable[[], bool]], None] | None = None) -> Outcome:
+    def do(self, request: Request, meanwhile: Callable[[Callable[[], bool]], None] | None = None) -> Result:
         """What ``request`` gave, durable. Raises what it raised; then nothing of it is stored, unless the disk failed.
 
         ``meanwhile`` is called once the request stands in line, with what tells whether it is done.
@@ -140,8 +140,8 @@ class Writer(Generic[Request]):
     def _turn(self) -> None:
         """One transaction, under the file lock. It is synced after that, so that the next process need not wait."""
         taken: list[Waiting[Request]] = []
-        given: Sequence[Outcome] = ()
-        outcomes: Sequence[Outcome] = ()
+        given: Sequence[Result] = ()
+        outcomes: Sequence[Result] = ()
         told = False
         try:
             with sqlite.translated(self._location):
@@ -219,7 +219,7 @@ class Writer(Generic[Request]):
             return False
         return True
 
-    def _committed(self, connection: sqlite3.Connection, taken: Sequence[Waiting[Request]]) -> Sequence[Outcome]:
+    def _committed(self, connection: sqlite3.Connection, taken: Sequence[Waiting[Request]]) -> Sequence[Result]:
         """The outcomes of requests, committed and not synced yet; the transaction has begun."""
         try:
             with sqlite.translated(self._location):
@@ -234,7 +234,7 @@ class Writer(Generic[Request]):
                     connection.execute("ROLLBACK")
             if len(taken) == 1:
                 return [exc]
-        alone: list[Outcome] = []
+        alone: list[Result] = []
         for waiting in taken:  # each by itself, so that what one of them broke fails nobody else
             try:
                 with sqlite.translated(self._location):

@@ -1,10 +1,10 @@
-"""Approximate nearest neighbours over rows that never change: inverted lists of half-precision vectors (FAISS), and a
-sketch of them that says which rows to read.
+"""Approximate nearest neighbours over rows that never change: inverted lists of half-precision vectors (FAISS), and
+codes of them that say which rows to read.
 
 Chosen by measurement (``experiments/bank/recall.py``). At a million rows, lists of 8-bit codes are not faster on one
 thread, find less, and need the rows beside them to rank again; a graph (facts: stores) takes ten times as long to build
 and twice the memory. Half precision is what the store keeps, so that scores are those of exact search. What a search
-takes is the time to read memory: the sketch is a sixteenth of the rows.
+takes is the time to read memory: the codes are a sixteenth of the rows.
 
 What is found rests on texts lying in clusters, as embedded text does: recall@5 is 0.99 and more then. On vectors
 without any structure, drawn at random, it is 0.09.
@@ -20,24 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.engine import faiss, one_thread, selector
-from rb_dspy.bank.index.halves import CHUNK, Allowed, Found, least, lengths
-from rb_dspy.bank.index.sketch import MOST, Sketch, candidates, looked_through
+from rb_dspy.bank.index.part import CHUNK, Allowed, Found, least, lengths
+from rb_dspy.bank.index.pq import MOST, PqCodes, candidates, looked_through
 from rb_dspy.bank.index.view import SPARE
 from rb_dspy.protocols import Vectors
 
 PROBED = 1 / 25
-"""Share of the lists that a search without a sketch reads, and ``AT_LEAST`` so many: what recall and time rest on."""
+"""Share of the lists that a search without codes reads, and ``AT_LEAST`` so many: what recall and time rest on."""
 AT_LEAST = 40
 
 _FURTHER = 8
 """How many times as many lists are read at most because the nearest rows are left out."""
 
 _DEPTHS = ((40, 1), (MOST, 3))
-"""With a filter: down to which place among all rows the sketch may have to go for those wanted, and how many times as
-many lists and candidates it takes. Further down scores are closer to each other, and rows lie in more lists."""
+"""With a filter: down to which place among all rows the codes may have to go for those wanted, and how many times as
+many lists and candidates they take. Further down scores are closer to each other, and rows lie in more lists."""
 
 
-class ApproximateRows:
+class IvfRows:
     """A ``Part`` of which near rows can be missed: see ``recall.py``.
 
     But neither few allowed rows nor a large ``k`` leaves a place empty: lists are read until ``k`` rows are found, all
@@ -46,12 +46,12 @@ class ApproximateRows:
 
     exact = False
 
-    def __init__(self, start: int, index: Any, sketch: Sketch | None = None) -> None:
-        """``index``, ``sketch``: what ``build`` made, or what was read from files of it."""
+    def __init__(self, start: int, index: Any, codes: PqCodes | None = None) -> None:
+        """``index``, ``codes``: what ``build`` made, or what was read from files of it."""
         self.start = start
         self.stop = start + int(index.ntotal)
         self.index = index
-        self.sketch = sketch
+        self.codes = codes
         self._all_lists = int(index.nlist)
         if index.direct_map.array.size() != index.ntotal:
             index.make_direct_map()
@@ -104,7 +104,7 @@ class ApproximateRows:
                 kept[kept] = allowed(rows[kept] + self.start)
             return kept
 
-        if self.sketch is None or wanted > MOST:
+        if self.codes is None or wanted > MOST:
             fetch = min(4 * wanted + 6 * SPARE, every)
             scores, rows = self._probe(query, fetch, self._lists(fetch, every), None)
             kept = kept_of(rows)
@@ -131,7 +131,7 @@ class ApproximateRows:
         self, query: Vectors, mask: NDArray[np.bool_] | None, wanted: int, possible: int, further: float = 1
     ) -> Found:
         """Products with, and places of, the ``wanted`` nearest and what ties with the last of these."""
-        if self.sketch is not None and mask is None and wanted <= MOST:
+        if self.codes is not None and mask is None and wanted <= MOST:
             found = self._best(query, self._estimated(query, min(candidates(wanted), possible), 1), wanted)
             if found is not None:
                 return found
@@ -158,16 +158,16 @@ class ApproximateRows:
         return scores, rows
 
     def _estimated(self, query: Vectors, fetch: int, further: int) -> Found:
-        """What the sketch takes for the ``fetch`` nearest, best first; -1 where its lists hold no more.
+        """What the codes take for the ``fetch`` nearest, best first; -1 where these lists hold no more.
 
         ``further``: how many times as many lists as usual are looked through.
         """
-        assert self.sketch is not None
+        assert self.codes is not None
         count = min(self._all_lists, math.ceil(further * looked_through(self._all_lists, self.stop - self.start)))
         centres, lists = np.empty(count, np.float32), np.empty(count, np.int64)
         pointer = faiss().swig_ptr
         self._centres.search_c(1, pointer(query), count, pointer(centres), pointer(lists), None)
-        return self.sketch.nearest(query, fetch, lists, centres)
+        return self.codes.nearest(query, fetch, lists, centres)
 
     def _best(
         self, query: Vectors, given: Found, wanted: int, kept: NDArray[np.bool_] | slice = slice(None)

@@ -1,4 +1,4 @@
-"""Sketches of large parts say which rows to read; what is found is as without them, and so is what is saved."""
+"""Codes of large parts say which rows to read; what is found is as without them, and so is what is saved."""
 
 import logging
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rb_dspy.bank.index.pq import CODED_FROM, MOST
 from rb_dspy.bank.index.sidecar import Sidecar
-from rb_dspy.bank.index.sketch import MOST, SKETCHED_FROM
 from rb_dspy.bank.index.vector import VectorIndex
-from rb_dspy.bank.index.view import TIE
+from rb_dspy.bank.index.view import TIE, Filter, search
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.protocols import Vectors
@@ -50,7 +50,7 @@ def found(index: VectorIndex, rows: Vectors, left: np.ndarray, k: int, **filters
     """Share of the ``k`` places with a row as near as it should be; all have their own cosine, and may be given."""
     good, queries = 0, cloud(1, 40)
     for query in queries:
-        hits = index.view.search(query, k, **filters)
+        hits = search(index.view, query, k, Filter(**filters))
         places = np.array([hit.seq - 1 for hit in hits])
         assert len(set(places.tolist())) == k
         assert left[places].all()
@@ -69,7 +69,7 @@ def test_the_nearest_are_found(index: VectorIndex, rows: Vectors, k: int) -> Non
 @pytest.mark.parametrize(
     ("filters", "left"),
     [
-        ({"exclude_tasks": [7]}, np.arange(1, ROWS + 1) // 10 != 7),
+        ({"tasks": [7]}, np.arange(1, ROWS + 1) // 10 != 7),
         ({"polarity": "failure"}, np.arange(1, ROWS + 1) % 10 == 0),
         ({"hidden": range(1, ROWS - 299)}, np.arange(ROWS) >= ROWS - 300),
     ],
@@ -85,7 +85,7 @@ def test_rows_that_came_later_are_not_in_an_older_view(index: VectorIndex, rows:
     for query in rows[25_000:25_010]:
         best = int(np.argmax(rows[:20_000] @ query))
         for k in (1, 5, 50):
-            hits = older.search(query, k)
+            hits = search(older, query, k)
             assert len(hits) == k
             assert hits[0].seq == best + 1
             assert all(hit.seq <= 20_000 for hit in hits)
@@ -93,14 +93,14 @@ def test_rows_that_came_later_are_not_in_an_older_view(index: VectorIndex, rows:
 
 def test_lists_that_hold_too_few_are_not_all_that_is_read(rows: Vectors) -> None:
     """Nearly all rows are equal, and far from what is asked for."""
-    rows = rows[:SKETCHED_FROM].copy()
+    rows = rows[:CODED_FROM].copy()
     far = rows[0]
     rows[np.argsort(rows @ -far)[:-150]] = far
     index = an_index(rows)
     for k in (5, MOST):
         expected = np.argsort(-(rows @ -far), kind="stable")[:k] + 1
-        assert {hit.seq for hit in index.view.search(-far, k)} == set(expected.tolist())
-        assert len(index.view.search(-far, k, exclude_tasks=[0])) == k
+        assert {hit.seq for hit in search(index.view, -far, k)} == set(expected.tolist())
+        assert len(search(index.view, -far, k, Filter(tasks=[0]))) == k
 
 
 @pytest.mark.parametrize("hidden", [20, 90, 1000])
@@ -109,7 +109,7 @@ def test_next_after_the_nearest(index: VectorIndex, rows: Vectors, hidden: int) 
     for query in queries:
         cosines = rows @ query
         order = np.argsort(-cosines)
-        hits = index.view.search(query, 5, hidden=(order[:hidden] + 1).tolist())
+        hits = search(index.view, query, 5, Filter(hidden=(order[:hidden] + 1).tolist()))
         assert not {hit.seq - 1 for hit in hits} & set(order[:hidden].tolist())
         good += sum(hit.score >= cosines[order[hidden + 4]] - TIE for hit in hits)
     assert good >= 0.95 * 5 * len(queries)
@@ -129,33 +129,33 @@ def test_all_that_tie_with_the_last_are_found(rows: Vectors, equal: int) -> None
     for query in (rows[same[0]], (between / np.linalg.norm(between)).astype(np.float32)):
         before = int((rows @ query > rows[same[0]] @ query + TIE).sum())
         for k in (3, 20):
-            hits = [hit.seq for hit in index.view.search(query, before + k)]
+            hits = [hit.seq for hit in search(index.view, query, before + k)]
             assert hits[before:] == newest[:k]
-            hits = [hit.seq for hit in index.view.search(query, before + k, hidden=newest[:2])]
+            hits = [hit.seq for hit in search(index.view, query, before + k, Filter(hidden=newest[:2]))]
             assert hits[before:] == newest[2 : 2 + k]
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 15, 16, 130])
 def test_any_dimension(dimension: int) -> None:
-    rows = cloud(3, SKETCHED_FROM, dimension)
+    rows = cloud(3, CODED_FROM, dimension)
     index = an_index(rows)
-    assert [part.sketch is not None for part in index.view.parts] == [dimension >= 16]  # of few, codes are too coarse
+    assert [part.codes is not None for part in index.view.parts] == [dimension >= 16]  # of few, codes are too coarse
     for query in cloud(4, 5, dimension):
-        hits = index.view.search(query, 3)
+        hits = search(index.view, query, 3)
         assert hits[0].score >= (rows @ query).max() - 2 * TIE
 
 
 def test_rows_that_are_all_equal() -> None:
-    index = an_index(np.repeat(cloud(3, 1), SKETCHED_FROM, axis=0))
-    assert [hit.seq for hit in index.view.search(cloud(3, 1)[0], 3)] == [SKETCHED_FROM - back for back in range(3)]
+    index = an_index(np.repeat(cloud(3, 1), CODED_FROM, axis=0))
+    assert [hit.seq for hit in search(index.view, cloud(3, 1)[0], 3)] == [CODED_FROM - back for back in range(3)]
 
 
 def test_small_parts_have_none(rows: Vectors) -> None:
-    assert [part.sketch for part in an_index(rows[: SKETCHED_FROM - 1]).view.parts] == [None]
+    assert [part.codes for part in an_index(rows[: CODED_FROM - 1]).view.parts] == [None]
 
 
 def answers(index: VectorIndex) -> Any:
-    return [index.view.search(query, k, exclude_tasks=[3]) for query in cloud(5, 10) for k in (1, 20, 300)]
+    return [search(index.view, query, k, Filter(tasks=[3])) for query in cloud(5, 10) for k in (1, 20, 300)]
 
 
 def test_building_is_repeatable(index: VectorIndex, rows: Vectors) -> None:
@@ -166,19 +166,19 @@ def a_sidecar(folder: Path) -> Sidecar:
     return Sidecar(folder, "s", "item", embedder_id="e", dimension=DIMENSION)
 
 
-def test_a_sketch_is_saved_and_comes_back(index: VectorIndex, tmp_path: Path) -> None:
+def test_codes_are_saved_and_come_back(index: VectorIndex, tmp_path: Path) -> None:
     assert a_sidecar(tmp_path).save(index.view, str)
     assert len(list(tmp_path.glob("*.sketch"))) == 1
     sidecar = a_sidecar(tmp_path)
     loaded = sidecar.load(str)
     assert loaded is not None
-    assert all(part.sketch is not None for part in loaded.view.parts)
+    assert all(part.codes is not None for part in loaded.view.parts)
     assert answers(loaded) == answers(index)
     assert not sidecar.save(loaded.view, str)
 
 
 @pytest.mark.parametrize("place", [0.0, 0.01, 0.5, 1.0, None])
-def test_a_damaged_sketch_is_not_used(
+def test_damaged_codes_are_not_used(
     index: VectorIndex, tmp_path: Path, place: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     a_sidecar(tmp_path).save(index.view, str)
@@ -196,7 +196,7 @@ def test_a_damaged_sketch_is_not_used(
     assert a_sidecar(tmp_path).load(str) is not None
 
 
-def test_a_sketch_of_other_rows_is_not_used(
+def test_codes_of_other_rows_are_not_used(
     index: VectorIndex, rows: Vectors, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     a_sidecar(tmp_path).save(index.view, str)

@@ -63,7 +63,7 @@ _TABLES = (
 )
 
 
-def second(connection: Connection) -> None:
+def apply(connection: Connection) -> None:
     """Make the new tables and move what the old ones hold.
 
     Experiences get entries in the journal as if they had just been appended. Those that were only recorded, of which

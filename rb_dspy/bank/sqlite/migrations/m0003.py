@@ -36,7 +36,7 @@ _INDEXES = (
 )
 
 
-def third(connection: Connection) -> None:
+def apply(connection: Connection) -> None:
     """Make the table of items anew, each row with whether its id is another than that of its text."""
     database = connection.connection.driver_connection
     if not isinstance(database, sqlite3.Connection):
@@ -57,7 +57,7 @@ def third(connection: Connection) -> None:
 
 
 def _usual(scope: object, digest: object) -> str:
-    """``admission.usual_id``, as it was; empty where a cell is damaged."""
+    """``admission.item_id`` of a scope, as it was; empty where a cell is damaged."""
     if not (isinstance(scope, str) and isinstance(digest, str)):
         return ""
     said = json.dumps(["item", scope, digest], separators=(",", ":"))

@@ -1,6 +1,6 @@
 """Nearest neighbours over rows that never change, in half precision as in the store: half as much to read.
 
-With a glimpse a tenth of that; where it leaves a doubt, all rows are read.
+With a screen a tenth of that; where it leaves a doubt, all rows are read.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.engine import faiss, one_thread, selector
-from rb_dspy.bank.index.glimpse import Glimpse
-from rb_dspy.bank.index.halves import CHUNK, Allowed, Found, least, lengths
+from rb_dspy.bank.index.part import CHUNK, Allowed, Found, least, lengths
+from rb_dspy.bank.index.pq_screen import PqScreen
 from rb_dspy.bank.index.view import SPARE
 from rb_dspy.protocols import Vectors
 
 
-class HalfRows:
-    """A ``Part`` of which all rows are read where there is no glimpse of them, or it leaves a doubt."""
+class Fp16Rows:
+    """A ``Part`` of which all rows are read where there is no screen of them, or it leaves a doubt."""
 
     exact = True
 
-    def __init__(self, start: int, index: Any, glimpse: Glimpse | None = None) -> None:
-        """``index``, ``glimpse``: what ``build`` made."""
+    def __init__(self, start: int, index: Any, screen: PqScreen | None = None) -> None:
+        """``index``, ``screen``: what ``build`` made."""
         self.start = start
         self.stop = start + int(index.ntotal)
-        self.glimpse = glimpse
+        self.screen = screen
         self._index = index
-        self._halves = halves_of(index)
+        self._fp16 = fp16_of(index)
         self._lengths = np.concatenate([lengths(rows) for rows in self.vectors()])
 
     def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> Found:
@@ -47,7 +47,7 @@ class HalfRows:
 
         every = allowed is None and stop == self.stop
         with one_thread():
-            found = None if self.glimpse is None else self.glimpse.nearest(query, wanted, None if every else kept)
+            found = None if self.screen is None else self.screen.nearest(query, wanted, None if every else kept)
             if found is None:
                 found = self._read(query, wanted, None if every else self._mask(allowed, stop))
         products, places = found
@@ -56,11 +56,11 @@ class HalfRows:
     def vectors(self) -> Iterator[Vectors]:
         """See ``Part``."""
         for first in range(0, self.stop - self.start, CHUNK):
-            yield self._halves[first : first + CHUNK].astype(np.float32)
+            yield self._fp16[first : first + CHUNK].astype(np.float32)
 
     def rows(self, places: NDArray[np.int64]) -> Vectors:
         """See ``Part``."""
-        return self._halves[places].astype(np.float32)
+        return self._fp16[places].astype(np.float32)
 
     def _mask(self, allowed: Allowed | None, stop: int) -> NDArray[np.bool_]:
         mask = np.zeros(self.stop - self.start, np.bool_)
@@ -85,7 +85,7 @@ class HalfRows:
             fetch = min(possible, 8 * fetch)
 
 
-def halves_of(index: Any) -> NDArray[np.float16]:
+def fp16_of(index: Any) -> NDArray[np.float16]:
     """The rows of FAISS's index in half precision, ``(rows, dimension)``; to be used for as long as the index lives."""
     codes: NDArray[np.uint8] = faiss().rev_swig_ptr(index.codes.data(), int(index.ntotal * index.code_size))
     return codes.view(np.float16).reshape(-1, index.d)

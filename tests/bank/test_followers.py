@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rb_dspy.bank.following import Follower
+from rb_dspy.bank.followers import Follower
 from rb_dspy.bank.index.sidecar import Sidecar, beside
 from rb_dspy.bank.index.vector import VectorIndex
+from rb_dspy.bank.index.view import search
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import StorageError
@@ -62,7 +63,7 @@ def follower(store: BankStore, path: Path) -> Follower:
 
 def found(follower: Follower, text: str) -> list[int]:
     (query,) = HashEmbedder().embed([text])
-    return [hit.seq for hit in follower.view().search(np.asarray(query, np.float32), 5)]
+    return [hit.seq for hit in search(follower.view(), np.asarray(query, np.float32), 5)]
 
 
 def parts(follower: Follower) -> int:
@@ -73,7 +74,7 @@ def exactly(store: BankStore, text: str) -> list[int]:
     index = VectorIndex(64)
     index.apply(store.changes("s", "item", after=0, limit=10_000))
     (query,) = HashEmbedder().embed([text])
-    return [hit.seq for hit in index.view.search(np.asarray(query, np.float32), 5)]
+    return [hit.seq for hit in search(index.view, np.asarray(query, np.float32), 5)]
 
 
 def test_a_large_index_is_built_aside_and_saved(store: SqliteStore, path: Path) -> None:
@@ -194,7 +195,7 @@ def test_a_damaged_vector_hides_no_other_row(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A page that is full of rows, one of them damaged, is not the last page."""
-    monkeypatch.setattr("rb_dspy.bank.following._ROWS", 100)
+    monkeypatch.setattr("rb_dspy.bank.followers._ROWS", 100)
     monkeypatch.setattr("rb_dspy.bank.retrieval._ROWS", 100)
     with sqlite3.connect(path) as connection:
         connection.execute(

@@ -1,4 +1,4 @@
-"""Small codes of the rows of inverted lists, to see which few of the rows are worth reading (FAISS).
+"""Product quantization (FAISS): small codes of rows, to see which few of the rows of inverted lists are worth reading.
 
 A row is kept as what is left of it beside the centre of its list, along the half of the directions that differ most,
 with 4 bits for two of these: 48 bytes for 384 dimensions, where half precision takes 768. Chosen by measurement
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rb_dspy.bank.index.engine import faiss
 from rb_dspy.protocols import Vectors
 
-SKETCHED_FROM = 1 << 12
+CODED_FROM = 1 << 12
 """Rows of a part that are worth it: in fewer, the lists that are read anyway hold most of them."""
 
 _DIMENSIONS = range(16, 2049)
@@ -30,7 +30,7 @@ _AT_LEAST = 1 << 16
 """Rows that are looked through where there are so many: in half a millisecond."""
 
 MOST = 100
-"""Nearest rows that a sketch is asked for at most: it puts the later ones ever further from their places."""
+"""Nearest rows that codes are asked for at most: they put the later ones ever further from their places."""
 _ALWAYS, _EACH = 140, 12
 
 _SMALLEST = 128
@@ -38,12 +38,12 @@ _SMALLEST = 128
 
 
 def is_worth_it(rows: int, dimension: int) -> bool:
-    """Whether a part is to have a sketch."""
-    return rows >= SKETCHED_FROM and dimension in _DIMENSIONS
+    """Whether a part is to have codes."""
+    return rows >= CODED_FROM and dimension in _DIMENSIONS
 
 
 def candidates(wanted: int) -> int:
-    """How many rows a sketch has to give for the ``wanted`` nearest to be among them."""
+    """How many rows codes have to give for the ``wanted`` nearest to be among them."""
     return _ALWAYS + _EACH * wanted
 
 
@@ -52,11 +52,11 @@ def looked_through(lists: int, rows: int) -> float:
     return lists * max(_PROBED, _AT_LEAST / rows)
 
 
-class Sketch:
+class PqCodes:
     """Codes of the rows of a part, in the same lists as the rows. Immutable; searched by any thread."""
 
     def __init__(self, index: Any, rows: int, lists: int, dimension: int) -> None:
-        """``index``: what ``Drawing`` made of so many ``rows`` in ``lists``, or what was read from a file of it.
+        """``index``: what ``PqTrainer`` made of so many ``rows`` in ``lists``, or what was read from a file of it.
 
         Raises ``ValueError`` for others.
         """
@@ -66,7 +66,7 @@ class Sketch:
         if not isinstance(codes, engine.IndexIVFPQFastScan) or not codes.by_residual or index.chain.size() != 1:
             raise ValueError("another kind of index")
         if (codes.ntotal, codes.nlist, index.d) != (rows, lists, dimension):
-            raise ValueError("a sketch of other rows")
+            raise ValueError("a sketch of other rows")  # as their file is called: see ``sidecar``
         self._codes = codes
         turn = engine.downcast_VectorTransform(index.chain.at(0))
         self._turn: Vectors = engine.vector_to_array(turn.A).reshape(turn.d_out, turn.d_in)
@@ -102,8 +102,8 @@ class Sketch:
         return math.sqrt(max(0.0, float(row @ row) + float(squares.min(axis=0).sum())))
 
 
-class Drawing:
-    """A sketch in the making. Deterministic; for one thread, with FAISS kept to it."""
+class PqTrainer:
+    """Learns codes from a sample, then codes the rows. Deterministic; for one thread, with FAISS kept to it."""
 
     SAMPLE = 1 << 14
     """Rows that directions and codes are learned from."""
@@ -149,10 +149,10 @@ class Drawing:
         coded: Vectors = (turned - self._turn.apply(centre[None])) @ turn
         return rows - centre - coded
 
-    def done(self) -> Sketch:
-        """The sketch of all rows that were added."""
+    def done(self) -> PqCodes:
+        """The codes of all rows that were added."""
         engine = faiss()
         # The copy lets go of what the packed codes were made from.
         packed = engine.clone_index(engine.IndexIVFPQFastScan(self._index))
         index = engine.IndexPreTransform(self._turn, packed)
-        return Sketch(index, packed.ntotal, packed.nlist, index.d)
+        return PqCodes(index, packed.ntotal, packed.nlist, index.d)

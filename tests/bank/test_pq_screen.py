@@ -1,4 +1,4 @@
-"""Among some thousands of rows a sketch spares reading most of them; what is found is what reading all would find."""
+"""Among some thousands of rows codes spare reading most of them; what is found is what reading all would find."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rb_dspy.bank.index.glimpse import Glimpse
-from rb_dspy.bank.index.half import HalfRows
+from rb_dspy.bank.index.flat_fp16 import Fp16Rows
+from rb_dspy.bank.index.pq_screen import PqScreen
 from rb_dspy.bank.index.vector import HALF_FROM, VectorIndex
-from rb_dspy.bank.index.view import TIE
+from rb_dspy.bank.index.view import TIE, Filter, search
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.protocols import Vectors
@@ -37,14 +37,14 @@ def stored(rows: Vectors) -> Vectors:
     return unpacked(b"".join(packed(row) for row in rows), rows.shape[1])[0]
 
 
-def an_index(rows: Vectors) -> tuple[VectorIndex, HalfRows]:
+def an_index(rows: Vectors) -> tuple[VectorIndex, Fp16Rows]:
     """Row ``i`` has number ``i + 1``, is of task ``(i + 1) // 10``, and failed where its number ends in 0."""
     index = VectorIndex(rows.shape[1])
     seqs = np.arange(1, len(rows) + 1)
     index.apply(Changes(len(rows), VectorBatch(seqs, seqs // 10, seqs % 10 > 0, rows), np.empty((0, 2), np.int64)))
     assert index.install(index.prepare())
     (part,) = index.view.parts
-    assert isinstance(part, HalfRows)
+    assert isinstance(part, Fp16Rows)
     return index, part
 
 
@@ -53,7 +53,7 @@ def misses(index: VectorIndex, rows: Vectors, queries: Vectors, k: int, left: np
     wrong = 0
     for query in queries:
         products = rows @ query
-        hits = index.view.search(query, k, **filters)
+        hits = search(index.view, query, k, Filter(**filters))
         places = [hit.seq - 1 for hit in hits]
         assert len(set(places)) == min(k, np.count_nonzero(left))
         assert left[places].all()
@@ -62,10 +62,10 @@ def misses(index: VectorIndex, rows: Vectors, queries: Vectors, k: int, left: np
     return wrong
 
 
-def share_told(part: HalfRows, queries: Vectors, k: int = 5) -> float:
-    """Of how many queries the sketch leaves no doubt."""
-    assert part.glimpse is not None
-    return float(np.mean([part.glimpse.nearest(query, k, None) is not None for query in queries]))
+def share_told(part: Fp16Rows, queries: Vectors, k: int = 5) -> float:
+    """Of how many queries the codes leave no doubt."""
+    assert part.screen is not None
+    return float(np.mean([part.screen.nearest(query, k, None) is not None for query in queries]))
 
 
 EVERY = np.full(ROWS, True)
@@ -77,16 +77,16 @@ def rows() -> Vectors:
 
 
 @pytest.fixture(scope="module")
-def made(rows: Vectors) -> tuple[VectorIndex, HalfRows]:
+def made(rows: Vectors) -> tuple[VectorIndex, Fp16Rows]:
     return an_index(rows)
 
 
 @pytest.mark.parametrize("k", [1, 5, 40, 100, 700, ROWS, ROWS + 1])
-def test_the_nearest_are_found(made: tuple[VectorIndex, HalfRows], rows: Vectors, k: int) -> None:
+def test_the_nearest_are_found(made: tuple[VectorIndex, Fp16Rows], rows: Vectors, k: int) -> None:
     assert misses(made[0], rows, cloud(1, 60), k, EVERY) == 0
 
 
-def test_most_rows_are_not_read(made: tuple[VectorIndex, HalfRows]) -> None:
+def test_most_rows_are_not_read(made: tuple[VectorIndex, Fp16Rows]) -> None:
     assert share_told(made[1], cloud(1, 60)) > 0.9
 
 
@@ -94,23 +94,23 @@ def test_most_rows_are_not_read(made: tuple[VectorIndex, HalfRows]) -> None:
 @pytest.mark.parametrize(
     ("filters", "left"),
     [
-        ({"exclude_tasks": [7]}, np.arange(1, ROWS + 1) // 10 != 7),
+        ({"tasks": [7]}, np.arange(1, ROWS + 1) // 10 != 7),
         ({"polarity": "failure"}, np.arange(1, ROWS + 1) % 10 == 0),
         ({"hidden": range(1, ROWS - 99)}, np.arange(ROWS) >= ROWS - 100),
         ({"hidden": range(1, ROWS + 1)}, ~EVERY),
     ],
 )
 def test_what_is_left_out_takes_nobodys_place(
-    made: tuple[VectorIndex, HalfRows], rows: Vectors, k: int, filters: dict[str, Any], left: np.ndarray
+    made: tuple[VectorIndex, Fp16Rows], rows: Vectors, k: int, filters: dict[str, Any], left: np.ndarray
 ) -> None:
     assert misses(made[0], rows, cloud(2, 30), k, left, **filters) == 0
 
 
-def test_rows_that_came_later_are_not_in_an_older_view(made: tuple[VectorIndex, HalfRows], rows: Vectors) -> None:
+def test_rows_that_came_later_are_not_in_an_older_view(made: tuple[VectorIndex, Fp16Rows], rows: Vectors) -> None:
     older = made[0].view.at(4_000)
     for query in rows[5_000:5_030]:
         expected = np.argsort(-(rows[:4_000] @ query), kind="stable")[:5] + 1
-        assert {hit.seq for hit in older.search(query, 5)} == set(expected.tolist())
+        assert {hit.seq for hit in search(older, query, 5)} == set(expected.tolist())
 
 
 def test_what_ended_is_not_found(rows: Vectors) -> None:
@@ -142,7 +142,7 @@ def single_lessons(rows: Vectors) -> tuple[Vectors, Vectors]:
     return changed, between(own, rows[100:700], 0.3, 0.6)
 
 
-def foreign_questions(rows: Vectors) -> tuple[Vectors, Vectors]:
+def questions_out_of_distribution(rows: Vectors) -> tuple[Vectors, Vectors]:
     """Single rows are coded as well as others, but not as to what is asked for."""
     changed, own = singles(rows, 0, DIMENSION, 0.5, rows[np.arange(12) * 400])
     return changed, between(own, rows[100:700], 0.1, 0.6)
@@ -175,9 +175,9 @@ def sparse(rows: Vectors) -> tuple[Vectors, Vectors]:
 
 
 @pytest.mark.parametrize(
-    "world", [single_lessons, small_topics, many_equal, foreign_questions, without_structure, sparse]
+    "world", [single_lessons, small_topics, many_equal, questions_out_of_distribution, without_structure, sparse]
 )
-def test_a_sketch_does_not_mislead(rows: Vectors, world: Callable[[Vectors], tuple[Vectors, Vectors]]) -> None:
+def test_codes_do_not_mislead(rows: Vectors, world: Callable[[Vectors], tuple[Vectors, Vectors]]) -> None:
     given, queries = world(rows)
     given = stored(given)
     index, _ = an_index(given)
@@ -192,7 +192,7 @@ def test_all_that_tie_with_the_last_are_found(rows: Vectors, equal: int) -> None
     index, _ = an_index(rows)
     newest = (same[::-1] + 1).tolist()
     before = int((rows @ rows[same[0]] > 1 + TIE).sum())
-    assert [hit.seq for hit in index.view.search(rows[same[0]], before + 3)][before:] == newest[:3]
+    assert [hit.seq for hit in search(index.view, rows[same[0]], before + 3)][before:] == newest[:3]
 
 
 @pytest.mark.filterwarnings("error")
@@ -207,7 +207,7 @@ def test_codes_that_make_no_difference(others: int) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-class RoughSketch:
+class RoughCodes:
     """Says nothing of its errors: each row's product is off by so much, whatever is asked."""
 
     def __init__(self, rows: Vectors, rough: float) -> None:
@@ -229,9 +229,9 @@ def test_rows_that_were_read_show_how_far_estimates_are_off(rough: float, least:
     rows = stored(noise(3, ROWS))
     queries = unit(rows[:60] + 0.5 * noise(8, 60))
     nothing = np.zeros((10, DIMENSION), np.float32)
-    sketch: Any = RoughSketch(rows, rough)
-    glimpse = Glimpse(rows.astype(np.float16), sketch, nothing[0], np.ones(len(rows), np.float32), nothing)
-    answers = [glimpse.nearest(query, 5, None) for query in queries]
+    codes: Any = RoughCodes(rows, rough)
+    screen = PqScreen(rows.astype(np.float16), codes, nothing[0], np.ones(len(rows), np.float32), nothing)
+    answers = [screen.nearest(query, 5, None) for query in queries]
     for query, answer in zip(queries, answers, strict=True):
         if answer is not None:
             products = rows @ query
@@ -239,28 +239,28 @@ def test_rows_that_were_read_show_how_far_estimates_are_off(rough: float, least:
     assert least <= np.mean([answer is not None for answer in answers]) <= most
 
 
-def test_a_query_without_a_direction(made: tuple[VectorIndex, HalfRows]) -> None:
-    assert [hit.seq for hit in made[0].view.search(np.zeros(DIMENSION, np.float32), 2)] == [ROWS, ROWS - 1]
+def test_a_query_without_a_direction(made: tuple[VectorIndex, Fp16Rows]) -> None:
+    assert [hit.seq for hit in search(made[0].view, np.zeros(DIMENSION, np.float32), 2)] == [ROWS, ROWS - 1]
 
 
 def test_rows_that_are_all_equal() -> None:
     index, _ = an_index(np.repeat(stored(cloud(3, 1)), ROWS, axis=0))
-    assert [hit.seq for hit in index.view.search(cloud(3, 1)[0], 3)] == [ROWS, ROWS - 1, ROWS - 2]
+    assert [hit.seq for hit in search(index.view, cloud(3, 1)[0], 3)] == [ROWS, ROWS - 1, ROWS - 2]
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 15, 16, 40])
 def test_any_dimension(dimension: int) -> None:
     rows = stored(unit(cloud(4)[:, :dimension]))
     index, part = an_index(rows)
-    assert (part.glimpse is not None) == (dimension >= 16)
+    assert (part.screen is not None) == (dimension >= 16)
     for query in rows[:20]:
-        assert index.view.search(query, 3)[0].score >= (rows @ query).max() - 2 * TIE
+        assert search(index.view, query, 3)[0].score >= (rows @ query).max() - 2 * TIE
 
 
-def test_building_is_repeatable(made: tuple[VectorIndex, HalfRows], rows: Vectors) -> None:
+def test_building_is_repeatable(made: tuple[VectorIndex, Fp16Rows], rows: Vectors) -> None:
     again, part = an_index(rows)
     queries = cloud(5, 20)
-    assert [again.view.search(query, 5) for query in queries] == [made[0].view.search(query, 5) for query in queries]
+    assert [search(again.view, query, 5) for query in queries] == [search(made[0].view, query, 5) for query in queries]
     assert share_told(part, queries) == share_told(made[1], queries)
 
 

@@ -1,4 +1,4 @@
-"""What parts of rows in half precision have in common, and how far their products are to be trusted."""
+"""``Part``: rows in half precision that never change, and how far their products are to be trusted."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def least(products: NDArray[np.float32], wanted: int) -> float:
     return products.item(wanted - 1) - TIE - 2 * _ROUNDING
 
 
-def read(halves: NDArray[np.float16], query: Vectors) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def read(fp16: NDArray[np.float16], query: Vectors) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Products of rows with ``query``, greatest first, and whose they are.
 
     FAISS does that in half of the time that NumPy takes to convert the rows.
     """
     engine = faiss()
-    rows, dimension = halves.shape
+    rows, dimension = fp16.shape
     index = engine.IndexScalarQuantizer(dimension, engine.ScalarQuantizer.QT_fp16, engine.METRIC_INNER_PRODUCT)
     pointer = engine.swig_ptr
-    index.add_sa_codes_c(rows, pointer(halves.view(np.uint8)), None)
+    index.add_sa_codes_c(rows, pointer(fp16.view(np.uint8)), None)
     products, order = np.empty(rows, np.float32), np.empty(rows, np.int64)
     index.search_c(1, pointer(query), rows, pointer(products), pointer(order), None)
     return products, order

@@ -67,7 +67,7 @@ _MOVED = (
 )
 
 
-def fourth(connection: Connection) -> None:
+def apply(connection: Connection) -> None:
     """Make the tables of experiences and items anew, and those that they are found in by their ids."""
     database = connection.connection.driver_connection
     if not isinstance(database, sqlite3.Connection):

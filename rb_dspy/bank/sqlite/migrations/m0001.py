@@ -1,22 +1,12 @@
-"""Numbered migrations; ``PRAGMA user_version`` is how many a file has had. One that was released never changes."""
+"""The first migration: scopes, experiences, items, their vectors, and what was shown to whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sqlalchemy import Connection
 
-from rb_dspy.bank.sqlite.fourth import fourth
-from rb_dspy.bank.sqlite.second import second
-from rb_dspy.bank.sqlite.third import third
-from rb_dspy.errors import CorruptBank, SchemaTooNew
 
-APPLICATION_ID = 0x72624253
-"""``PRAGMA application_id``: tells a bank from every other SQLite file."""
-
-
-def _first(connection: Connection) -> None:
-    """Scopes, experiences, items, their vectors, and what was shown to whom."""
+def apply(connection: Connection) -> None:
+    """Make the tables."""
     # Vectors stand apart from text: the index reads all of them and nothing else, and another embedder replaces them.
     # Sequence numbers are counted in `scopes`, not by SQLite, so that a scope's numbers tell nothing of another's.
     for statement in (
@@ -46,36 +36,3 @@ def _first(connection: Connection) -> None:
         "CREATE INDEX exposures_of_item ON exposures (scope_id, item_id)",
     ):
         connection.exec_driver_sql(statement)
-
-
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, second, third, fourth)
-
-
-def pending(connection: Connection, location: str) -> bool:
-    """Whether a file needs ``migrate``. Reads only.
-
-    Raises ``SchemaTooNew`` for one that a newer rb_dspy wrote and ``CorruptBank`` for somebody else's database.
-    """
-    application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    if application != APPLICATION_ID:
-        if application or version or connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one():
-            raise CorruptBank(f"{location}: a database, but not a bank; give another path")
-        return True
-    if version > len(MIGRATIONS):
-        raise SchemaTooNew(
-            f"{location}: written by a newer rb_dspy (bank schema {version}; this one knows {len(MIGRATIONS)});"
-            " upgrade it"
-        )
-    return bool(version < len(MIGRATIONS))
-
-
-def migrate(connection: Connection, location: str) -> None:
-    """Bring a file up to date, inside the caller's write transaction: all of it or nothing."""
-    if not pending(connection, location):
-        return  # another process did it while this one waited to write
-    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    for migration in MIGRATIONS[version:]:
-        migration(connection)
-    connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.exec_driver_sql(f"PRAGMA user_version = {len(MIGRATIONS)}")

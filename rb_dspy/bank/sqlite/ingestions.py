@@ -1,0 +1,81 @@
+"""Rollouts that wait to be learned from."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from rb_dspy.bank.sqlite import keys, rows, tables
+from rb_dspy.bank.sqlite.ids import named
+from rb_dspy.bank.sqlite.scoped import Scope, State
+from rb_dspy.bank.sqlite.scopes import number_of
+from rb_dspy.bank.sqlite.state import scope_row
+from rb_dspy.bank.stages import STAGES, further
+from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.schema import Ingestion
+
+_log = logging.getLogger("rb_dspy.bank")
+
+
+def ingestions(connection: sa.Connection, scope: str, location: str) -> list[Ingestion]:
+    """Those that are kept, in the order they came; damaged ones are left out."""
+    waiting = tables.ingestions.c
+    # SQLAlchemy's own bytes would fail, for all rows, where one holds another type.
+    payload = sa.type_coerce(waiting.payload, sa.types.NullType()).label("payload")
+    query = sa.select(waiting.id, payload).where(waiting.scope_id == number_of(connection, scope, location))
+    found = []
+    for row in connection.execute(query.order_by(waiting.position)):
+        try:
+            found.append(rows.ingestion(row.payload, row.id, location))
+        except CorruptBank as exc:
+            _log.warning("%s", exc)
+    return found
+
+
+def kept(connection: sqlite3.Connection, ingestion: Ingestion, payload: bytes, location: str) -> Ingestion:
+    """Keep an ingestion, which ``payload`` holds; what is kept is what ``further`` says."""
+    scope = ingestion.scope
+    scope_id, _, _ = scope_row(connection, scope, location)
+    at = scope_id, ingestion.id
+    state = State(Scope(scope_id, scope, location), keys.LAST)
+    found = connection.execute("SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", at).fetchone()
+    if found is not None and found[0] == payload:
+        return ingestion  # as it is, which need not be read
+    before = None if found is None else rows.ingestion(found[0], ingestion.id, location)
+    given, ingestion = ingestion, further(before, ingestion)
+    if before is None:
+        stored = f"SELECT 1 FROM experiences AS e WHERE {named('e')}"
+        if connection.execute(stored, state.named(ingestion.id)).fetchone():
+            raise InputError(f"{location}: experience {ingestion.id} was stored already, and is kept for good")
+    elif ingestion == before:
+        return before
+    if ingestion is not given:
+        payload = rows.ingestion_payload(ingestion)
+    connection.execute(
+        "INSERT INTO ingestions (scope_id, id, run_id, origin, stage, payload) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (scope_id, id) DO UPDATE SET run_id = excluded.run_id, origin = excluded.origin,"
+        " stage = excluded.stage, payload = excluded.payload",
+        (*at, ingestion.run_id, ingestion.origin, STAGES.index(ingestion.stage), payload),
+    )
+    return ingestion
+
+
+def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) -> None:
+    """Forget an ingestion, if there is one."""
+    scope_id, _, _ = scope_row(connection, scope, location)
+    forget(connection, scope_id, [id])
+
+
+def waiting(connection: sqlite3.Connection, scope_id: int, location: str) -> list[Ingestion]:
+    """Those that are kept, in the order they came. Raises ``CorruptBank`` for one that is damaged."""
+    query = "SELECT id, payload FROM ingestions WHERE scope_id = ? ORDER BY position"
+    return [rows.ingestion(payload, id, location) for id, payload in connection.execute(query, (scope_id,)).fetchall()]
+
+
+def forget(connection: sqlite3.Connection, scope_id: int, ids: Iterable[str]) -> None:
+    """Those of ``ids`` that are kept are kept no more."""
+    these = [(scope_id, id) for id in ids]
+    connection.executemany("DELETE FROM ingestions WHERE scope_id = ? AND id = ?", these)

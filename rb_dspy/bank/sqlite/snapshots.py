@@ -1,0 +1,59 @@
+"""Names for states of a scope."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from rb_dspy.bank.sqlite import rows, tables
+from rb_dspy.bank.sqlite.scopes import number_of
+from rb_dspy.bank.sqlite.state import scope_row
+from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.schema import Snapshot
+
+_log = logging.getLogger("rb_dspy.bank")
+
+
+def snapshots(connection: sa.Connection, scope: str, location: str) -> list[Snapshot]:
+    """In the order of their numbers; damaged ones are left out."""
+    named = tables.snapshots.c
+    query = sa.select(tables.snapshots).where(named.scope_id == number_of(connection, scope, location))
+    found = []
+    for row in connection.execute(query.order_by(named.seq, named.name)):
+        try:
+            found.append(_named(row.name, scope, (row.seq, row.digest, row.created_at), location))
+        except CorruptBank as exc:
+            _log.warning("%s", exc)
+    return found
+
+
+def snapshot(connection: sqlite3.Connection, scope: str, name: str, created_at: str, location: str) -> Snapshot:
+    """Name the present state."""
+    scope_id, seq, head = scope_row(connection, scope, location)
+    found = connection.execute(
+        "SELECT seq, digest, created_at FROM snapshots WHERE scope_id = ? AND name = ?", (scope_id, name)
+    ).fetchone()
+    if found is not None and _named(name, scope, found, location).seq != seq:
+        raise InputError(
+            f"{location}: scope {scope!r}: the name {name!r} is that of the state at {found[0]}, now it is {seq};"
+            " choose another name"
+        )
+    if found is None:
+        found = seq, head.hex(), created_at
+        connection.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?)", (scope_id, name, *found))
+    return _named(name, scope, found, location)
+
+
+def _named(name: str, scope: str, row: Sequence[Any], location: str) -> Snapshot:
+    """Raises ``CorruptBank`` for a damaged row."""
+    seq, digest, created_at = row
+    try:
+        return Snapshot.model_validate(
+            {"name": name, "scope": scope, "seq": seq, "digest": digest, "created_at": created_at}, strict=True
+        )
+    except ValueError as exc:  # pydantic's errors are ValueErrors
+        raise rows.damaged(location, f"scope {scope!r}: snapshot {name!r}", exc) from exc
