@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rb_dspy.compile.credit import Credit
 from rb_dspy.compile.evidence import decisive_step
 from rb_dspy.compile.examples import (
     INPUTS,
@@ -18,18 +16,13 @@ from rb_dspy.compile.examples import (
     judge_example,
     select_example,
 )
+from rb_dspy.compile.siblings import Siblings
 from rb_dspy.compile.stages import Program, Stage
-from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
-from rb_dspy.stream.program import untold
 from rb_dspy.stream.report import RunReport
-from rb_dspy.stream.result import TaskResult
 
 UNKNOWN = "no ground truth"
 """Why the rollouts of a task teach nothing where nobody knows their outcome."""
-
-_BROKE = "the siblings broke"
-_DARK = "no other task of its template has ground truth"
 
 
 class Gathered:
@@ -64,9 +57,9 @@ def gathered(
     program: Program | None,
     siblings: int,
     rollouts: int,
-    on_sibling: Callable[[], None] = lambda: None,
+    on_sibling: Callable[[int], None] = lambda rollouts: None,
 ) -> Gathered:
-    """Only what teaches; ``on_sibling`` is called after every sibling that was done for it:
+    """Only what teaches; ``on_sibling`` is that of ``harvest``:
 
     ========  ==========================================================================================
     judge     rollouts with ground truth, none twice
@@ -76,7 +69,7 @@ def gathered(
     agent     tasks with ground truth
     ========  ==========================================================================================
     """
-    kin = _Kin([result for report in reports for result in report.results], program, siblings, rollouts, on_sibling)
+    kin = Siblings([result for report in reports for result in report.results], program, siblings, rollouts, on_sibling)
     found = Gathered()
     for done in (done for report in reports for done in _done(report)):
         if not any(done.outcomes):
@@ -114,68 +107,6 @@ def _done(report: RunReport) -> Iterator[_Done]:
             yield _Done(result.task, result.prediction, result.rollouts, tuple(verdicts), outcomes)
 
 
-class _Kin:
-    """Tasks of the same template, and how far the agent gets with them without lessons; each is done once.
-
-    Those of which the runs could not tell how they ended are none of them.
-    """
-
-    def __init__(
-        self,
-        results: Sequence[TaskResult],
-        program: Program | None,
-        siblings: int,
-        rollouts: int,
-        on_done: Callable[[], None],
-    ) -> None:
-        self._tasks = {result.task.id: result.task for result in results}
-        self._told = {
-            result.task.id for result in results if not untold(result) or result.resumed or any(result.outcomes)
-        }
-        self._credit = Credit(program) if program is not None else None
-        self._most = siblings
-        self.rollouts = rollouts
-        self._on_done = on_done
-        self._without: dict[str, float | str] = {}
-        """Of each that was done; or why there is nothing to be said."""
-
-    def of(self, task: Task) -> tuple[list[Task], list[float]] | str:
-        """Siblings and their baselines; or why there are none that could teach."""
-        if self._credit is None:
-            return "no program was given to do siblings with"
-        if not self._most:
-            return "no siblings were asked for"
-        kin = [
-            other
-            for other in self._tasks.values()
-            if other.template == task.template and other.id != task.id and other.instruction != task.instruction
-        ]
-        if task.template is None or not kin:
-            return "no other task of its template"
-        kin = [other for other in kin if other.id in self._told]
-        if not kin:
-            return _DARK
-        chosen = random.Random(f"siblings of {task.id}").sample(kin, min(self._most, len(kin)))
-        found = [(other, self._baseline(other)) for other in chosen]
-        known = [(other, without) for other, without in found if not isinstance(without, str)]
-        if not known:
-            return next(why for why in (_BROKE, _DARK) if any(why == each for _, each in found))
-        if all(without == 1 for _, without in known):
-            return "its siblings are solved without lessons"
-        return [other for other, _ in known], [without for _, without in known]
-
-    def _baseline(self, task: Task) -> float | str:
-        assert self._credit is not None
-        if task.id not in self._without:
-            try:
-                without = self._credit.without(task, self.rollouts)
-                self._without[task.id] = _DARK if without is None else without
-            except (InfrastructureError, UnparseableOutput):
-                self._without[task.id] = _BROKE
-            self._on_done()
-        return self._without[task.id]
-
-
 def _judge(found: Gathered, done: _Done) -> None:
     known = done.known()
     for rollout, _, outcome in known:
@@ -198,7 +129,7 @@ def _select(found: Gathered, done: _Done) -> None:
         found.teach("select", select_example(done.task, done.rollouts, done.verdicts, known))
 
 
-def _distill(found: Gathered, done: _Done, kin: _Kin) -> None:
+def _distill(found: Gathered, done: _Done, kin: Siblings) -> None:
     for rollout, verdict, outcome in done.known():
         if verdict.label != ("success" if outcome.success else "failure"):
             found.leave("misjudged", "distill")
@@ -208,7 +139,7 @@ def _distill(found: Gathered, done: _Done, kin: _Kin) -> None:
             found.teach("distill", distill_example(done.task, rollout, verdict, *others, kin.rollouts))
 
 
-def _contrast(found: Gathered, done: _Done, kin: _Kin) -> None:
+def _contrast(found: Gathered, done: _Done, kin: Siblings) -> None:
     if len({_actions(rollout) for rollout in done.rollouts}) < 2:
         found.leave("no two rollouts that differ", "contrast")
     elif isinstance(others := kin.of(done.task), str):

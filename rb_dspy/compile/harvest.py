@@ -23,7 +23,12 @@ from rb_dspy.stream.program import StreamProgram
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.tasks import TaskStream
 
-FORMAT = "rb_dspy harvest 1"
+FORMAT = "rb_dspy harvest 2"
+_WHY = {
+    "rb_dspy harvest 1": ", whose siblings were chosen by the very rollouts that lessons are compared with, so that"
+    " lessons without effect get credit"
+}
+"""What is wrong with earlier formats."""
 
 
 @dataclass
@@ -80,9 +85,8 @@ class Harvest:
             raise InputError("expected a JSON object")
         if first:
             if plain.get("format") != FORMAT:
-                raise InputError(
-                    f"expected the format {FORMAT!r}, got {str(plain.get('format'))[:40]!r}; harvest again"
-                )
+                got = str(plain.get("format"))
+                raise InputError(f"expected the format {FORMAT!r}, got {got[:40]!r}{_WHY.get(got, '')}; harvest again")
             for stage, reasons in plain["left_out"].items():
                 self.left_out[stage] = {str(why): int(times) for why, times in reasons.items()}
             return
@@ -107,9 +111,10 @@ def harvest(
     """Run ``program`` over each stream, from a fresh fork of ``bank`` each, and gather what the runs teach.
 
     ``siblings``: how many other tasks of its template an example for ``distill`` or ``contrast`` has; each is done
-    ``rollouts`` times without lessons, once for all examples. 0: none is done, and these two have no examples.
-    ``bank`` and ``embedder`` are those of ``StreamProgram``. ``on_task`` is told after every task how many of its
-    rollouts came to their end, ``on_sibling`` after every sibling how many it was done in. Raises like
+    ``rollouts`` times without lessons, once for all examples, and up to as many times more to see whether there is room
+    for lessons (``rb_dspy.compile.siblings``). 0: none is done, and these two have no examples. ``bank`` and
+    ``embedder`` are those of ``StreamProgram``. ``on_task`` is told after every task how many of its rollouts came to
+    their end, ``on_sibling`` the same each time that a sibling was done, to see or to count. Raises like
     ``StreamProgram``.
     """
     whole = StreamProgram(program, bank, embedder=embedder)
@@ -118,7 +123,7 @@ def harvest(
         with counting(program, lambda prediction: on_task(_ended(prediction))):
             reports.append(whole(stream=stream).report)
         on_report(reports[-1])
-    return _harvested(reports, program, siblings, rollouts, lambda: on_sibling(rollouts))
+    return _harvested(reports, program, siblings, rollouts, on_sibling)
 
 
 def harvest_report(
@@ -134,7 +139,7 @@ def _harvested(
     program: Program | None,
     siblings: int,
     rollouts: int,
-    on_sibling: Callable[[], None] = lambda: None,
+    on_sibling: Callable[[int], None] = lambda rollouts: None,
 ) -> Harvest:
     found = gathered(reports, program, siblings, rollouts, on_sibling)
     return Harvest(found.taught, {stage: dict(reasons) for stage, reasons in found.left_out.items()})

@@ -14,7 +14,7 @@ from rb_dspy.schema import Usage
 @dataclass(frozen=True)
 class Progress:
     """Told after every metric call, at the beginning of each phase, in scoring after every task or example, and in
-    harvesting after every task, and every sibling that is done without lessons."""
+    harvesting after every task, and each time that a sibling is done without lessons."""
 
     metric_calls: int
     """Of the budget: runs of candidates that were rated."""

@@ -13,6 +13,7 @@ from rb_dspy import MemoryDraft, ReasoningBank, Task
 from rb_dspy.compile.credit import Credit, Credited, Pair
 from rb_dspy.compile.examples import distill_example
 from rb_dspy.compile.metric import metric_for
+from rb_dspy.config import ActConfig, ProgramConfig
 from rb_dspy.schema import Trajectory, Verdict
 from rb_dspy.steps import Distilled
 from rb_dspy.testing import Lock, Prompt, Reply
@@ -76,6 +77,32 @@ def test_rollouts_are_counted_one_by_one() -> None:
     found = credited([lesson("4711")], "4711", script=script, rollouts=4)
     assert found.credit == 0.75
     assert found.pairs[0].failed is not None
+
+
+def test_who_is_looked_at_is_seen_in_other_rollouts_than_those_that_count() -> None:
+    numbers: list[int] = []
+
+    def script(prompt: Prompt) -> Reply:
+        numbers.append(prompt.seed or 0)
+        return {"thought": "", "action": "4711" if prompt.seed in (2, 3) else "0000"}
+
+    credit = Credit(program(script))
+    assert (credit.without(lock("Abus", 0), 2), credit.solved(lock("Abus", 0), 2)) == (0.0, True)
+    assert numbers == [0, 1, 2, 3]
+    numbers.clear()
+    assert credit.solved(lock("Abus", 0), 3) is False
+    assert numbers == [3, 4]  # the first that fails ends it
+    dark = ReasoningBank(backbones=backbones(script), environments=Hushed.of)
+    assert Credit(dark).solved(hushed(lock("Abus", 0)), 2) is None
+
+
+def test_an_agent_at_temperature_0_does_not_draw() -> None:
+    still = ProgramConfig(act=ActConfig(temperature=0))
+    assert Credit(program()).draws()
+    assert not Credit(ReasoningBank(backbones=backbones(), config=still)).draws()
+    assert not Credit(ReasoningBank(backbones=backbones(temperature=0))).draws()
+    warm = backbones(temperature=0.5)  # the model's own goes first
+    assert Credit(ReasoningBank(backbones=warm, config=still)).draws()
 
 
 def test_no_lesson_changes_nothing_and_asks_nobody() -> None:

@@ -107,7 +107,10 @@ def test_baselines_are_made_once_a_sibling_with_as_many_rollouts_as_are_asked_fo
     found = harvest_report(report, program, siblings=3, rollouts=2)
     new = prompts(program.backbones)[before:]  # type: ignore[arg-type]
     assert all("action" in prompt.wants and "no lessons yet" in prompt["memory"] for prompt in new)
-    assert len(new) == 4 * 2 * 2  # tasks, rollouts, steps
+    counted, looked = ([p for p in new if (p.seed or 0) in numbers] for numbers in ((0, 1), (2, 3)))
+    assert len(counted) == 4 * 2 * 2  # tasks, rollouts, steps
+    assert len(counted) + len(looked) == len(new)
+    assert 0 < len(looked) <= 4 * 2  # to see whether there is room: the first rollout fails, of two steps
     assert all(example.rollouts == 2 for example in found.examples("distill"))
 
 
@@ -219,9 +222,13 @@ def test_all_takes_streams_not_examples() -> None:
     ("spoil", "message"),
     [
         (lambda lines: [], ":1: damaged"),
-        (lambda lines: lines[1:], ":1: expected the format 'rb_dspy harvest 1'"),
-        (lambda lines: [lines[0].replace("harvest 1", "harvest 9"), *lines[1:]], ":1: expected the format"),
-        (lambda lines: ['{"format": "rb_dspy harvest 1"}', *lines[1:]], ":1: damaged"),
+        (lambda lines: lines[1:], ":1: expected the format 'rb_dspy harvest 2'"),
+        (lambda lines: [lines[0].replace("harvest 2", "harvest 9"), *lines[1:]], ":1: expected the format"),
+        (
+            lambda lines: [lines[0].replace("harvest 2", "harvest 1"), *lines[1:]],
+            ":1: expected the format 'rb_dspy harvest 2', got 'rb_dspy harvest 1', whose siblings were chosen by",
+        ),
+        (lambda lines: ['{"format": "rb_dspy harvest 2"}', *lines[1:]], ":1: damaged"),
         (lambda lines: [*lines[:2], lines[2][:-9]], ":3: damaged"),
         (lambda lines: [*lines[:2], "[" * 100_000], ":3: damaged"),
         (lambda lines: ["[" * 100_000], ":1: damaged"),

@@ -58,8 +58,8 @@ def test_every_task_that_is_harvested_is_told_with_its_rollouts_and_then_every_s
         count, k = len(stream), 2
         assert found[: count + 1] == [(k * done, k * count) for done in range(count + 1)]
         siblings = found[count + 1 :]
-        # Only lessons are tried out on siblings: nobody is asked to do them for another stage.
-        assert 1 <= len(siblings) <= count if stage == "distill" else siblings == []
+        # Only lessons are tried out on siblings: nobody does them for another stage. Each is done at most twice.
+        assert 1 <= len(siblings) <= 2 * count if stage == "distill" else siblings == []
         assert siblings == [(k * count + done, 0) for done in range(1, len(siblings) + 1)]
     others = [progress for note, found in phases.items() if not note.startswith("harvest") for progress in found]
     assert {(progress.harvested, progress.to_harvest) for progress in others} == {(0, 0)}

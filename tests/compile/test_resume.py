@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,10 @@ def _wait_for_answers(path: Path, count: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("stage", ["judge", "all"])
+@pytest.mark.parametrize(
+    ("optimizer", "stage"),
+    [*product(OPTIMIZERS, ["judge", "all"]), ("gepa", "distill")],
+)
 def test_stopped_twice_it_ends_as_if_it_had_not_been_and_nothing_is_asked_twice(
     tmp_path: Path, optimizer: str, stage: str
 ) -> None:
