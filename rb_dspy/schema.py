@@ -282,6 +282,8 @@ class Ingestion(_Frozen):
     """The distiller's: why some drafts, or all, are missing."""
     error: str = ""
     """Why the last try to get further failed."""
+    told: bool = pydantic.Field(default=False, exclude_if=lambda told: not told)
+    """Whether a try failed, and who made it heard so, with what the rollouts had used."""
     origin: str = ""
     shown: tuple[str, ...] = ()
     created_at: str = ""

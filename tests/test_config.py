@@ -149,3 +149,8 @@ def test_unusable_files(tmp_path: Path, content: bytes | None, message: str) -> 
 def test_bad_overrides(override: str) -> None:
     with pytest.raises(ConfigError):
         load_settings(None, ["run.tasks=1", override])
+
+
+def test_settings_that_can_never_work_together_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="min_score is a cosine, and mode 'lexical' ranks by something else"):
+        load_settings(None, ["program.retrieve.mode=lexical", "program.retrieve.min_score=0.5"])

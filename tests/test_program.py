@@ -8,7 +8,7 @@ import gc
 import inspect
 import itertools
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -235,7 +235,6 @@ def test_messages_only_grow_at_the_end_and_task_and_memory_stand_once(bank: Memo
 @pytest.mark.parametrize(
     "mess",
     [
-        "",
         "no idea",
         "[[ ## label ## ]]\nperhaps",
         '{"reasons": "x"}',
@@ -255,6 +254,64 @@ def test_a_judge_that_cannot_be_understood_gives_unknown_and_nothing_is_distille
     assert bank.get(done.experience.id) == done.experience
     assert sum("label" in p.wants for p in prompts(bones)) == 2  # one repair, not more
     assert not any("memory_items" in p.wants for p in prompts(bones))
+
+
+def test_a_judge_that_gives_no_text_is_down_and_the_rollout_waits(bank: MemoryBank) -> None:
+    empty = backbones(lambda prompt: "" if "label" in prompt.wants else answers(prompt))
+    with pytest.raises(InfrastructureError, match="the judge's language model gave no text, twice"):
+        program(empty)(task=corridor(), bank=bank)
+    (ingest,) = bank.pending()
+    assert program(backbones(answers)).resume(ingest).verdict.label == "success"
+
+
+def _learns_nothing(make: Callable[[ReasoningBank], Any], bank: MemoryBank) -> None:
+    bones = backbones(answers)
+    run = make(program(bones))
+    run(task=corridor("corridor/1"), bank=bank)
+    bank.snapshot("then")
+    asked, held, before = len(prompts(bones)), len(bank), bank.seen_tasks()
+    done = run(task=corridor("corridor/2"), bank=bank, learn=False)
+    assert done.memory.items, "it is shown what there is"
+    assert (done.verdict, done.experience, done.memory_items) == (None, None, ())
+    assert (len(bank), bank.seen_tasks(), bank.pending()) == (held, before, [])
+    new = [prompt.wants[-1] for prompt in prompts(bones)[asked:]]
+    assert new
+    assert set(new) <= {"action", "choice"}
+    assert done.answer == run(task=corridor("corridor/2"), bank=bank, learn=False).answer
+
+
+@pytest.mark.parametrize("mode", [None, "parallel", "sequential", "vanilla", "best_of_n"])
+def test_without_learning_it_only_retrieves_and_acts(bank: MemoryBank, mode: Any) -> None:
+    if mode == "sequential":
+        asked = backbones(answers)
+        done = MaTTS(program(asked), k=1, mode=mode)(task=corridor(), bank=bank, learn=False)
+        assert (done.verdict, done.experience, len(bank.experiences())) == (None, None, 0)
+        return
+    _learns_nothing(lambda run: run if mode is None else MaTTS(run, k=2, mode=mode), bank)
+
+
+async def test_without_learning_a_bank_that_refuses_to_be_written_will_do(tmp_path: Path) -> None:
+    bones = backbones(answers)
+    with MemoryBank.open(tmp_path / "b.sqlite", scope="s", embedder=HashEmbedder()) as bank:
+        program(bones)(task=corridor("corridor/1"), bank=bank)
+        bank.snapshot("then")
+    with MemoryBank.open(tmp_path / "b.sqlite", scope="s", embedder=HashEmbedder(), at="then") as frozen:
+        done = await program(bones).acall(task=corridor("corridor/2"), bank=frozen, learn=False)
+        assert done.memory.items
+        assert len(done.trajectory.steps) == 3
+
+
+def test_an_embedder_that_is_down_when_lessons_are_appended_costs_the_task(bank: MemoryBank) -> None:
+    def down(texts: Any) -> Any:
+        raise ConnectionError("connection refused")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(HashEmbedder, "embed", lambda self, texts: down(texts))
+        with pytest.raises(InfrastructureError, match="appending broke: ConnectionError: connection refused"):
+            program(backbones(answers))(task=corridor(), bank=bank)
+    (ingest,) = bank.pending()
+    assert ingest.state.stage == "distilled"
+    assert program(backbones(answers)).resume(ingest).memory_items
 
 
 def test_one_repair_is_enough_for_a_judge_that_can_only_write_json(bank: MemoryBank) -> None:

@@ -21,6 +21,7 @@ from rb_dspy.config import JudgeConfig, parse_settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError
 from rb_dspy.schema import RoleUsage, Step, Trajectory
 from rb_dspy.steps import Judge, Memory
+from rb_dspy.steps.player import sampling
 from rb_dspy.testing import Corridor, Doors, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.worlds import answers, corridor, hall, openers
 
@@ -188,10 +189,32 @@ def test_check_names_a_missing_key_and_an_unreachable_server(monkeypatch: pytest
 def test_a_models_own_settings_win_over_the_steps(bank: MemoryBank) -> None:
     lm = scripted_lm(answers, temperature=0.2)
     ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)(task=corridor(), bank=bank)
-    assert {prompt.temperature for prompt in lm.engine.prompts} == {0.2}
+    assert [prompt.temperature for prompt in lm.engine.prompts] == [0.2, 0.2, 0.2, 0.0, 1.0], "of the role it is for"
+    both = Backbones(agent=lm, judge=lm)
+    asked = len(lm.engine.prompts)
+    ReasoningBank(backbones=both, environments=Corridor.make)(task=corridor(length=4), bank=bank)
+    assert [prompt.temperature for prompt in lm.engine.prompts[asked:]] == [0.2, 0.2, 0.2, 0.2, 0.2, 1.0]
     lm = scripted_lm(answers)
     ReasoningBank(backbones=Backbones(agent=lm), environments=Corridor.make)(task=corridor(), bank=bank)
     assert [prompt.temperature for prompt in lm.engine.prompts] == [0.7, 0.7, 0.7, 0.0, 1.0]
+
+
+def test_a_reasoning_model_that_stands_in_keeps_the_one_temperature_it_takes() -> None:
+    lm = dspy.LM("openai/gpt-5", temperature=1.0, max_tokens=20_000)
+    with Backbones(agent=lm).use():
+        assert sampling(lm, Judge().predict, 0.0, 100, role="judge") == {}
+
+
+def test_backbones_are_swapped_by_others_and_never_changed() -> None:
+    agent, judge, other = (scripted_lm(answers, model=f"scripted/{name}") for name in "ajo")
+    bones = Backbones(agent=agent, judge=judge)
+    with pytest.raises(ConfigError, match=r"set program.backbones = program.backbones.replace\(judge=...\)"):
+        bones.judge = other
+    swapped = bones.replace(judge=other)
+    assert (swapped.lm("judge"), swapped.lm("agent"), bones.lm("judge")) == (other, agent, judge)
+    assert bones.replace(judge=None).lm("judge") is agent
+    with pytest.raises(TypeError, match="referee"):
+        bones.replace(referee=other)
 
 
 def test_rollouts_are_distinct_samples_even_with_a_cache() -> None:

@@ -227,6 +227,78 @@ def test_a_rollout_of_an_earlier_run_is_learned_from_and_not_done_again(bank: Me
     assert result.prediction.memory.items
 
 
+def test_what_a_rollout_had_used_is_told_once_however_often_learning_from_it_is_tried(bank: MemoryBank) -> None:
+    """Broken at the judge, which tells it; then judged and stopped at the distiller; then learned from."""
+
+    def judge_down(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    def stopped(prompt: Prompt) -> Reply:
+        if "memory_items" in prompt.wants:
+            raise KeyboardInterrupt
+        return answers(prompt)
+
+    def run(script: Callable[[Prompt], Reply]) -> Counter[str]:
+        report = run_stream(
+            ReasoningBank(backbones=backbones(script), environments=Lock.make), [lock("Abus", 1)], bank, run_id="r"
+        )
+        return Counter({role: used.calls for role, used in report.summary().usage.items()})
+
+    first = run(judge_down)
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped)
+    last = run(answers)
+    assert first["agent"] == len(bank.experiences()[0].trajectories[0].steps) == 1
+    assert last == {"distiller": 1}
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_run_that_learns_nothing_does_every_task_with_what_there_is(bank: MemoryBank, scale: bool) -> None:
+    alone = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    program = MaTTS(alone, k=2) if scale else alone
+    tasks = [lock("Abus", n) for n in range(3)]
+    run_stream(alone, tasks[:1], bank, run_id="r")
+    taught = bank.experiences()
+    for _ in range(2):
+        report = run_stream(program, tasks, bank, run_id="r", learn=False)
+        summary = report.summary()
+        assert (summary.tasks, summary.scored, summary.skipped) == (3, 3, 0)
+        assert (summary.judged, summary.unknown_verdicts, summary.items) == (0, 0, 0)
+        assert set(summary.usage) <= {"agent", "selector"}
+        assert [bool(result.prediction.memory.items) for result in report.results] == [False, True, True]
+    assert bank.experiences() == taught
+
+
+def test_what_a_run_had_done_before_is_counted_as_skipped(bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    tasks = [lock("Abus", n) for n in range(3)]
+    run_stream(program, tasks[:2], bank, run_id="monday")
+    summary = run_stream(program, tasks, bank, run_id="monday").summary()
+    assert (summary.tasks, summary.skipped) == (1, 2)
+
+
+def test_a_run_without_a_name_is_refused_before_anything_is_asked(bank: MemoryBank) -> None:
+    bones = backbones()
+    with pytest.raises(InputError, match="run_id is empty"):
+        run_stream(ReasoningBank(backbones=bones, environments=Lock.make), [lock("Abus", 1)], bank, run_id="")
+    assert prompts(bones) == []
+
+
+@pytest.mark.parametrize("unit", ["experience", "item"])
+def test_a_task_is_not_shown_its_own_lesson_by_way_of_another_that_repeats_it(bank: MemoryBank, unit: Any) -> None:
+    ours, others = (MemoryDraft(title=title, description="d", content="c") for title in ("ours", "others"))
+    won = Verdict(label="success")
+    tasks = [lock("Abus", n) for n in range(3)]
+    for task, drafts in zip(tasks, ([ours], [ours, others], [ours]), strict=True):
+        bank.append(task, Trajectory(task_id=task.id), won, drafts)
+    program = ReasoningBank(ProgramConfig(retrieve=RetrieveConfig(k=3, unit=unit)), backbones=backbones())
+    assert [item.title for item in program.recall(tasks[0], bank).items] == ["others"]
+    assert {item.title for item in program.recall(lock("Yale", 1), bank).items} == {"ours", "others"}
+    assert {item.title for item in program.recall(tasks[0].instruction, bank).items} == {"ours", "others"}
+
+
 @pytest.mark.parametrize("scale", [False, True])
 def test_what_a_rollout_had_used_before_it_was_stopped_is_counted_when_it_is_learned_from(
     bank: MemoryBank, scale: bool

@@ -9,4 +9,5 @@ from .roles import (
     lm_for_others as lm_for_others,
     lm_of as lm_of,
     none_in_use as none_in_use,
+    stands_in as stands_in,
 )

@@ -80,6 +80,13 @@ class Backbones:
             )
         return lm
 
+    def replace(self, **given: Any) -> Backbones:
+        """These with other LMs in the roles that are ``given``; None takes a role's own away, so that it falls back.
+
+        ``program.backbones = program.backbones.replace(judge="openai/gpt-4o")`` swaps one role.
+        """
+        return Backbones(**{**self._lms, **given})
+
     def names(self, role: str) -> bool:
         """Whether ``role`` was given an LM of its own."""
         return role in self._lms
@@ -90,9 +97,20 @@ class Backbones:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Make these the backbones of every step inside the block, in dspy's own threads and in copied contexts too."""
+        """Make these the backbones of what is called inside the block, in dspy's own threads and copied contexts too.
+
+        A program that was given backbones keeps them: set ``program.backbones`` to change that.
+        """
         with dspy.context(**{_KEY: self}):
             yield
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ROLES:
+            raise ConfigError(
+                f"backbones do not change: set program.backbones = program.backbones.replace({name}=...), as copies of"
+                " a program share them"
+            )
+        super().__setattr__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backbones:
         return self
@@ -120,6 +138,12 @@ def none_in_use() -> Iterator[None]:
     """Inside the block it is as if the caller were not inside ``Backbones.use()``."""
     with dspy.context(**{_KEY: None}):
         yield
+
+
+def stands_in(role: str) -> bool:
+    """Whether the LM that plays ``role`` here was given for another role."""
+    backbones = active()
+    return not backbones.names(role) and any(backbones.names(other) for other in fallbacks(role))
 
 
 def lm_of(role: str) -> Any:

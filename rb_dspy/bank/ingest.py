@@ -122,7 +122,7 @@ class Ingest:
 
     def failed(self, why: str) -> None:
         """Say why it did not get further; it stays where it is."""
-        self._keep(error=text("why", why) or "failed")
+        self._keep(error=text("why", why) or "failed", told=True)
 
     def admitted(self) -> Experience:
         """The experience that it becomes, with its items. Raises like ``MemoryBank.append``; then it stays pending."""

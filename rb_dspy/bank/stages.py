@@ -29,9 +29,10 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
         )
     if not same_rollouts(kept.trajectories, new.trajectories):
         return new if begins else kept
+    told = kept.told or new.told
     if STAGES.index(new.stage) > STAGES.index(kept.stage):
-        return new
-    return kept.model_copy(update={"error": new.error}) if new.stage == kept.stage else kept
+        return new.model_copy(update={"told": told})
+    return kept.model_copy(update={"error": new.error, "told": told}) if new.stage == kept.stage else kept
 
 
 def removed_since(location: str, new: NewExperience) -> InputError:

@@ -238,9 +238,18 @@ class _Call:
             with dspy.context(adapter=_CHAT if isinstance(self.adapter, dspy.JSONAdapter) else _JSON):
                 yield
         except AdapterParseError as exc:
+            if _blank(first) and _blank(exc):  # of a server that is ill, or a budget spent on thinking: no answer
+                raise InfrastructureError(
+                    f"the {self.role}'s language model gave no text, twice; see whether it is well (rb-dspy backbones"
+                    " check), or raise its max_tokens"
+                ) from exc
             raise UnparseableOutput(
                 f"the {self.role}'s answer could not be read, nor its repair: {one_line(first)}"
             ) from exc
+
+
+def _blank(exc: AdapterParseError) -> bool:
+    return isinstance(exc.lm_response, str | None) and not (exc.lm_response or "").strip()
 
 
 _CHAT, _JSON = ChatAdapter(), RepairAdapter()

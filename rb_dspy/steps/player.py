@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import dspy
 
-from rb_dspy.backbones import in_use, lm_of
+from rb_dspy.backbones import in_use, lm_of, stands_in
 from rb_dspy.errors import BackboneError
 
 _OWN = ("history", "callbacks", "kwargs", "_warned_zero_temp_rollout")
@@ -37,7 +37,7 @@ def sampling(
     who asks for another sample: it would have none.
     """
     own = {name: value for name, value in _configured(predict).items() if value is not None}
-    fixed = {name: value for name, value in lm.kwargs.items() if value is not None} | own
+    fixed = {name: value for name, value in _of_model(lm, predict, role).items() if value is not None} | own
     config: dict[str, Any] = {}
     if "max_completion_tokens" not in lm.kwargs:  # else a reasoning model, which takes neither of the two
         config = {"temperature": temperature, "max_tokens": max_tokens}
@@ -52,6 +52,8 @@ def sampling(
             config["rollout_id"] = rollout if base is None else base + _APART * rollout
         elif drawn is not None:
             config["rollout_id"] = drawn
+    elif fixed.get("temperature") != lm.kwargs.get("temperature") and "rollout_id" in fixed:
+        config["rollout_id"] = None  # a number of the samples that the model draws in its own role
     return config
 
 
@@ -60,8 +62,19 @@ def heat(role: str, predict: Any, usual: float) -> tuple[float, Literal["predict
     own = _configured(predict).get("temperature")
     if own is not None:
         return own, "predictor"
-    fixed = player(role, predict).kwargs.get("temperature")
+    fixed = _of_model(player(role, predict), predict, role).get("temperature")
     return (usual, "step") if fixed is None else (fixed, "model")
+
+
+def _of_model(lm: Any, predict: Any, role: str) -> dict[str, Any]:
+    """What ``lm`` is configured with for ``role``.
+
+    A temperature belongs to the role that the model was given for: an agent that is to vary must not make a judge that
+    does. Where a reasoning model stands in, which takes but one, it stays.
+    """
+    if "max_completion_tokens" in lm.kwargs or pinned(predict) is not None or not stands_in(role):
+        return dict(lm.kwargs)
+    return {name: value for name, value in lm.kwargs.items() if name != "temperature"}
 
 
 def takes_more(predict: Any) -> bool:

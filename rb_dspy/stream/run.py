@@ -97,7 +97,7 @@ def run_stream(
                 report.skipped += 1
                 continue
             ingest = _waiting(program, bank, task, run_id, resume) if learn else None
-            told = ingest is not None and bool(ingest.state.error)  # as broken, with what it had used
+            told = ingest is not None and ingest.state.told  # as broken, with what it had used
             with metered() as ledger:
                 try:
                     if ingest is not None:

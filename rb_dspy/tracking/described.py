@@ -27,7 +27,8 @@ def described(program: Any) -> dict[str, Any]:
     """
     found = settled(program) | {f"lm.{role}": model for role, model in models(program.backbones).items()}
     for role, lm in _played(program.backbones).items():
-        sampled = {name: lm.kwargs.get(name) for name in _SAMPLING}
+        own = active(program.backbones).names(role)
+        sampled = {name: lm.kwargs.get(name) for name in _SAMPLING if own or name != "temperature"}
         found |= {f"lm.{role}.{name}": value for name, value in sampled.items() if value is not None}
     return found
 

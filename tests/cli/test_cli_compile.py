@@ -229,6 +229,60 @@ def test_a_run_uses_the_compiled_prompts(capsys: pytest.CaptureFixture[str]) -> 
     assert not Path("rb-mlflow.db").exists(), "tracking is off for runs unless it is asked for"
 
 
+def test_a_run_on_the_file_it_was_compiled_on_says_what_is_new_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("run", "--stream", "mail.jsonl", "-n", "40", "--bank", "new.sqlite", "--program", "program.json")
+    shown = lines(called(capsys, *run))
+    assert "of these 40 tasks the prompts were compiled on 20 and chosen by 8; 12 are new to them" in shown
+    assert any(
+        line == "of those that the prompts had not been compiled on or chosen by: solved 12 of 12 (100%)"
+        for line in shown
+    )
+    last = json.loads(called(capsys, *run, "--scope", "b", "--json").splitlines()[-1])
+    assert last["unseen"] == {"tasks": 12, "scored": 12, "solved": 12}
+    held_out = split_streams(TaskStream.from_jsonl("mail.jsonl")).held_out
+    TaskStream("new", tuple(task.model_copy(update={"id": f"new/{task.id}"}) for task in held_out)).to_jsonl(
+        "new.jsonl"
+    )
+    alone = called(capsys, "run", "--stream", "new.jsonl", "--bank", "new.sqlite", "--program", "program.json")
+    assert "compiled on" not in alone
+
+
+def test_a_compile_says_where_what_is_held_out_was_known_before(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def warned(*args: str) -> str:
+        assert main([*COMPILE, "--no-track", "--out", "again.json", *args]) == 0
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "held-out tasks" not in warned("--program", "program.json")
+    told = warned("--program", "program.json", "--seed", "1")
+    assert "of these 12 held-out tasks it was compiled on, or chosen by" in told
+    called(capsys, "run", "--stream", "mail.jsonl", "-n", "40", "--bank", "seen.sqlite")
+    assert "the bank has learned from 12 of these 12 held-out tasks" in warned("--bank", "seen.sqlite")
+
+
+def test_with_and_without_memory_the_same_tasks_are_done(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("run", "--stream", "mail.jsonl", "-n", "4", "--bank", "new.sqlite")
+    called(capsys, *run)  # all four give one lesson, which none of them is shown again
+    frozen = lines(called(capsys, *run, "--memory", "frozen"))
+    assert any(
+        line.startswith("bank new.sqlite, scope default · 1 lesson, frozen: nothing is judged") for line in frozen
+    )
+    off = lines(called(capsys, *run, "--memory", "off"))
+    assert any(line.startswith("memory off: no lesson is shown, nothing is judged or learned") for line in off)
+    tasks = [[line for line in shown if line.startswith(("1/4 ", "4/4 "))] for shown in (frozen, off)]
+    assert tasks[0] == tasks[1] != []
+    assert "recalled nothing" in off
+    assert not any(line.startswith(("distiller ", "verdict ")) for line in (*frozen, *off))
+    more = lines(called(capsys, *run[:4], "8", *run[5:], "--memory", "frozen"))
+    assert any(line.startswith("recalled") and line != "recalled nothing" for line in more)
+    assert not Path("none.sqlite").exists()
+    called(capsys, "run", "--stream", "mail.jsonl", "-n", "1", "--bank", "none.sqlite", "--memory", "off")
+    assert not Path("none.sqlite").exists()
+    told = called(capsys, "run", "--stream", "mail.jsonl", "--bank", "none.sqlite", "--memory", "frozen", code=6)
+    assert "none.sqlite" in told
+
+
 @pytest.mark.parametrize("asked", [("--track",), ("--set", "tracking.traces=false")])
 def test_a_run_is_kept_in_mlflow_on_request(capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]) -> None:
     printed = called(capsys, "run", "--stream", "mail.jsonl", "-n", "1", "--json", *asked)
@@ -265,7 +319,7 @@ def test_a_matrix_says_what_to_compile_again(
         ["deaf", "mail"],
     ]
     assert (rows[1][2], rows[1][-3]) == ("100%", "better")
-    assert "no better" in shown[5]
+    assert "not shown" in shown[5]
     assert "not better than without, so compile again: mail for deaf" in shown
     assert any("--set backbones.agent.model=some/deaf --out mail/deaf.json" in line for line in shown)
     given = ("--seed", "3", "--set", "program.judge.view_tokens=900", "--set", "backbones.agent.model=some/other")

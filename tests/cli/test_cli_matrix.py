@@ -70,7 +70,7 @@ def test_tasks_without_an_answer_are_left_out_and_it_is_said(capsys: pytest.Capt
     assert main([*MATRIX, "--backbone", "quick=some/quick"]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[:2] == [
-        "mail  10 tasks, 2 programs on 1 backbone",
+        "mail  10 tasks in 3 orders, 2 programs on 1 backbone",
         "6 tasks left out: no ground truth",
     ]
     found = json.loads(called(capsys, *MATRIX, "--backbone", "quick=some/quick", "--json"))
@@ -121,7 +121,7 @@ def test_a_backbone_that_cannot_be_used_is_told_first_and_once_and_the_others_ar
         assert [cell["unusable"] for cell in found["cells"]] == [False, False, True, True]
         assert found["recompile"] == []
     else:
-        assert rest[:-1] == ["uncompiled on quick: 10 tasks", "mail on quick: 10 tasks"]
+        assert rest[:-1] == ["uncompiled on quick: 10 tasks in 3 orders", "mail on quick: 10 tasks in 3 orders"]
         assert printed.out.count("could not be run") == 2
         assert "compile again" not in printed.out
 
@@ -173,7 +173,7 @@ def test_a_matrix_is_kept_in_mlflow_on_request(
     found = json.loads(called(capsys, *MATRIX, *ON, *asked, "--json"))
     run = client.get_run(found["mlflow_run"])
     assert (run.info.run_name, run.data.tags["rb.kind"]) == ("matrix mail", "evaluation")
-    assert (run.data.params["orders"], run.data.metrics["total/cells"]) == ("1", 4)
+    assert (run.data.params["orders"], run.data.metrics["total/cells"]) == ("3", 4)
     assert run.inputs.dataset_inputs[0].dataset.profile == '{"num_rows": 10, "templates": 10}'
     children = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
     kept: dict[str, Any] = {child.info.run_name: child.data for child in children}

@@ -147,13 +147,18 @@ DEEPER = '{"analysis": "Hm.", "memory_items": ' + '{"a": ' * 400
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "- lesson: be good", "[[ ## memory_items ## ]]\nnone", DEEP, DEEPER], ids=lambda answer: answer[:30]
+    "answer", ["- lesson: be good", "[[ ## memory_items ## ]]\nnone", DEEP, DEEPER], ids=lambda answer: answer[:30]
 )
 def test_a_contraster_that_cannot_be_understood_gives_a_note(answer: str) -> None:
     found, prompts = contrasted(answer)
     assert found.drafts == ()
     assert found.note.startswith("not contrasted: the contraster's answer could not be read")
     assert len(prompts) == 2  # one repair
+
+
+def test_no_text_at_all_is_no_answer_but_a_model_that_is_not_well() -> None:
+    with pytest.raises(InfrastructureError, match="the contraster's language model gave no text, twice"):
+        contrasted("")
 
 
 def test_a_contraster_that_is_down_is_an_error() -> None:

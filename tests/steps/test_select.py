@@ -108,7 +108,7 @@ def test_the_order_is_that_of_the_task_and_the_seed() -> None:
         ({"analysis": "x", "choice": -1}, "chose attempt -1 of 4"),
         ({"analysis": "x", "choice": "the second"}, "could not be read"),
         ("no idea", "could not be read"),
-        ("", "could not be read"),
+        ("", "gave no text, twice"),
     ],
 )
 def test_a_choice_that_is_none_falls_back_to_the_answer_of_most(answers: str, reply: Reply, says: str) -> None:

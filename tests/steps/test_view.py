@@ -83,3 +83,22 @@ def test_the_final_state_names_answer_and_cause_of_the_stop() -> None:
     assert "final answer: 42" in final_state(rollout(1))
     assert "step limit" in final_state(rollout(1).model_copy(update={"stop_reason": "max_steps"}))
     assert "(none)" in final_state(Trajectory(task_id="t"))
+
+
+def test_a_rollout_without_a_step_shows_its_start_once() -> None:
+    broken = Trajectory(task_id="t", first_observation=f"START {'sand ' * 9000}", stop_reason="unreadable")
+    text = view(broken, budget=400)
+    assert text.count("START") == 1
+    assert estimate_tokens(text) <= 400
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_however_small_the_budget_a_last_observation_is_cut(tokens: int) -> None:
+    assert len(final_state(Trajectory(task_id="t", first_observation="x" * 40_000), tokens)) < 200
+
+
+def test_only_steps_are_counted_as_steps_left_out() -> None:
+    checks = tuple(Check(after=n, findings="Hm. " * 50, decision="confirm") for n in range(1, 100))
+    text = view(rollout(100).model_copy(update={"checks": checks}), budget=500)
+    shown = text.count("action: action")
+    assert f"{100 - shown} steps left out" in text
