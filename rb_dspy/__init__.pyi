@@ -2,14 +2,19 @@
 
 from . import errors as errors, testing as testing
 from .backbones import Backbones as Backbones
-from .bank import BankStore as BankStore, MemoryBank as MemoryBank
+from .bank import BankStore as BankStore, Ingest as Ingest, MemoryBank as MemoryBank
 from .compile.compile import compile_program as compile_program
+from .compile.matrix import Matrix as Matrix, matrix as matrix
 from .compile.result import Compiled as Compiled
 from .compile.state import load_program as load_program, save_program as save_program
 from .config import (
+    ActConfig as ActConfig,
     BackboneConfig as BackboneConfig,
+    DistillConfig as DistillConfig,
+    JudgeConfig as JudgeConfig,
     MattsConfig as MattsConfig,
     ProgramConfig as ProgramConfig,
+    RetrieveConfig as RetrieveConfig,
     Settings as Settings,
     TrackingConfig as TrackingConfig,
     load_settings as load_settings,
@@ -27,11 +32,15 @@ from .protocols import (
     Reranker as Reranker,
 )
 from .schema import (
+    Change as Change,
     Experience as Experience,
     ExperienceDraft as ExperienceDraft,
     MemoryDraft as MemoryDraft,
     MemoryItem as MemoryItem,
     Outcome as Outcome,
+    Removal as Removal,
+    Retrieved as Retrieved,
+    Snapshot as Snapshot,
     Step as Step,
     Task as Task,
     Trajectory as Trajectory,
@@ -41,6 +50,7 @@ from .steps import Memory as Memory
 from .stream import (
     RunReport as RunReport,
     Streams as Streams,
+    Summary as Summary,
     TaskResult as TaskResult,
     TaskStream as TaskStream,
     run_stream as run_stream,

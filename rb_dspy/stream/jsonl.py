@@ -31,6 +31,7 @@ def read(path: Path) -> list[Task]:
     if not tasks:
         raise InputError(f"{path}: holds no task; expected one JSON object a line with 'instruction'")
     check_ids(tasks, str(path))
+    ids.warn(str(path))
     return tasks
 
 

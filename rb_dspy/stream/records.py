@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import pydantic
 
 from rb_dspy.errors import InputError, InvalidTask
 from rb_dspy.schema import Task
+
+log = logging.getLogger("rb_dspy")
 
 FIELDS = tuple(Task.model_fields)
 
@@ -34,11 +37,28 @@ class Ids:
         self._times[key] += 1
         return f"{self._name}/{key}" + (f"-{self._times[key]}" if self._times[key] > 1 else "")
 
+    def warn(self, place: str) -> None:
+        """Say where a task stands several times: what the first teaches tells the others' answer."""
+        again = self._times.total() - len(self._times)
+        if again:
+            log.warning(
+                "%s: %d %s what another line asks, and will be shown what that taught: a score of them is partly an"
+                " echo; leave them out",
+                place,
+                again,
+                "task asks" if again == 1 else "tasks ask",
+            )
+
 
 def fingerprint(task: Task) -> str:
     """10 hex digits of what is to be done: equal for a task under another id, or in another file."""
     said = json.dumps([task.instruction, task.env, task.env_args], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()[:10]
+
+
+def told_by(task_id: str) -> str:
+    """The fingerprint in an id that ``Ids`` gave; of any other id something that is none."""
+    return task_id.rpartition("/")[2].partition("-")[0]
 
 
 def digest(tasks: Iterable[Task]) -> str:

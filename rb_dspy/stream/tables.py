@@ -140,6 +140,7 @@ def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: 
     if not tasks:
         raise InputError(f"{place}: holds no task; expected a row for each")
     check_ids(tasks, place)
+    ids.warn(place)
     return tasks
 
 

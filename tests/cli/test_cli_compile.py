@@ -522,3 +522,25 @@ def test_the_advice_is_for_what_came_of_it(
         del found.usage["reflection"]
     print_next(found, keep="keep it", use="use it")
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_tasks_that_the_bank_knows_from_another_file_are_not_done_under_its_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    records = [json.loads(line) for line in Path("mail.jsonl").read_text().splitlines()][:4]
+    Path("one.jsonl").write_text(
+        "".join(f"{json.dumps({**each, 'id': f'own/{n}'})}\n" for n, each in enumerate(records))
+    )
+    unnamed = [json.dumps({name: value for name, value in each.items() if name != "id"}) for each in records]
+    Path("two.jsonl").write_text("\n".join(unnamed[:3]) + "\n")
+    Path("three.jsonl").write_text("\n".join(unnamed) + "\n")
+
+    def done(name: str) -> str:
+        assert main(["run", "--stream", name, "--bank", "new.sqlite"]) == 0
+        printed = capsys.readouterr()
+        assert ("3 tasks left out: the bank has learned from the same" in printed.err) == (name == "three.jsonl")
+        return next(line.strip() for line in printed.out.splitlines() if line.startswith("solved"))
+
+    assert " of 4 tasks" in done("one.jsonl")
+    assert " of 3 tasks" in done("two.jsonl"), "who names his tasks knows better"
+    assert " of 1 tasks" in done("three.jsonl")

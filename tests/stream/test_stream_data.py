@@ -396,3 +396,24 @@ def test_the_arguments_of_an_environment_may_be_columns(tmp_path: Path) -> None:
     file.write_text("id,instruction,env,env_args.code\na,Open it.,lock,4711\n")
     (task,) = TaskStream.from_csv(file)
     assert (task.id, task.env, task.env_args) == ("a", "lock", {"code": "4711"})
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_tasks_that_stand_several_times_are_told_of(
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = ["How many?", "Which?", "How many?", "How many?"]
+    file = tmp_path / f"tasks.{form}"
+    if form == "jsonl":
+        file.write_text("".join(json.dumps({"instruction": each}) + "\n" for each in asked))
+        found = TaskStream.from_jsonl(file)
+    else:
+        file.write_text("\n".join(["instruction", *asked]) + "\n")
+        found = TaskStream.from_csv(file)
+    assert len({task.id for task in found}) == 4
+    (told,) = caplog.messages
+    assert told.startswith(f"{file}: 2 tasks ask what another line asks")
+    caplog.clear()
+    TaskStream("s", tuple(found)[:2]).to_jsonl(tmp_path / "once.jsonl")
+    TaskStream.from_jsonl(tmp_path / "once.jsonl")
+    assert caplog.messages == []

@@ -29,6 +29,7 @@ from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
 from rb_dspy.steps.ingest import as_task
 from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
+from rb_dspy.stream.records import fingerprint, told_by
 from rb_dspy.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -95,7 +96,14 @@ def _bank(chosen: Settings, program: Program) -> MemoryBank:
 def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) -> list[Task]:
     """Those to do, of a file or of a named stream: the first that are not among the ``seen``."""
     if file is not None:
-        return [task for task in file if task.id not in seen][: config.tasks]
+        fresh = [task for task in file if task.id not in seen]
+        known = {told_by(id) for id in seen}
+        new = [task for task in fresh if told_by(task.id) != fingerprint(task) or fingerprint(task) not in known]
+        if len(new) < len(fresh):
+            left_out = _counted(len(fresh) - len(new), "task")
+            told = f"{left_out} left out: the bank has learned from the same under the name of another file"
+            err.print(Text(told, "yellow"), soft_wrap=True)
+        return new[: config.tasks]
     return _named(config, config.tasks, seen)
 
 
