@@ -11,7 +11,8 @@ from rich.console import Console
 
 from rb_dspy import Task
 from rb_dspy.backbones.stop import stopping
-from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.cli.display import Display
+from rb_dspy.cli.summary import print_summary
 from rb_dspy.schema import Experience, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.steps.events import EpisodeStarted, Event, Judged, MemoryRetrieved, Selected, StepTaken

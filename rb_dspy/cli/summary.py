@@ -1,0 +1,86 @@
+"""A run as people read it when it is over: its numbers in a table, and what test-time scaling gained."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+
+from rb_dspy.cli.scored import print_usage
+from rb_dspy.stream import RunReport, Scaling
+
+_NO_TRUTH = "not known: no task was scored by ground truth"
+
+
+def print_summary(console: Console, report: RunReport, *, refined: bool = False) -> None:
+    """The run in numbers. ``refined``: of sequential scaling, which the results cannot tell where all were resumed."""
+    summary = report.summary()
+    console.print(Rule("summary", align="left", style="dim"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("solved", _share(summary.solved, summary.scored, "tasks, by ground truth", _NO_TRUTH))
+    of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
+    agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
+    table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
+    if summary.resumed:
+        table.add_row("resumed", f"{summary.resumed}, not scored: what waited in the bank was learned from")
+    told = [f"{role} {number:,}" for role, number in summary.unreadable_answers.items()]
+    if summary.unreadable:
+        told.append(f"{summary.unreadable:,} rollout{'' if summary.unreadable == 1 else 's'} ended with one")
+    if told:
+        table.add_row("unreadable answers", f"[yellow]{'; '.join(told)}[/]")
+    if summary.unknown_verdicts:
+        table.add_row("unknown verdicts", str(summary.unknown_verdicts))
+    if summary.infrastructure_errors:
+        table.add_row("infrastructure errors", f"[red]{summary.infrastructure_errors}[/]")
+    table.add_row("mean steps", "-" if summary.mean_steps is None else f"{summary.mean_steps:.1f}")
+    known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
+    table.add_row("lessons learned", f"{summary.items}{known}")
+    console.print(table)
+    print_usage(console, summary.usage)
+    if summary.scaling is not None:
+        _print_scaling(console, summary.scaling, refined=refined)
+
+
+def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None:
+    """What several rollouts, or passes, gained."""
+    console.print(Rule("scaling", align="left", style="dim"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    last = len(scaling.pass_at)
+    for each in scaling.pass_at:
+        if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
+            continue
+        fewer = ", those with so many rollouts" if each.tasks != scaling.pass_at[0].tasks else ""
+        over = f"over {each.tasks} {'task' if each.tasks == 1 else 'tasks'}{fewer}"
+        table.add_row(f"pass@{each.j}", f"{each.rate:.0%} {over}")
+    if scaling.passes is not None:
+        for name, number in (
+            ("after the first pass", scaling.passes.after_first),
+            ("after the last", scaling.passes.after_last),
+            ("after any", scaling.passes.after_any),
+        ):
+            table.add_row(name, _share(number, scaling.passes.tasks, "tasks, by ground truth", _NO_TRUTH))
+    elif not refined:
+        handed_in, best = "tasks, by what was handed in", "tasks, by the best rollout"
+        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, handed_in, _NO_TRUTH))
+        table.add_row("oracle", _share(scaling.solvable, scaling.compared, best, _NO_TRUTH))
+        if scaling.selector_gap is not None:
+            table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
+    begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
+    if refined or scaling.passes is not None:
+        table.add_row("passes", begun)
+    else:
+        table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")
+    console.print(table)
+
+
+def _share(part: int, whole: int, what: str, nothing: str) -> str:
+    """``part`` of ``whole``, or ``nothing`` where there is none to count."""
+    return f"{part} of {whole} {what} ({part / whole:.0%})" if whole else nothing
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
