@@ -7,7 +7,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from rb_dspy.cli.scored import print_usage
-from rb_dspy.stream import RunReport, Scaling
+from rb_dspy.stream import RunReport, Scaling, Summary
 
 _NO_TRUTH = "not known: no task was scored by ground truth"
 
@@ -23,6 +23,8 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
     agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
     table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
+    if summary.judged:
+        table.add_row("", _judge(summary))
     if summary.resumed:
         table.add_row("resumed", f"{summary.resumed}, not scored: what waited in the bank was learned from")
     told = [f"{role} {number:,}" for role, number in summary.unreadable_answers.items()]
@@ -31,7 +33,8 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     if told:
         table.add_row("unreadable answers", f"[yellow]{'; '.join(told)}[/]")
     if summary.unknown_verdicts:
-        table.add_row("unknown verdicts", str(summary.unknown_verdicts))
+        of_scored = f", on {summary.abstentions} of {summary.scored} scored tasks" if summary.scored else ""
+        table.add_row("unknown verdicts", f"{summary.unknown_verdicts}{of_scored}")
     if summary.infrastructure_errors:
         table.add_row("infrastructure errors", f"[red]{summary.infrastructure_errors}[/]")
     table.add_row("mean steps", "-" if summary.mean_steps is None else f"{summary.mean_steps:.1f}")
@@ -75,6 +78,15 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
     else:
         table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")
     console.print(table)
+
+
+def _judge(summary: Summary) -> str:
+    """What the agreement is to be held against, and how the judge does on successes."""
+    solved = summary.true_successes + summary.false_failures
+    constant = "success" if 2 * solved > summary.judged else "failure"
+    rates = ("precision", summary.judge_precision), ("recall", summary.judge_recall)
+    told = ", ".join(f"{name} {'-' if rate is None else f'{rate:.0%}'}" for name, rate in rates)
+    return f"[dim]always {constant}: {summary.judge_base_rate:.0%};[/] of successes: {told}"
 
 
 def _share(part: int, whole: int, what: str, nothing: str) -> str:

@@ -14,6 +14,11 @@ from rb_dspy.tracking.prices import costs
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.traces import Traces
 
+_JUDGED = (
+    *("true_successes", "false_successes", "true_failures", "false_failures"),
+    *("abstentions", "abstained_on_solved"),
+)
+
 
 class StreamRun:
     """A stream that is under way. ``on_result`` is for ``run_stream``, ``finish`` for when it is done."""
@@ -57,11 +62,13 @@ class StreamRun:
 
     def _log_position(self, result: TaskResult) -> None:
         scored = [each.outcome.success for each in self._results if each.outcome is not None]
-        agreed = [each.agreed for each in self._results if each.agreed is not None]
+        judged = [each for each in self._results if each.agreed is not None and each.outcome is not None]
+        truths = _mean([each.outcome.success for each in judged if each.outcome is not None])
         found: dict[str, float | None] = {
             "success/solved": None if result.outcome is None else float(result.outcome.success),
             "success/rate": _mean(scored),
-            "success/judge_agreement": _mean(agreed),
+            "success/judge_agreement": _mean([bool(each.agreed) for each in judged]),
+            "success/judge_base_rate": None if truths is None else max(truths, 1 - truths),
             "bank/items": len(self._bank),
         }
         if result.prediction is not None:
@@ -82,6 +89,12 @@ class StreamRun:
             "total/scored": summary.scored,
             "total/success_rate": summary.success_rate,
             "total/judge_agreement": summary.judge_agreement,
+            "total/judge_base_rate": summary.judge_base_rate,
+            "total/judge_precision": summary.judge_precision,
+            "total/judge_recall": summary.judge_recall,
+            "total/judge_balanced": summary.judge_balanced,
+            "total/judged": summary.judged,
+            **{f"judge/{name}": getattr(summary, name) for name in _JUDGED},
             "total/unknown_verdicts": summary.unknown_verdicts,
             "total/infrastructure_errors": summary.infrastructure_errors,
             "total/unreadable_rollouts": summary.unreadable,

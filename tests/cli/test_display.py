@@ -13,7 +13,7 @@ from rb_dspy import Task
 from rb_dspy.backbones.stop import stopping
 from rb_dspy.cli.display import Display
 from rb_dspy.cli.summary import print_summary
-from rb_dspy.schema import Experience, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
+from rb_dspy.schema import Experience, Label, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.steps.events import EpisodeStarted, Event, Judged, MemoryRetrieved, Selected, StepTaken
 from rb_dspy.steps.memory import shown_before
@@ -100,6 +100,30 @@ def test_a_summary_without_ground_truth_says_so() -> None:
     assert told["judge agreement"] == "not known: no verdict on a task that was scored"
     told = summed_up(("e0",), outcome=Outcome(reward=1, success=True))
     assert told["solved"] == "1 of 1 tasks, by ground truth (100%)"
+
+
+def told_of_judge(*cases: tuple[Label, bool | None]) -> list[str]:
+    """The summary of tasks of which the judge said this, and the environment that; None: nobody knows."""
+    results = []
+    for label, truth in cases:
+        done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label=label), memory_items=())
+        results.append(TaskResult(TASK, done, None if truth is None else Outcome(reward=truth, success=truth)))
+    out = io.StringIO()
+    print_summary(Console(file=out, width=100), RunReport("r", results))
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_summary_says_what_a_judge_that_does_not_look_would_reach() -> None:
+    told = told_of_judge(*[("failure", False)] * 9, ("failure", True))
+    assert "judge agreement 9 of 10 verdicts agree with ground truth (90%)" in told
+    assert "always failure: 90%; of successes: precision -, recall 0%" in told
+    assert not any(line.startswith("unknown verdicts") for line in told)
+    told = told_of_judge(*[("success", True)] * 2, ("success", False), *[("unknown", False)] * 7, ("unknown", None))
+    assert "always success: 67%; of successes: precision 67%, recall 100%" in told
+    assert "unknown verdicts 8, on 7 of 10 scored tasks" in told
+    told = told_of_judge(("unknown", None))
+    assert "unknown verdicts 1" in told
+    assert not any("always" in line for line in told)
 
 
 def test_what_waited_and_what_could_not_be_read_is_said() -> None:

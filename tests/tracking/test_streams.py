@@ -105,7 +105,8 @@ def test_runs_with_other_prompts_can_be_told_apart(tracker: Tracker, client: Any
 
 def test_its_page_says_what_came_of_it(run: Any) -> None:
     said = run.data.tags["mlflow.note.content"]
-    assert said == "6 tasks, **3 of 6 solved**; the judge was right on 6 of 6; 6 lessons learned."
+    judge = "the judge was right on 6 of 6, where one that always says the same would be on 3"
+    assert said == f"6 tasks, **3 of 6 solved**; {judge}; 6 lessons learned."
 
 
 def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
@@ -118,6 +119,11 @@ def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
     totals = run.data.metrics
     assert (totals["total/tasks"], totals["total/solved"], totals["total/success_rate"]) == (6, 3, 0.5)
     assert totals["total/judge_agreement"] == 1.0
+    assert (totals["total/judge_base_rate"], totals["total/judge_balanced"], totals["total/judged"]) == (0.5, 1.0, 6)
+    assert (totals["total/judge_precision"], totals["total/judge_recall"], totals["judge/abstentions"]) == (1, 1, 0)
+    said = ("true_successes", "true_failures", "false_successes", "false_failures")
+    assert [totals[f"judge/{name}"] for name in said] == [3, 3, 0, 0]
+    assert [round(value, 3) for _, value in history("success/judge_base_rate")] == [1.0, 0.5, 0.667, 0.5, 0.6, 0.5]
     assert totals["total/tokens"] == sum(
         value for name in ("agent", "judge", "distiller") for _, value in history(f"tokens/{name}")
     )
