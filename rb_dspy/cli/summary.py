@@ -7,7 +7,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from rb_dspy.cli.scored import print_usage
-from rb_dspy.stream import RunReport, Scaling, Summary
+from rb_dspy.stream import PassAt, RunReport, Scaling, Summary
 
 _NO_TRUTH = "not known: no task was scored by ground truth"
 
@@ -52,13 +52,11 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
-    last = len(scaling.pass_at)
-    for each in scaling.pass_at:
+    last, ended = len(scaling.pass_at_with_lost), {each.j: each for each in scaling.pass_at}
+    for each in scaling.pass_at_with_lost:
         if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
             continue
-        fewer = ", those with so many rollouts" if each.tasks != scaling.pass_at[0].tasks else ""
-        over = f"over {each.tasks} {'task' if each.tasks == 1 else 'tasks'}{fewer}"
-        table.add_row(f"pass@{each.j}", f"{each.rate:.0%} {over}")
+        table.add_row(f"pass@{each.j}", _pass_at(ended.get(each.j), each, most=scaling.pass_at_with_lost[0].tasks))
     if scaling.passes is not None:
         for name, number in (
             ("after the first pass", scaling.passes.after_first),
@@ -78,6 +76,20 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
     else:
         table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")
     console.print(table)
+
+
+def _pass_at(ended: PassAt | None, all_: PassAt, *, most: int) -> str:
+    """Over the rollouts that came to their end, and, where any were lost, with those as failures."""
+    if ended is None:
+        told = "no task has so many that ended"
+    else:
+        fewer = ", those with so many rollouts" if ended.tasks < most else ""
+        told = f"{ended.rate:.0%} over {_tasks(ended.tasks)}{fewer}"
+    return told if ended == all_ else f"{told}; {all_.rate:.0%} over {all_.tasks} with lost ones as failures"
+
+
+def _tasks(number: int) -> str:
+    return f"{number} {'task' if number == 1 else 'tasks'}"
 
 
 def _judge(summary: Summary) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.schema import RoleUsage, Usage
-from rb_dspy.stream import RunReport, TaskResult
+from rb_dspy.stream import RunReport, Scaling, TaskResult
 from rb_dspy.tracking import notes, plots
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.prices import costs
@@ -103,10 +103,21 @@ class StreamRun:
             "total/lessons_learned": summary.items,
         }
         if summary.scaling is not None:
-            scaled = summary.scaling.model_dump(exclude={"pass_at", "passes"})
-            found |= {f"scaling/{name}": value for name, value in scaled.items()}
-            found |= {f"scaling/pass_at_{each.j}": each.rate for each in summary.scaling.pass_at}
+            found |= _scaled(summary.scaling)
         self.run.metrics(found | totals(summary.usage, self._models), step=len(report.results))
+
+
+def _scaled(scaling: Scaling) -> dict[str, float | None]:
+    """What test-time scaling gained; each pass@j with the number of tasks it is over, and with lost rollouts too."""
+    found: dict[str, float | None] = {
+        f"scaling/{name}": value
+        for name, value in scaling.model_dump(exclude={"pass_at", "pass_at_with_lost", "passes"}).items()
+    }
+    for ending, rates in (("", scaling.pass_at), (".with_lost", scaling.pass_at_with_lost)):
+        for each in rates:
+            found[f"scaling/pass_at_{each.j}{ending}"] = each.rate
+            found[f"scaling/pass_at_{each.j}{ending}.tasks"] = each.tasks
+    return found
 
 
 def totals(usage: Usage, models: Mapping[str, str]) -> dict[str, float | None]:

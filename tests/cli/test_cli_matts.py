@@ -163,6 +163,11 @@ def test_a_rollout_that_broke_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "overloaded [/x]" in lost
     assert "rollouts: 0 not solved, 1 solved" in shown
     assert any(line.startswith("rollouts 3 begun, 1 lost, 0 saved") for line in shown)
+    assert [line for line in shown if line.startswith("pass@")] == [
+        "pass@1 50% over 1 task; 33% over 1 with lost ones as failures",
+        "pass@2 100% over 1 task; 67% over 1 with lost ones as failures",
+        "pass@3 no task has so many that ended; 100% over 1 with lost ones as failures",
+    ]
     Path("rb-bank.sqlite").unlink()
     (first, _) = map(json.loads, run(capsys, "--matts", "parallel", "--k", "3", "-n", "1", "--json").splitlines())
     (lost,) = first["scaling"]["lost"]

@@ -262,6 +262,23 @@ def test_rollouts_are_nested_with_their_own_calls(tracker: Tracker, client: Any,
     assert (said.params["mode"], said.params["k"], said.metrics["scaling/launched"]) == ("parallel", "3", 3)
 
 
+def test_pass_at_j_is_logged_with_its_tasks_and_with_what_was_lost(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and prompt.seed and "number 1." in prompt["task"]:
+            raise dspy.LMServerError("overloaded")
+        return openers(prompt)
+
+    program = MaTTS(ReasoningBank(backbones=backbones(script), environments=Doors.make), k=2)
+    halls = (hall("acme", 0), hall("bolt", 1, right="red"))
+    found = client.get_run(tracked(tracker, program, TaskStream("halls", halls), bank, "lossy")).data.metrics
+    assert (found["scaling/launched"], found["scaling/lost"]) == (4, 1)
+    ended = [(found[f"scaling/pass_at_{j}"], found[f"scaling/pass_at_{j}.tasks"]) for j in (1, 2)]
+    all_ = [(found[f"scaling/pass_at_{j}.with_lost"], found[f"scaling/pass_at_{j}.with_lost.tasks"]) for j in (1, 2)]
+    assert (ended, all_) == ([(0.75, 2), (1.0, 1)], [(0.5, 2), (1.0, 2)])
+
+
 def test_a_resumed_rollout_is_one_trace_too(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
     broken = True
 
