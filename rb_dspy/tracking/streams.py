@@ -10,7 +10,7 @@ from rb_dspy.schema import RoleUsage, Usage
 from rb_dspy.stream import RunReport, Scaling, TaskResult
 from rb_dspy.tracking import notes, plots
 from rb_dspy.tracking.hidden import Hidden
-from rb_dspy.tracking.prices import costs
+from rb_dspy.tracking.prices import costs, without_price
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.traces import Traces
 
@@ -104,7 +104,7 @@ class StreamRun:
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)
-        self.run.metrics(found | totals(summary.usage, self._models), step=len(report.results))
+        log_usage(self.run, summary.usage, self._models, found, step=len(report.results))
 
 
 def _scaled(scaling: Scaling) -> dict[str, float | None]:
@@ -120,20 +120,27 @@ def _scaled(scaling: Scaling) -> dict[str, float | None]:
     return found
 
 
-def totals(usage: Usage, models: Mapping[str, str]) -> dict[str, float | None]:
-    """Calls, tokens, seconds and money, of each role and in all, as metrics. Money only of what has a known price."""
-    found: dict[str, float | None] = {}
+def log_usage(
+    run: Run, usage: Usage, models: Mapping[str, str], others: Mapping[str, float | None], step: int = 0
+) -> None:
+    """Log calls, tokens, seconds and money, of each role and in all, and ``others``, as metrics.
+
+    Money only of what has a known price. Where a role has none there is no total; the tag ``rb.no_price`` names it.
+    """
+    found = dict(others)
     for role, used in usage.items():
         found[f"usage/{role}.calls"] = used.calls
         found[f"usage/{role}.prompt_tokens"] = used.prompt_tokens
         found[f"usage/{role}.completion_tokens"] = used.completion_tokens
         found[f"usage/{role}.seconds"] = used.seconds
     found["total/tokens"] = sum(_tokens(used) for used in usage.values())
-    money = costs(usage, models)
+    money, unknown = costs(usage, models), without_price(usage, models)
     found |= {f"usage/{role}.usd": cost for role, cost in money.items()}
-    if money:
+    if unknown:
+        run.tags({"rb.no_price": ", ".join(unknown)})
+    elif money:
         found["total/usd"] = sum(money.values())
-    return found
+    run.metrics(found, step=step)
 
 
 def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:

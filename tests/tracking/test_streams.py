@@ -139,6 +139,7 @@ def test_money_is_logged_where_a_price_is_known(tracker: Tracker, client: Any, b
     assert found["total/usd"] > found["usage/agent.usd"]
     (trace,) = traces_of(client, id)
     assert trace.info.cost["total_cost"] == pytest.approx(found["total/usd"])
+    assert not any("rb.no_price" in tags for tags in (trace.info.tags, client.get_run(id).data.tags))
 
 
 def test_an_unknown_price_is_unknown_and_not_0(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
@@ -158,15 +159,19 @@ def test_an_unknown_price_is_unknown_and_not_0(tracker: Tracker, client: Any, ba
     assert ("litellm" in sys.modules) == before
 
 
-def test_of_several_models_those_with_a_price_are_summed(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+def test_a_sum_of_some_models_is_no_total_and_the_others_are_named(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
     bones = Backbones(
         agent=backbones(model="unheard/of").lm("agent"), judge=backbones(model="openai/gpt-4o-mini").lm("judge")
     )
     id = tracked(tracker, ReasoningBank(backbones=bones, environments=Lock.make), locks(1), bank, "some-priced")
-    found = client.get_run(id).data.metrics
+    said = client.get_run(id).data
+    assert {name for name in said.metrics if name.endswith("usd")} == {"usage/judge.usd"}
+    assert said.tags["rb.no_price"] == "agent, distiller"
     (trace,) = traces_of(client, id)
-    assert found["usage/judge.usd"] > 0
-    assert trace.info.cost["total_cost"] == pytest.approx(found["usage/judge.usd"])
+    assert trace.info.cost["total_cost"] == pytest.approx(said.metrics["usage/judge.usd"])  # MLflow's own sum
+    assert trace.info.tags["rb.no_price"] == "unheard/of"
 
 
 def test_a_local_model_costs_0(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
