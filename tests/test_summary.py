@@ -117,3 +117,13 @@ def test_numbers_of_the_judge_by_brute_force(tp: int, fp: int, tn: int, fn: int,
 
 def share(of: list[bool]) -> float | None:
     return sum(of) / len(of) if of else None
+
+
+def test_who_gives_up_early_lowers_the_mean_of_all_steps_only() -> None:
+    solved = [done("success", True, steps=8), done("success", True, steps=6)]
+    gave_up, unknown = done("failure", False, steps=1), done("success", None, steps=1)
+    found = RunReport("r", [*solved, gave_up, unknown]).summary()
+    assert (found.mean_steps, found.mean_steps_solved) == (4, 7)
+    found = RunReport("r", [gave_up, unknown]).summary()
+    assert (found.mean_steps, found.mean_steps_solved) == (1, None)
+    assert RunReport("r").summary().mean_steps_solved is None

@@ -37,7 +37,7 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
         table.add_row("unknown verdicts", f"{summary.unknown_verdicts}{of_scored}")
     if summary.infrastructure_errors:
         table.add_row("infrastructure errors", f"[red]{summary.infrastructure_errors}[/]")
-    table.add_row("mean steps", "-" if summary.mean_steps is None else f"{summary.mean_steps:.1f}")
+    table.add_row("mean steps", _steps(summary))
     known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
     table.add_row("lessons learned", f"{summary.items}{known}")
     console.print(table)
@@ -76,6 +76,15 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
     else:
         table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")
     console.print(table)
+
+
+def _steps(summary: Summary) -> str:
+    """Of all tasks, and of those that were solved: who gives up early takes few steps too."""
+    if summary.mean_steps is None:
+        return "-"
+    solved = summary.mean_steps_solved
+    told = f"{summary.mean_steps:.1f}"
+    return told if solved is None else f"{told}, of the {summary.solved} solved {solved:.1f}"
 
 
 def _pass_at(ended: PassAt | None, all_: PassAt, *, most: int) -> str:

@@ -54,6 +54,9 @@ class Summary(pydantic.BaseModel):
     resumed: int = 0
     """Tasks whose rollouts had waited in the bank; nobody knows their outcome any more."""
     mean_steps: float | None
+    """Over all tasks that came to their end. Low also where the agent gives up early."""
+    mean_steps_solved: float | None = None
+    """Over those of them that are solved."""
     items: int
     known_items: int = 0
     """Of the items, those that the bank had from another experience: what was learned once more."""
@@ -120,6 +123,7 @@ class RunReport:
         ]
         said = Counter((label, outcome.success) for _, outcome, label in scored)
         steps = [len(prediction.trajectory.steps) for prediction in done]
+        of_solved = [len(prediction.trajectory.steps) for prediction, outcome, _ in scored if outcome.success]
         return Summary(
             tasks=len(self.results),
             skipped=self.skipped,
@@ -138,7 +142,8 @@ class RunReport:
             unreadable_answers=dict(sum((Counter(result.unreadable) for result in self.results), Counter())),
             resumed=sum(result.resumed for result in self.results),
             unknown_verdicts=sum(result.label == "unknown" for result in self.results),
-            mean_steps=sum(steps) / len(steps) if steps else None,
+            mean_steps=_rate(sum(steps), len(steps)),
+            mean_steps_solved=_rate(sum(of_solved), len(of_solved)),
             items=sum(len(prediction.memory_items) for prediction in done),
             known_items=sum(map(_known, done)),
             usage=_total([result.usage for result in self.results]),

@@ -100,6 +100,7 @@ class StreamRun:
             "total/unreadable_rollouts": summary.unreadable,
             **{f"usage/{role}.unreadable": number for role, number in summary.unreadable_answers.items()},
             "total/mean_steps": summary.mean_steps,
+            "total/mean_steps_solved": summary.mean_steps_solved,
             "total/lessons_learned": summary.items,
         }
         if summary.scaling is not None:

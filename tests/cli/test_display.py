@@ -102,6 +102,12 @@ def test_a_summary_without_ground_truth_says_so() -> None:
     assert told["solved"] == "1 of 1 tasks, by ground truth (100%)"
 
 
+def test_a_summary_tells_the_steps_of_what_was_solved_beside_all() -> None:
+    assert summed_up(("e0",))["mean steps"] == "0.0"
+    assert summed_up(("e0",), outcome=Outcome(reward=0, success=False))["mean steps"] == "0.0"
+    assert summed_up(("e0",), outcome=Outcome(reward=1, success=True))["mean steps"] == "0.0, of the 1 solved 0.0"
+
+
 def told_of_judge(*cases: tuple[Label, bool | None]) -> list[str]:
     """The summary of tasks of which the judge said this, and the environment that; None: nobody knows."""
     results = []

@@ -128,6 +128,7 @@ def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
         value for name in ("agent", "judge", "distiller") for _, value in history(f"tokens/{name}")
     )
     assert totals["usage/agent.calls"] == 6
+    assert (totals["total/mean_steps"], totals["total/mean_steps_solved"]) == (1, 1)
 
 
 def test_money_is_logged_where_a_price_is_known(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
