@@ -151,7 +151,8 @@ def test_passes_by_hand() -> None:
         result([None], passes=[True, None], launched=3, lost=("one",)),
     )
     assert found.passes is not None
-    assert found.passes.model_dump() == {"tasks": 4, "after_first": 1, "after_last": 1, "after_any": 3}
+    after = {"after_first": 1, "after_last": 1, "after_any": 3}
+    assert found.passes.model_dump() == {"tasks": 4, **after, "handed_in": 1}
     assert (found.pass_at, found.compared, found.best_of_n, found.oracle, found.selector_gap) == (
         (),
         0,

@@ -58,12 +58,12 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
             continue
         table.add_row(f"pass@{each.j}", _pass_at(ended.get(each.j), each, most=scaling.pass_at_with_lost[0].tasks))
     if scaling.passes is not None:
-        for name, number in (
-            ("after the first pass", scaling.passes.after_first),
-            ("after the last", scaling.passes.after_last),
-            ("after any", scaling.passes.after_any),
-        ):
-            table.add_row(name, _share(number, scaling.passes.tasks, "tasks, by ground truth", _NO_TRUTH))
+        found = scaling.passes
+        rows = [("after the first pass", found.after_first), ("after the last pass", found.after_last)]
+        if found.handed_in != found.after_last:  # the last attempt could not be read, or gave no answer
+            rows.append(("handed in", found.handed_in))
+        for name, number in (*rows, ("after any pass", found.after_any)):
+            table.add_row(name, _share(number, found.tasks, "tasks, by ground truth", _NO_TRUTH))
     elif not refined:
         handed_in, best = "tasks, by what was handed in", "tasks, by the best rollout"
         table.add_row("best of n", _share(scaling.handed_in, scaling.compared, handed_in, _NO_TRUTH))

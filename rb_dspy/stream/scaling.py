@@ -23,10 +23,13 @@ class Passes(pydantic.BaseModel):
     """Sequential scaling: tasks that stood solved after the first pass, after the last, and after any."""
 
     tasks: int
-    """Those with ground truth after the first pass and after the last."""
+    """Those with ground truth after the first pass, after the last, and of what was handed in."""
     after_first: int
     after_last: int
+    """Of the last attempt, also where it could not be read and an earlier one was handed in."""
     after_any: int
+    handed_in: int
+    """By what was handed in, which is the last attempt but where that gave no answer, or could not be read."""
 
 
 class Scaling(pydantic.BaseModel):
@@ -53,7 +56,7 @@ class Scaling(pydantic.BaseModel):
     compared: int = 0
     """Tasks with ground truth of the rollout that was handed in."""
     handed_in: int = 0
-    """Of the compared, those where the rollout that was handed in succeeded."""
+    """Of the compared, those where the rollout that was handed in succeeded; of passes see ``Passes.handed_in``."""
     solvable: int = 0
     """Of the compared, those where some rollout succeeded: what an oracle would hand in."""
     passes: Passes | None = None
@@ -138,11 +141,12 @@ def _pass_at(rolled: Sequence[Sequence[bool]], broken: int = 0) -> tuple[PassAt,
 def _passes(results: Sequence[TaskResult]) -> Passes | None:
     if not results:
         return None
-    known = [each.passes for each in results if each.passes[0] is not None and each.passes[-1] is not None]
-    solved = [[outcome is not None and outcome.success for outcome in passes] for passes in known]
+    known = [each for each in results if all((each.passes[0], each.passes[-1], each.outcome))]
+    solved = [[outcome is not None and outcome.success for outcome in each.passes] for each in known]
     return Passes(
         tasks=len(solved),
         after_first=sum(each[0] for each in solved),
         after_last=sum(each[-1] for each in solved),
         after_any=sum(any(each) for each in solved),
+        handed_in=sum(each.outcome.success for each in known if each.outcome is not None),
     )

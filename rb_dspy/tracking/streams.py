@@ -109,15 +109,21 @@ class StreamRun:
 
 
 def _scaled(scaling: Scaling) -> dict[str, float | None]:
-    """What test-time scaling gained; each pass@j with the number of tasks it is over, and with lost rollouts too."""
+    """What test-time scaling gained; each pass@j with the number of tasks it is over, and with lost rollouts too.
+
+    Passes over one trajectory have nothing that is counted of rollouts side by side, and those no passes.
+    """
+    lists = {"pass_at", "pass_at_with_lost", "passes"}
+    chosen = set() if scaling.compared else {"compared", "handed_in", "solvable"}
     found: dict[str, float | None] = {
-        f"scaling/{name}": value
-        for name, value in scaling.model_dump(exclude={"pass_at", "pass_at_with_lost", "passes"}).items()
+        f"scaling/{name}": value for name, value in scaling.model_dump(exclude=lists | chosen).items()
     }
     for ending, rates in (("", scaling.pass_at), (".with_lost", scaling.pass_at_with_lost)):
         for each in rates:
             found[f"scaling/pass_at_{each.j}{ending}"] = each.rate
             found[f"scaling/pass_at_{each.j}{ending}.tasks"] = each.tasks
+    if scaling.passes is not None:
+        found |= {f"scaling/passes.{name}": value for name, value in scaling.passes.model_dump().items()}
     return found
 
 

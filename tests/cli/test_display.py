@@ -132,6 +132,31 @@ def test_a_summary_says_what_a_judge_that_does_not_look_would_reach() -> None:
     assert not any("always" in line for line in told)
 
 
+def test_what_was_handed_in_is_shown_where_it_is_not_what_the_last_pass_left() -> None:
+    attempts = tuple(Trajectory(task_id="t", rollout_id=str(n)) for n in range(2))
+    solved, failed = Outcome(reward=1, success=True), Outcome(reward=0, success=False)
+
+    def told(handed_in: int) -> list[str]:
+        done = dspy.Prediction(
+            trajectory=attempts[handed_in],
+            trajectories=attempts,
+            verdict=Verdict(label="success"),
+            memory_items=(),
+            launched=2,
+            lost=(),
+            saved=0,
+        )
+        result = TaskResult(TASK, done, (solved, failed)[handed_in], outcomes=(solved, failed), passes=(solved, failed))
+        out = io.StringIO()
+        print_summary(Console(file=out, width=100), RunReport("r", [result]), refined=True)
+        lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+        return lines[lines.index("after the first pass 1 of 1 tasks, by ground truth (100%)") + 1 : -1]
+
+    last, after_any = (f"after {which} of 1 tasks, by ground truth" for which in ("the last pass 0", "any pass 1"))
+    assert told(1) == [f"{last} (0%)", f"{after_any} (100%)"]
+    assert told(0) == [f"{last} (0%)", "handed in 1 of 1 tasks, by ground truth (100%)", f"{after_any} (100%)"]
+
+
 def test_what_waited_and_what_could_not_be_read_is_said() -> None:
     cut = Trajectory(task_id=TASK.id, stop_reason="unreadable")
     done = dspy.Prediction(

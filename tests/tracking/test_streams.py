@@ -285,6 +285,17 @@ def test_pass_at_j_is_logged_with_its_tasks_and_with_what_was_lost(
     assert (ended, all_) == ([(0.75, 2), (1.0, 1)], [(0.5, 2), (1.0, 2)])
 
 
+def test_passes_are_logged_and_nothing_that_only_rollouts_side_by_side_have(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
+    program = MaTTS(ReasoningBank(backbones=backbones(openers), environments=Doors.make), k=2, mode="sequential")
+    stream = TaskStream("halls", (hall("acme", 1, right="yellow"), hall("bolt", 2, right="red")))
+    found = client.get_run(tracked(tracker, program, stream, bank, "passes")).data.metrics
+    passes = {"tasks": 2, "after_first": 1, "after_last": 1, "after_any": 1, "handed_in": 1}
+    assert {name: found[f"scaling/passes.{name}"] for name in passes} == passes
+    assert not {"scaling/compared", "scaling/handed_in", "scaling/solvable"} & {*found}
+
+
 def test_a_resumed_rollout_is_one_trace_too(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
     broken = True
 
