@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -127,3 +128,15 @@ def test_who_gives_up_early_lowers_the_mean_of_all_steps_only() -> None:
     found = RunReport("r", [gave_up, unknown]).summary()
     assert (found.mean_steps, found.mean_steps_solved) == (1, None)
     assert RunReport("r").summary().mean_steps_solved is None
+
+
+def test_tasks_that_broke_are_reported_as_failures_too() -> None:
+    broke, waited = TaskResult(TASK, error="no server"), TaskResult(TASK, error="no server", resumed=True)
+    found = RunReport("r", [done("success", True), done("success", None), broke, waited]).summary()
+    assert (found.success_rate, found.success_rate_with_lost) == (1, 0.5)
+    assert (found.scored, found.lost, found.infrastructure_errors) == (1, 1, 2)
+    found = RunReport("r", [broke]).summary()
+    assert (found.success_rate, found.success_rate_with_lost) == (None, None)
+    scoring_of_another = replace(done("success", True), error="the environment's outcome broke")
+    found = RunReport("r", [scoring_of_another]).summary()
+    assert (found.success_rate_with_lost, found.lost, found.infrastructure_errors) == (1, 0, 1)

@@ -97,8 +97,9 @@ class Display:
             self._heading(result.task)
             if result.error:
                 learned = "not learned from" if result.prediction is None else "learned from all the same"
-                why = f"(neither success nor failure; {learned})"
-                self._row("broke", Text.assemble((result.error, "red"), " ", (why, "dim")))
+                counts = "neither success nor failure" if result.outcome is None else "what was handed in counts"
+                self._row("broke", Text.assemble((result.error, "red"), " ", (f"({counts}; {learned})", "dim")))
+                self._truth(result)
             elif result.prediction is not None:
                 self._truth(result)
                 if result.resumed:
@@ -108,8 +109,8 @@ class Display:
                     self._row("resumed", Text(told, "dim"))
                 usage = result.usage.values()
                 tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
-                seconds = f"{sum(used.seconds for used in usage):.1f} s"
-                beside = " of calls, added up" if self.several else ""
+                seconds = f"{sum(used.seconds for used in usage):.1f} s of calls"
+                beside = ", added up" if self.several else ""
                 self._row("", Text(f"{seconds}{beside} · {tokens:,} tokens", "dim"))
             self._wait("the next task")
 
@@ -172,7 +173,8 @@ class Display:
     def _truth(self, result: TaskResult) -> None:
         if result.outcome is not None:
             judge = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
-            told = f"reward {result.outcome.reward:.2f}  [dim]{judge[result.agreed]}[/]"
+            said = judge[result.agreed] if result.label is not None else "nobody judged"
+            told = f"reward {result.outcome.reward:.2f}  [dim]{said}[/]"
             self._row("truth", Text.from_markup(f"{_solved(result.outcome)}  {told}"))
         if self.several and result.passes:
             told = " → ".join(map(_solved, result.passes))

@@ -19,7 +19,10 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("solved", _share(summary.solved, summary.scored, "tasks, by ground truth", _NO_TRUTH))
+    solved = _share(summary.solved, summary.scored, "tasks, by ground truth", _NO_TRUTH)
+    if summary.lost and summary.success_rate_with_lost is not None:
+        solved += f"; {summary.success_rate_with_lost:.0%} with the {summary.lost} that broke as failures"
+    table.add_row("solved", solved)
     of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
     agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
     table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
@@ -43,11 +46,11 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     console.print(table)
     print_usage(console, summary.usage)
     if summary.scaling is not None:
-        _print_scaling(console, summary.scaling, refined=refined)
+        _print_scaling(console, summary.scaling, summary.lost, refined=refined)
 
 
-def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None:
-    """What several rollouts, or passes, gained."""
+def _print_scaling(console: Console, scaling: Scaling, broken: int, *, refined: bool) -> None:
+    """What several rollouts, or passes, gained. ``broken``: tasks of which nothing came."""
     console.print(Rule("scaling", align="left", style="dim"))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
@@ -71,6 +74,8 @@ def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None
         if scaling.selector_gap is not None:
             table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
     begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
+    if broken:
+        begun += f", without those of the {_tasks(broken)} that broke"
     if refined or scaling.passes is not None:
         table.add_row("passes", begun)
     else:

@@ -24,10 +24,13 @@ class Summary(pydantic.BaseModel):
     skipped: int = 0
     """Tasks that the run of this name had learned from before; they are not among these."""
     infrastructure_errors: int
+    """Tasks in which something broke, also where it was only the scoring of a rollout that was not handed in."""
+    lost: int = 0
+    """Of them, those that have no ground truth, but for the resumed, whose outcome nobody could know any more."""
     solved: int
     """By ground truth."""
     scored: int
-    """Tasks that have ground truth and no infrastructure error."""
+    """Tasks that have ground truth of what was handed in."""
     judged: int
     """Of the scored, those with a verdict other than unknown."""
     agreements: int
@@ -69,6 +72,12 @@ class Summary(pydantic.BaseModel):
     def success_rate(self) -> float | None:
         """Solved of scored."""
         return _rate(self.solved, self.scored)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def success_rate_with_lost(self) -> float | None:
+        """Solved of scored and lost: tasks that broke count as failures. None where no task was scored."""
+        return _rate(self.solved, self.scored + self.lost) if self.scored else None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
@@ -128,6 +137,7 @@ class RunReport:
             tasks=len(self.results),
             skipped=self.skipped,
             infrastructure_errors=sum(bool(result.error) for result in self.results),
+            lost=sum(bool(each.error) and each.outcome is None and not each.resumed for each in self.results),
             solved=sum(outcome.success for _, outcome, _ in scored),
             scored=len(scored),
             judged=sum(label in ("success", "failure") for *_, label in scored),

@@ -52,7 +52,8 @@ def of_stream(summary: Summary) -> str:
         parts.append(f"the judge was right on {summary.agreements} of {summary.judged}, where {always}")
     if summary.infrastructure_errors:
         parts.append(f"{summary.infrastructure_errors} broke")
-    return f"{'; '.join([*parts, f'{summary.items} lessons learned'])}."
+    known = f", {summary.known_items} of them known before" if summary.known_items else ""
+    return f"{'; '.join([*parts, f'{summary.items} lessons learned{known}'])}."
 
 
 def of_matrix(found: Matrix) -> str:

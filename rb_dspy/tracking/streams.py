@@ -88,6 +88,7 @@ class StreamRun:
             "total/solved": summary.solved,
             "total/scored": summary.scored,
             "total/success_rate": summary.success_rate,
+            "total/success_rate_with_lost": summary.success_rate_with_lost,
             "total/judge_agreement": summary.judge_agreement,
             "total/judge_base_rate": summary.judge_base_rate,
             "total/judge_precision": summary.judge_precision,
@@ -102,6 +103,7 @@ class StreamRun:
             "total/mean_steps": summary.mean_steps,
             "total/mean_steps_solved": summary.mean_steps_solved,
             "total/lessons_learned": summary.items,
+            "total/lessons_known": summary.known_items,
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)

@@ -268,6 +268,7 @@ def test_a_matrix_says_what_to_compile_again(
     args += ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
     shown = lines(called(capsys, *args))
     assert shown[0] == "mail/held_out 12 tasks in 3 orders, 2 programs on 2 backbones"
+    assert shown[1] == "backbone program solved against uncompiled judge agrees tokens"
     rows = [line.split() for line in shown[2:6]]
     assert [row[:2] for row in rows] == [
         ["quick", "uncompiled"],

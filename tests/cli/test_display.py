@@ -182,6 +182,36 @@ def test_what_waited_and_what_could_not_be_read_is_said() -> None:
     assert "unreadable answers 2 rollouts ended with one" in told
 
 
+def test_a_summary_counts_what_broke_as_failures_beside_the_rate() -> None:
+    done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label="success"), memory_items=())
+    done.trajectories, done.launched, done.lost, done.saved = (done.trajectory,), 1, (), 0
+    out = io.StringIO()
+    results = [TaskResult(TASK, done, Outcome(reward=1, success=True)), TaskResult(TASK, error="no server")]
+    print_summary(Console(file=out, width=110), RunReport("r", results))
+    told = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "solved 1 of 1 tasks, by ground truth (100%); 50% with the 1 that broke as failures" in told
+    assert any(line.startswith("rollouts 1 begun, 0 lost, 0 saved, without those of the 1 task that") for line in told)
+
+
+def test_a_task_of_which_another_rollouts_scoring_broke_still_counts() -> None:
+    out = io.StringIO()
+    done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label="success"))
+    result = TaskResult(TASK, done, Outcome(reward=1, success=True), error="the environment's outcome broke: x")
+    Display(Console(file=out, width=140), 1).on_result(result)
+    assert "(what was handed in counts; learned from all the same)" in out.getvalue()
+    assert "solved  reward 1.00  the judge agrees" in out.getvalue()
+
+
+def test_a_judge_that_was_not_asked_has_not_abstained() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=140), 2)
+    for verdict in (None, Verdict(label="unknown")):
+        done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=verdict)
+        display.on_result(TaskResult(TASK, done, Outcome(reward=1, success=True)))
+    rows = [line.split("reward 1.00")[1].strip() for line in out.getvalue().splitlines() if "reward" in line]
+    assert rows == ["nobody judged", "the judge abstained"]
+
+
 def test_a_task_whose_scoring_broke_was_learned_from() -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=140), 1)

@@ -106,7 +106,7 @@ def test_runs_with_other_prompts_can_be_told_apart(tracker: Tracker, client: Any
 def test_its_page_says_what_came_of_it(run: Any) -> None:
     said = run.data.tags["mlflow.note.content"]
     judge = "the judge was right on 6 of 6, where one that always says the same would be on 3"
-    assert said == f"6 tasks, **3 of 6 solved**; {judge}; 6 lessons learned."
+    assert said == f"6 tasks, **3 of 6 solved**; {judge}; 6 lessons learned, 4 of them known before."
 
 
 def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
@@ -128,6 +128,7 @@ def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
         value for name in ("agent", "judge", "distiller") for _, value in history(f"tokens/{name}")
     )
     assert totals["usage/agent.calls"] == 6
+    assert (totals["total/success_rate_with_lost"], totals["total/lessons_known"]) == (0.5, 4)
     assert (totals["total/mean_steps"], totals["total/mean_steps_solved"]) == (1, 1)
 
 
