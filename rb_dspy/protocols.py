@@ -62,7 +62,7 @@ class Environment(Protocol):
 
     def outcome(self) -> Outcome | None:
         """Ground truth; None where nobody knows it, which is neither a success nor a failure and does not count: what
-        failed is to say so. The scorer and ``OracleJudge`` call this, the program never.
+        failed is to say so. The scorer calls this, the program never.
         """
         ...
 

@@ -170,7 +170,7 @@ class Verdict(_Frozen):
 
 
 class Outcome(_Frozen):
-    """The environment's ground truth: for the scorer and ``OracleJudge`` only. ``reward`` is in [0, 1]."""
+    """The environment's ground truth: for the scorer only. ``reward`` is in [0, 1]."""
 
     reward: float = pydantic.Field(ge=0, le=1)
     success: bool

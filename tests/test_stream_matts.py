@@ -157,6 +157,22 @@ def test_passes_over_new_attempts(bank: MemoryBank) -> None:
     assert report.summary().solved == 1
 
 
+def test_a_last_attempt_that_cannot_be_read_is_told_from_what_was_handed_in(bank: MemoryBank) -> None:
+    report = run_stream(scaled(speechless_at_last, "sequential", 2), [hall("Ann", 1, right="green")], bank, run_id="r")
+    found = report.summary()
+    assert found.scaling is not None
+    assert found.scaling.passes is not None
+    assert (found.scaling.passes.after_first, found.scaling.passes.after_last) == (1, 0)
+    assert found.scaling.passes.handed_in == found.solved == 1
+
+
+def speechless_at_last(prompt: Prompt) -> Reply:
+    """The first attempt opens the green door; nothing can be read of the second, which a check asks for."""
+    if "decision" in prompt.wants:
+        return {"findings": "Look again.", "decision": "correct"}
+    return "?" if "action" in prompt.wants and prompt.seed else openers(prompt)
+
+
 def test_passes_over_one_attempt_that_is_opened_again(bank: MemoryBank) -> None:
     tries = ["8", "7", "9"]
 

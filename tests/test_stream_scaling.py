@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -88,6 +89,40 @@ def test_a_run_by_hand() -> None:
     assert found.passes is None
 
 
+def rates(found: Scaling) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
+    """pass@1, 2, ... and over how many tasks: of what came to its end, and with what was lost as failures."""
+    ended, all_ = ([(each.rate, each.tasks) for each in told] for told in (found.pass_at, found.pass_at_with_lost))
+    return ended, all_
+
+
+def test_rollouts_that_were_lost_do_not_raise_pass_at_j_unseen() -> None:
+    hard = result([True], launched=4, lost=("a", "b", "c"))
+    easy = result([True, False, False, False])
+    ended, all_ = rates(of(hard, easy))
+    assert ended == [((1 + 1 / 4) / 2, 2), (1 / 2, 1), (3 / 4, 1), (1.0, 1)]
+    assert all_ == [(1 / 4, 2), (1 / 2, 2), (3 / 4, 2), (1.0, 2)]
+    assert rates(of(hard)) == ([(1.0, 1)], [(1 / 4, 1), (1 / 2, 1), (3 / 4, 1), (1.0, 1)])
+
+
+def test_a_task_that_broke_as_a_whole_is_lost_with_all_its_rollouts() -> None:
+    broke = TaskResult(Task(id="t", instruction="x"), error="all 2 rollouts broke")
+    waited = TaskResult(Task(id="t", instruction="x"), error="the judge broke again", resumed=True)
+    assert rates(of(result([True, True]), broke, waited)) == ([(1.0, 1)] * 2, [(1 / 2, 2)] * 2)
+    scoring = replace(result([True, None]), error="the environment's outcome broke")
+    assert rates(of(scoring)) == ([(1.0, 1)], [(1 / 2, 1), (1.0, 1)])
+
+
+def test_rollouts_that_were_never_begun_or_have_no_truth_are_not_lost() -> None:
+    for kept in (
+        [result([True, True], saved=2), result([True, False, False, True])],
+        [result([None, None], launched=4, lost=("a", "b")), result([True, None])],
+        [result([True], passes=[False, True], launched=3, lost=("a",))],
+        [result([True, True], resumed=True, launched=3)],
+    ):
+        found = of(*kept)
+        assert found.pass_at == found.pass_at_with_lost
+
+
 def test_rollouts_of_several_steps_differ_in_any_of_them() -> None:
     def rollout(number: int, *actions: str) -> Trajectory:
         steps = tuple(Step(thought=f"{number}", action=action, observation=f"{number}") for action in actions)
@@ -116,7 +151,8 @@ def test_passes_by_hand() -> None:
         result([None], passes=[True, None], launched=3, lost=("one",)),
     )
     assert found.passes is not None
-    assert found.passes.model_dump() == {"tasks": 4, "after_first": 1, "after_last": 1, "after_any": 3}
+    after = {"after_first": 1, "after_last": 1, "after_any": 3}
+    assert found.passes.model_dump() == {"tasks": 4, **after, "handed_in": 1}
     assert (found.pass_at, found.compared, found.best_of_n, found.oracle, found.selector_gap) == (
         (),
         0,

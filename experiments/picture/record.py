@@ -16,7 +16,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 from rich.console import Console
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, TaskStream, run_stream
-from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.cli.display import Display
+from rb_dspy.cli.summary import print_summary
 from rb_dspy.steps.events import listening
 
 

@@ -1,4 +1,4 @@
-"""A run as people read it: one block a task while it happens, and a table at the end."""
+"""A run as people read it while it happens: one block a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.backbones.stop import stopped
-from rb_dspy.cli.scored import print_usage
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.steps.events import (
     Appended,
@@ -24,10 +23,9 @@ from rb_dspy.steps.events import (
     Selected,
     StepTaken,
 )
-from rb_dspy.stream import RunReport, Scaling, TaskResult
+from rb_dspy.stream import TaskResult
 
 LABEL_COLOURS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
-_NO_TRUTH = "not known: no task was scored by ground truth"
 
 
 class Display:
@@ -99,8 +97,9 @@ class Display:
             self._heading(result.task)
             if result.error:
                 learned = "not learned from" if result.prediction is None else "learned from all the same"
-                why = f"(neither success nor failure; {learned})"
-                self._row("broke", Text.assemble((result.error, "red"), " ", (why, "dim")))
+                counts = "neither success nor failure" if result.outcome is None else "what was handed in counts"
+                self._row("broke", Text.assemble((result.error, "red"), " ", (f"({counts}; {learned})", "dim")))
+                self._truth(result)
             elif result.prediction is not None:
                 self._truth(result)
                 if result.resumed:
@@ -110,8 +109,8 @@ class Display:
                     self._row("resumed", Text(told, "dim"))
                 usage = result.usage.values()
                 tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
-                seconds = f"{sum(used.seconds for used in usage):.1f} s"
-                beside = " of calls, added up" if self.several else ""
+                seconds = f"{sum(used.seconds for used in usage):.1f} s of calls"
+                beside = ", added up" if self.several else ""
                 self._row("", Text(f"{seconds}{beside} · {tokens:,} tokens", "dim"))
             self._wait("the next task")
 
@@ -174,7 +173,8 @@ class Display:
     def _truth(self, result: TaskResult) -> None:
         if result.outcome is not None:
             judge = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
-            told = f"reward {result.outcome.reward:.2f}  [dim]{judge[result.agreed]}[/]"
+            said = judge[result.agreed] if result.label is not None else "nobody judged"
+            told = f"reward {result.outcome.reward:.2f}  [dim]{said}[/]"
             self._row("truth", Text.from_markup(f"{_solved(result.outcome)}  {told}"))
         if self.several and result.passes:
             told = " → ".join(map(_solved, result.passes))
@@ -200,71 +200,6 @@ class Display:
             self.status.update(f"[dim]{what} …[/]")
 
 
-def print_summary(console: Console, report: RunReport, *, refined: bool = False) -> None:
-    """The run in numbers. ``refined``: of sequential scaling, which the results cannot tell where all were resumed."""
-    summary = report.summary()
-    console.print(Rule("summary", align="left", style="dim"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("solved", _share(summary.solved, summary.scored, "tasks, by ground truth", _NO_TRUTH))
-    of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
-    agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
-    table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
-    if summary.resumed:
-        table.add_row("resumed", f"{summary.resumed}, not scored: what waited in the bank was learned from")
-    told = [f"{role} {number:,}" for role, number in summary.unreadable_answers.items()]
-    if summary.unreadable:
-        told.append(f"{summary.unreadable:,} rollout{'' if summary.unreadable == 1 else 's'} ended with one")
-    if told:
-        table.add_row("unreadable answers", f"[yellow]{'; '.join(told)}[/]")
-    if summary.unknown_verdicts:
-        table.add_row("unknown verdicts", str(summary.unknown_verdicts))
-    if summary.infrastructure_errors:
-        table.add_row("infrastructure errors", f"[red]{summary.infrastructure_errors}[/]")
-    table.add_row("mean steps", "-" if summary.mean_steps is None else f"{summary.mean_steps:.1f}")
-    known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
-    table.add_row("lessons learned", f"{summary.items}{known}")
-    console.print(table)
-    print_usage(console, summary.usage)
-    if summary.scaling is not None:
-        _print_scaling(console, summary.scaling, refined=refined)
-
-
-def _print_scaling(console: Console, scaling: Scaling, *, refined: bool) -> None:
-    """What several rollouts, or passes, gained."""
-    console.print(Rule("scaling", align="left", style="dim"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    last = len(scaling.pass_at)
-    for each in scaling.pass_at:
-        if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
-            continue
-        fewer = ", those with so many rollouts" if each.tasks != scaling.pass_at[0].tasks else ""
-        over = f"over {each.tasks} {'task' if each.tasks == 1 else 'tasks'}{fewer}"
-        table.add_row(f"pass@{each.j}", f"{each.rate:.0%} {over}")
-    if scaling.passes is not None:
-        for name, number in (
-            ("after the first pass", scaling.passes.after_first),
-            ("after the last", scaling.passes.after_last),
-            ("after any", scaling.passes.after_any),
-        ):
-            table.add_row(name, _share(number, scaling.passes.tasks, "tasks, by ground truth", _NO_TRUTH))
-    elif not refined:
-        handed_in, best = "tasks, by what was handed in", "tasks, by the best rollout"
-        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, handed_in, _NO_TRUTH))
-        table.add_row("oracle", _share(scaling.solvable, scaling.compared, best, _NO_TRUTH))
-        if scaling.selector_gap is not None:
-            table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
-    begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
-    if refined or scaling.passes is not None:
-        table.add_row("passes", begun)
-    else:
-        table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")
-    console.print(table)
-
-
 def _solved(outcome: Outcome | None) -> str:
     """Markup."""
     return (
@@ -277,12 +212,3 @@ def short(text: str, limit: int = 160) -> str:
     line = " ".join(text.split())
     half = limit // 2
     return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
-
-
-def _share(part: int, whole: int, what: str, nothing: str) -> str:
-    """``part`` of ``whole``, or ``nothing`` where there is none to count."""
-    return f"{part} of {whole} {what} ({part / whole:.0%})" if whole else nothing
-
-
-def _were(number: int) -> str:
-    return "was" if number == 1 else "were"

@@ -37,14 +37,14 @@ class Known:
 class Lessons:
     """From rollouts to drafts; what a step gave is kept in the bank before anything that rests on it begins.
 
-    ============  ===============================================  ====================
+    ============  ===============================================  =========================
     mode          what the lessons are drawn from                  what is handed in
-    ============  ===============================================  ====================
+    ============  ===============================================  =========================
     parallel      all rollouts, contrasted                         the selector's choice
     vanilla       each rollout alone                               the selector's choice
     best_of_n     the one that is handed in                        the selector's choice
-    sequential    the trajectory; several attempts are contrasted  the last answer
-    ============  ===============================================  ====================
+    sequential    the trajectory; several attempts are contrasted  the last attempt to answer
+    ============  ===============================================  =========================
 
     A single rollout is distilled alone in every mode. What needs no verdicts is asked for while judging goes on. What
     breaks for some rollouts only, judging or distilling, costs no other one.

@@ -24,15 +24,31 @@ class Summary(pydantic.BaseModel):
     skipped: int = 0
     """Tasks that the run of this name had learned from before; they are not among these."""
     infrastructure_errors: int
+    """Tasks in which something broke, also where it was only the scoring of a rollout that was not handed in."""
+    lost: int = 0
+    """Of them, those that have no ground truth, but for the resumed, whose outcome nobody could know any more."""
     solved: int
     """By ground truth."""
     scored: int
-    """Tasks that have ground truth and no infrastructure error."""
+    """Tasks that have ground truth of what was handed in."""
     judged: int
     """Of the scored, those with a verdict other than unknown."""
     agreements: int
     """Of the judged, those where the judge said what the environment says."""
+    true_successes: int = 0
+    """Of the judged, those that the judge called a success, and the environment too."""
+    false_successes: int = 0
+    """Those that only the judge called a success."""
+    true_failures: int = 0
+    """Those that both called a failure."""
+    false_failures: int = 0
+    """Those that only the judge called a failure."""
+    abstentions: int = 0
+    """Of the scored, those whose verdict is unknown; not those of which no judge was asked."""
+    abstained_on_solved: int = 0
+    """Of the abstentions, those on tasks that are solved."""
     unknown_verdicts: int
+    """Of all tasks that came to their end, also of those that have no ground truth."""
     unreadable: int = 0
     """Rollouts that ended since what the agent said could not be read, those that were not handed in among them."""
     unreadable_answers: dict[str, int] = {}
@@ -41,6 +57,9 @@ class Summary(pydantic.BaseModel):
     resumed: int = 0
     """Tasks whose rollouts had waited in the bank; nobody knows their outcome any more."""
     mean_steps: float | None
+    """Over all tasks that came to their end. Low also where the agent gives up early."""
+    mean_steps_solved: float | None = None
+    """Over those of them that are solved."""
     items: int
     known_items: int = 0
     """Of the items, those that the bank had from another experience: what was learned once more."""
@@ -52,13 +71,46 @@ class Summary(pydantic.BaseModel):
     @property
     def success_rate(self) -> float | None:
         """Solved of scored."""
-        return self.solved / self.scored if self.scored else None
+        return _rate(self.solved, self.scored)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def success_rate_with_lost(self) -> float | None:
+        """Solved of scored and lost: tasks that broke count as failures. None where no task was scored."""
+        return _rate(self.solved, self.scored + self.lost) if self.scored else None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def judge_agreement(self) -> float | None:
-        """Agreements of judged."""
-        return self.agreements / self.judged if self.judged else None
+        """Agreements of judged; says little where ``judge_base_rate`` is near it, or ``abstentions`` are many."""
+        return _rate(self.agreements, self.judged)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def judge_base_rate(self) -> float | None:
+        """What ``judge_agreement`` would be if every judged task had the same verdict, the better one of the two."""
+        solved = self.true_successes + self.false_failures
+        return _rate(max(solved, self.judged - solved), self.judged)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def judge_precision(self) -> float | None:
+        """Of the scored tasks that the judge called a success, how many are solved."""
+        return _rate(self.true_successes, self.true_successes + self.false_successes)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def judge_recall(self) -> float | None:
+        """Of the solved tasks that the judge was asked of, how many it called a success; abstaining is not that."""
+        return _rate(self.true_successes, self.true_successes + self.false_failures + self.abstained_on_solved)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def judge_balanced(self) -> float | None:
+        """The mean of ``judge_recall`` and of the same for failures: 0.5 for a judge that always says one of them."""
+        missed = self.false_successes + self.abstentions - self.abstained_on_solved
+        successes, failures = self.judge_recall, _rate(self.true_failures, self.true_failures + missed)
+        return None if successes is None or failures is None else (successes + failures) / 2
 
 
 @dataclass
@@ -73,27 +125,44 @@ class RunReport:
     def summary(self) -> Summary:
         """The run in numbers."""
         done = [result.prediction for result in self.results if result.prediction is not None]
-        scored = [result for result in self.results if result.prediction is not None and result.outcome is not None]
-        agreed = [result.agreed for result in scored if result.agreed is not None]
+        scored = [
+            (result.prediction, result.outcome, result.label)
+            for result in self.results
+            if result.prediction is not None and result.outcome is not None
+        ]
+        said = Counter((label, outcome.success) for _, outcome, label in scored)
         steps = [len(prediction.trajectory.steps) for prediction in done]
+        of_solved = [len(prediction.trajectory.steps) for prediction, outcome, _ in scored if outcome.success]
         return Summary(
             tasks=len(self.results),
             skipped=self.skipped,
             infrastructure_errors=sum(bool(result.error) for result in self.results),
-            solved=sum(result.outcome.success for result in scored if result.outcome is not None),
+            lost=sum(bool(each.error) and each.outcome is None and not each.resumed for each in self.results),
+            solved=sum(outcome.success for _, outcome, _ in scored),
             scored=len(scored),
-            judged=len(agreed),
-            agreements=sum(agreed),
+            judged=sum(label in ("success", "failure") for *_, label in scored),
+            agreements=said["success", True] + said["failure", False],
+            true_successes=said["success", True],
+            false_successes=said["success", False],
+            true_failures=said["failure", False],
+            false_failures=said["failure", True],
+            abstentions=said["unknown", True] + said["unknown", False],
+            abstained_on_solved=said["unknown", True],
             unreadable=sum(each.stop_reason == "unreadable" for result in self.results for each in result.rollouts),
             unreadable_answers=dict(sum((Counter(result.unreadable) for result in self.results), Counter())),
             resumed=sum(result.resumed for result in self.results),
             unknown_verdicts=sum(result.label == "unknown" for result in self.results),
-            mean_steps=sum(steps) / len(steps) if steps else None,
+            mean_steps=_rate(sum(steps), len(steps)),
+            mean_steps_solved=_rate(sum(of_solved), len(of_solved)),
             items=sum(len(prediction.memory_items) for prediction in done),
             known_items=sum(map(_known, done)),
             usage=_total([result.usage for result in self.results]),
             scaling=scaling(self.results),
         )
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 def _known(done: dspy.Prediction) -> int:

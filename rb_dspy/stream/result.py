@@ -15,7 +15,8 @@ class TaskResult:
     """One task of a run. ``outcome`` is ground truth, read after the program was done; None where there is none.
 
     ``error`` is set when infrastructure broke: the task is neither success nor failure. There is no ``prediction``
-    then, unless only the scoring broke, after the work was done and learned from.
+    then, unless only the scoring broke, after the work was done and learned from; and there is an ``outcome`` only
+    where it was the scoring of another rollout than the one that was handed in.
     """
 
     task: Task

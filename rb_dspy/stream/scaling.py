@@ -16,23 +16,27 @@ class PassAt(pydantic.BaseModel):
     j: int
     rate: float
     tasks: int
-    """Those with ``j`` scored rollouts or more; with adaptive scaling, the ones on which rollouts did not agree."""
+    """Those with ``j`` rollouts or more that count; with adaptive scaling, the ones on which rollouts did not agree."""
 
 
 class Passes(pydantic.BaseModel):
     """Sequential scaling: tasks that stood solved after the first pass, after the last, and after any."""
 
     tasks: int
-    """Those with ground truth after the first pass and after the last."""
+    """Those with ground truth after the first pass, after the last, and of what was handed in."""
     after_first: int
     after_last: int
+    """Of the last attempt, also where it could not be read and an earlier one was handed in."""
     after_any: int
+    handed_in: int
+    """By what was handed in, which is the last attempt but where that gave no answer, or could not be read."""
 
 
 class Scaling(pydantic.BaseModel):
     """Test-time scaling in numbers. Rates are None where there is nothing to count.
 
-    Rollouts side by side fill ``pass_at`` and ``compared`` to ``solvable``; passes over one trajectory fill ``passes``.
+    Rollouts side by side fill ``pass_at``, ``pass_at_with_lost`` and ``compared`` to ``solvable``; passes over one
+    trajectory fill ``passes``.
     """
 
     launched: int
@@ -44,11 +48,15 @@ class Scaling(pydantic.BaseModel):
     mean_distinct: float
     """Different sequences of actions among the rollouts of a task, mean over tasks."""
     pass_at: tuple[PassAt, ...] = ()
-    """For j = 1 up to the most scored rollouts that a task has."""
+    """Over what came to its end: for j = 1 up to the most scored rollouts that a task has. Where the rollouts of hard
+    tasks break more often than others, it is too high."""
+    pass_at_with_lost: tuple[PassAt, ...] = ()
+    """The same with what was lost as failures: rollouts that broke, or whose scoring did, and tasks that broke as a
+    whole, which fail for every j."""
     compared: int = 0
     """Tasks with ground truth of the rollout that was handed in."""
     handed_in: int = 0
-    """Of the compared, those where the rollout that was handed in succeeded."""
+    """Of the compared, those where the rollout that was handed in succeeded; of passes see ``Passes.handed_in``."""
     solvable: int = 0
     """Of the compared, those where some rollout succeeded: what an oracle would hand in."""
     passes: Passes | None = None
@@ -86,7 +94,11 @@ def scaling(results: Sequence[TaskResult]) -> Scaling | None:
         lost=sum(len(prediction.lost) for prediction in done),
         saved=sum(prediction.saved for prediction in done),
         mean_distinct=sum(distinct) / len(distinct),
-        pass_at=_pass_at(side_by_side),
+        pass_at=_pass_at(list(map(_known, side_by_side))),
+        pass_at_with_lost=_pass_at(
+            [_known(each) + [False] * _lost(each) for each in side_by_side],
+            sum(bool(each.error) and each.prediction is None and not each.resumed for each in results),
+        ),
         compared=len(compared),
         handed_in=sum(each.outcome.success for each in compared if each.outcome is not None),
         solvable=sum(any(outcome.success for outcome in each.outcomes if outcome) for each in compared),
@@ -102,12 +114,26 @@ def pass_at(j: int, rollouts: int, successes: int) -> float:
     return 1 - comb(rollouts - successes, j) / comb(rollouts, j)
 
 
-def _pass_at(results: Sequence[TaskResult]) -> tuple[PassAt, ...]:
-    scored = [[outcome.success for outcome in each.outcomes if outcome is not None] for each in results]
-    most = max(map(len, scored), default=0)
+def _known(result: TaskResult) -> list[bool]:
+    """Of each rollout that was scored, whether it succeeded."""
+    return [outcome.success for outcome in result.outcomes if outcome is not None]
+
+
+def _lost(result: TaskResult) -> int:
+    """Rollouts of which nobody will know the outcome since they, or their scoring, broke. Where nothing is scored
+    although nothing of the scoring broke, there is no ground truth, and nothing to lose."""
+    if result.prediction is None or not (_known(result) or result.error):
+        return 0
+    unscored = sum(outcome is None for outcome in result.outcomes) if result.error else 0
+    return len(result.prediction.lost) + unscored
+
+
+def _pass_at(rolled: Sequence[Sequence[bool]], broken: int = 0) -> tuple[PassAt, ...]:
+    """Of the rollouts of each task; ``broken`` tasks besides have none but failures."""
+    most = max(map(len, rolled), default=0)
     found = []
     for j in range(1, most + 1):
-        rates = [pass_at(j, len(each), sum(each)) for each in scored if len(each) >= j]
+        rates = [pass_at(j, len(each), sum(each)) for each in rolled if len(each) >= j] + [0.0] * broken
         found.append(PassAt(j=j, rate=sum(rates) / len(rates), tasks=len(rates)))
     return tuple(found)
 
@@ -115,11 +141,12 @@ def _pass_at(results: Sequence[TaskResult]) -> tuple[PassAt, ...]:
 def _passes(results: Sequence[TaskResult]) -> Passes | None:
     if not results:
         return None
-    known = [each.passes for each in results if each.passes[0] is not None and each.passes[-1] is not None]
-    solved = [[outcome is not None and outcome.success for outcome in passes] for passes in known]
+    known = [each for each in results if all((each.passes[0], each.passes[-1], each.outcome))]
+    solved = [[outcome is not None and outcome.success for outcome in each.passes] for each in known]
     return Passes(
         tasks=len(solved),
         after_first=sum(each[0] for each in solved),
         after_last=sum(each[-1] for each in solved),
         after_any=sum(any(each) for each in solved),
+        handed_in=sum(each.outcome.success for each in known if each.outcome is not None),
     )

@@ -11,7 +11,7 @@ from rb_dspy.compile.state import Prompts
 from rb_dspy.tracking import notes
 from rb_dspy.tracking.prompts import register_prompts
 from rb_dspy.tracking.run import Run
-from rb_dspy.tracking.streams import totals
+from rb_dspy.tracking.streams import log_usage
 
 _MOST_CANDIDATES = 200
 """Runs of candidates, the best first; the rest are in ``candidates.json`` only."""
@@ -68,7 +68,7 @@ class CompileRun:
         if compiled.found_done:
             run.tags({"rb.found_done": _said(True)})
         else:  # else it would have cost twice what it did
-            run.metrics({**totals(compiled.usage, self._models), "total/seconds": compiled.seconds})
+            log_usage(run, compiled.usage, self._models, {"total/seconds": compiled.seconds})
         run.metrics(
             {
                 "total/broken": compiled.broken,

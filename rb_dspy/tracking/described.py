@@ -68,6 +68,13 @@ def models(backbones: Backbones | None) -> dict[str, str]:
     return {role: str(lm.model) for role, lm in _played(backbones).items()}
 
 
+def models_of_compile(backbones: Backbones | None, reflection: Any = None) -> dict[str, str]:
+    """``models``, with who proposes prompts: an LM, a ``BackboneConfig`` or a model's name; None: the agent's."""
+    played = models(backbones)
+    proposer = played.get("agent", "") if reflection is None else str(getattr(reflection, "model", reflection))
+    return {**played, "reflection": proposer}
+
+
 def lms(backbones: Backbones | None) -> list[Any]:
     """The language models that play the roles, each once."""
     return list({id(lm): lm for lm in _played(backbones).values()}.values())

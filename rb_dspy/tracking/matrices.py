@@ -46,7 +46,7 @@ class MatrixRun:
                 **interval("held_out/difference", cell.difference),
                 "held_out/judge_agreement": cell.judge_agreement,
                 "total/tokens": cell.tokens,
-                "total/seconds": cell.seconds,
+                "total/call_seconds": cell.seconds,
                 "total/broken": cell.broken,
             }
         )
@@ -65,7 +65,7 @@ class MatrixRun:
                 "total/cells": len(found.cells),
                 "total/recompile": len(found.to_recompile()),
                 "total/tokens": sum(cell.tokens for cell in found.cells),
-                "total/seconds": sum(cell.seconds for cell in found.cells),
+                "total/call_seconds": sum(cell.seconds for cell in found.cells),
                 "total/broken": sum(cell.broken for cell in found.cells),
                 "total/left_out": found.left_out,
             }

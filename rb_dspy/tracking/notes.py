@@ -47,10 +47,13 @@ def of_stream(summary: Summary) -> str:
     solved = f"**{summary.solved} of {summary.scored} solved**" if summary.scored else "no ground truth"
     parts = [f"{summary.tasks} tasks, {solved}"]
     if summary.judged:
-        parts.append(f"the judge was right on {summary.agreements} of {summary.judged}")
+        constant = max(summary.true_successes + summary.false_failures, summary.true_failures + summary.false_successes)
+        always = f"one that always says the same would be on {constant}"
+        parts.append(f"the judge was right on {summary.agreements} of {summary.judged}, where {always}")
     if summary.infrastructure_errors:
         parts.append(f"{summary.infrastructure_errors} broke")
-    return f"{'; '.join([*parts, f'{summary.items} lessons learned'])}."
+    known = f", {summary.known_items} of them known before" if summary.known_items else ""
+    return f"{'; '.join([*parts, f'{summary.items} lessons learned{known}'])}."
 
 
 def of_matrix(found: Matrix) -> str:

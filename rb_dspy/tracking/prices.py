@@ -35,6 +35,15 @@ def costs(usage: Usage, models: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
+def without_price(usage: Usage, models: Mapping[str, str]) -> list[str]:
+    """The roles that ``costs`` leaves out although they asked a model: with any of them, a sum is not the whole cost.
+
+    What dspy's cache answered was not billed, whatever its price.
+    """
+    money = costs(usage, models)
+    return [role for role, used in usage.items() if role not in money and used.calls > used.cached_calls]
+
+
 @cache
 def _prices() -> Mapping[str, Mapping[str, Any]]:
     """The list, read from the file: importing litellm takes seconds."""

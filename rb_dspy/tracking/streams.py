@@ -7,12 +7,17 @@ from typing import Any
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.schema import RoleUsage, Usage
-from rb_dspy.stream import RunReport, TaskResult
+from rb_dspy.stream import RunReport, Scaling, TaskResult
 from rb_dspy.tracking import notes, plots
 from rb_dspy.tracking.hidden import Hidden
-from rb_dspy.tracking.prices import costs
+from rb_dspy.tracking.prices import costs, without_price
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.traces import Traces
+
+_JUDGED = (
+    *("true_successes", "false_successes", "true_failures", "false_failures"),
+    *("abstentions", "abstained_on_solved"),
+)
 
 
 class StreamRun:
@@ -57,11 +62,13 @@ class StreamRun:
 
     def _log_position(self, result: TaskResult) -> None:
         scored = [each.outcome.success for each in self._results if each.outcome is not None]
-        agreed = [each.agreed for each in self._results if each.agreed is not None]
+        judged = [each for each in self._results if each.agreed is not None and each.outcome is not None]
+        truths = _mean([each.outcome.success for each in judged if each.outcome is not None])
         found: dict[str, float | None] = {
             "success/solved": None if result.outcome is None else float(result.outcome.success),
             "success/rate": _mean(scored),
-            "success/judge_agreement": _mean(agreed),
+            "success/judge_agreement": _mean([bool(each.agreed) for each in judged]),
+            "success/judge_base_rate": None if truths is None else max(truths, 1 - truths),
             "bank/items": len(self._bank),
         }
         if result.prediction is not None:
@@ -81,35 +88,68 @@ class StreamRun:
             "total/solved": summary.solved,
             "total/scored": summary.scored,
             "total/success_rate": summary.success_rate,
+            "total/success_rate_with_lost": summary.success_rate_with_lost,
             "total/judge_agreement": summary.judge_agreement,
+            "total/judge_base_rate": summary.judge_base_rate,
+            "total/judge_precision": summary.judge_precision,
+            "total/judge_recall": summary.judge_recall,
+            "total/judge_balanced": summary.judge_balanced,
+            "total/judged": summary.judged,
+            **{f"judge/{name}": getattr(summary, name) for name in _JUDGED},
             "total/unknown_verdicts": summary.unknown_verdicts,
             "total/infrastructure_errors": summary.infrastructure_errors,
             "total/unreadable_rollouts": summary.unreadable,
             **{f"usage/{role}.unreadable": number for role, number in summary.unreadable_answers.items()},
             "total/mean_steps": summary.mean_steps,
+            "total/mean_steps_solved": summary.mean_steps_solved,
             "total/lessons_learned": summary.items,
+            "total/lessons_known": summary.known_items,
         }
         if summary.scaling is not None:
-            scaled = summary.scaling.model_dump(exclude={"pass_at", "passes"})
-            found |= {f"scaling/{name}": value for name, value in scaled.items()}
-            found |= {f"scaling/pass_at_{each.j}": each.rate for each in summary.scaling.pass_at}
-        self.run.metrics(found | totals(summary.usage, self._models), step=len(report.results))
+            found |= _scaled(summary.scaling)
+        log_usage(self.run, summary.usage, self._models, found, step=len(report.results))
 
 
-def totals(usage: Usage, models: Mapping[str, str]) -> dict[str, float | None]:
-    """Calls, tokens, seconds and money, of each role and in all, as metrics. Money only of what has a known price."""
-    found: dict[str, float | None] = {}
+def _scaled(scaling: Scaling) -> dict[str, float | None]:
+    """What test-time scaling gained; each pass@j with the number of tasks it is over, and with lost rollouts too.
+
+    Passes over one trajectory have nothing that is counted of rollouts side by side, and those no passes.
+    """
+    lists = {"pass_at", "pass_at_with_lost", "passes"}
+    chosen = set() if scaling.compared else {"compared", "handed_in", "solvable"}
+    found: dict[str, float | None] = {
+        f"scaling/{name}": value for name, value in scaling.model_dump(exclude=lists | chosen).items()
+    }
+    for ending, rates in (("", scaling.pass_at), (".with_lost", scaling.pass_at_with_lost)):
+        for each in rates:
+            found[f"scaling/pass_at_{each.j}{ending}"] = each.rate
+            found[f"scaling/pass_at_{each.j}{ending}.tasks"] = each.tasks
+    if scaling.passes is not None:
+        found |= {f"scaling/passes.{name}": value for name, value in scaling.passes.model_dump().items()}
+    return found
+
+
+def log_usage(
+    run: Run, usage: Usage, models: Mapping[str, str], others: Mapping[str, float | None], step: int = 0
+) -> None:
+    """Log calls, tokens, seconds and money, of each role and in all, and ``others``, as metrics.
+
+    Money only of what has a known price. Where a role has none there is no total; the tag ``rb.no_price`` names it.
+    """
+    found = dict(others)
     for role, used in usage.items():
         found[f"usage/{role}.calls"] = used.calls
         found[f"usage/{role}.prompt_tokens"] = used.prompt_tokens
         found[f"usage/{role}.completion_tokens"] = used.completion_tokens
         found[f"usage/{role}.seconds"] = used.seconds
     found["total/tokens"] = sum(_tokens(used) for used in usage.values())
-    money = costs(usage, models)
+    money, unknown = costs(usage, models), without_price(usage, models)
     found |= {f"usage/{role}.usd": cost for role, cost in money.items()}
-    if money:
+    if unknown:
+        run.tags({"rb.no_price": ", ".join(unknown)})
+    elif money:
         found["total/usd"] = sum(money.values())
-    return found
+    run.metrics(found, step=step)
 
 
 def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:

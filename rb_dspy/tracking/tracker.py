@@ -16,7 +16,7 @@ from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream
-from rb_dspy.tracking.described import described, described_bank, lms, models, settled, title, told
+from rb_dspy.tracking.described import described, described_bank, lms, models, models_of_compile, settled, title, told
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.names import fitting_name
@@ -115,8 +115,8 @@ class Tracker:
 
         ``name`` says for what: the run is called ``compile NAME``, and a predictor's prompt ``NAME.PREDICTOR``
         (with ``-`` for what MLflow's registry does not take).
-        ``reflection``: who proposes prompts, if not the program's own, so that errors that quote its key or address can
-        be kept without them. Calls of candidates are not traced: there are thousands.
+        ``reflection``: who proposes prompts, if not the program's own, so that its price is known, and errors that
+        quote its key or address can be kept without them. Calls of candidates are not traced: there are thousands.
         """
         with self._run(f"compile {name}", "compile", program, params, [reflection]) as run:
             if run is None:
@@ -126,7 +126,7 @@ class Tracker:
 
             for split in ("compile", "dev", "held_out"):
                 run.dataset(getattr(streams, split), split)
-            yield CompileRun(run, fitting_name(name), models(program.backbones))
+            yield CompileRun(run, fitting_name(name), models_of_compile(program.backbones, reflection))
 
     @contextmanager
     def evaluation(

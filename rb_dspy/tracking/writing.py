@@ -112,7 +112,7 @@ class TraceWriter:
             request_preview=_preview((root.inputs or {}).get("task", "")),
             response_preview=_preview(root.error or outputs.get("answer") or outputs.get("verdict", "")),
             trace_metadata={"mlflow.trace_schema.version": "3", **self._metadata, **_sums(trace)},
-            tags={"mlflow.traceName": root.name, "mlflow.trace.spansLocation": "TRACKING_STORE"},
+            tags={"mlflow.traceName": root.name, "mlflow.trace.spansLocation": "TRACKING_STORE", **_no_price(trace)},
             assessments=_assessments(trace),
         )
 
@@ -124,7 +124,8 @@ def _trace_id(trace: RecordedTrace) -> str:
 def _sums(trace: RecordedTrace) -> dict[str, str]:
     """Tokens and money of the whole trace, summed as MLflow sums: it would else read all spans again to do so.
 
-    Money only of what has a known price; none, rather than 0, where nothing has.
+    Money only of what has a known price; none, rather than 0, where nothing has. MLflow would sum the calls that have
+    one all the same, so where others have none a tag names their models: see ``_no_price``.
     """
     calls = [(span.model, *span.tokens) for span in trace.spans if span.tokens is not None]
     into, out = sum(call[1] for call in calls), sum(call[2] for call in calls)
@@ -135,6 +136,13 @@ def _sums(trace: RecordedTrace) -> dict[str, str]:
     if prices:
         found["mlflow.trace.cost"] = _json(_money(sum(price[0] for price in prices), sum(price[1] for price in prices)))
     return found
+
+
+def _no_price(trace: RecordedTrace) -> dict[str, str]:
+    """The models whose calls are not in the money of the trace, as a tag."""
+    asked = dict.fromkeys(span.model for span in trace.spans if span.tokens is not None and any(span.tokens))
+    unknown = [model for model in asked if cost(model, 0, 0) is None]
+    return {"rb.no_price": ", ".join(unknown)} if unknown else {}
 
 
 def _usage(into: int, out: int) -> dict[str, int]:

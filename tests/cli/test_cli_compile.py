@@ -17,7 +17,7 @@ from rb_dspy import Compiled, ReasoningBank, save_program, split_streams
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.main import main
 from rb_dspy.cli.scored import print_diff
-from rb_dspy.cli.work.compiled import print_next
+from rb_dspy.cli.work.compiled import print_next, print_result
 from rb_dspy.compile.progress import Progress
 from rb_dspy.config import BackboneConfig, load_settings
 from rb_dspy.matts import MaTTS
@@ -26,6 +26,7 @@ from rb_dspy.stream import TaskStream
 from rb_dspy.testing import Prompt, Reply
 from tests.cli.desk import CODES, LOOK, MAIL, clerk, deaf, staffed, write_tasks
 from tests.tracking import made
+from tests.worlds import backbones
 
 COMPILE = ("compile", "--tasks-file", "mail.jsonl", "--budget", "30")
 
@@ -303,6 +304,16 @@ def test_prompts_serve_with_and_without_scaling_and_it_is_said(capsys: pytest.Ca
     assert "compiled with test-time scaling; say how with --matts MODE" in told
 
 
+def test_what_proposed_prompts_is_paid_by_its_own_price(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where it was named by the role whose model it is."""
+    program = ReasoningBank(backbones=backbones(model="local/small"))
+    proposer = backbones(model="openai/gpt-4o-mini").lm("judge")
+    print_result(made.compiled(program), program, proposer)
+    rows = [line.split() for line in lines(capsys.readouterr().out)]
+    usd = {row[0]: row[-1] for row in rows if row and row[0] in ("judge", "reflection") and len(row) == 6}
+    assert usd == {"judge": "0.0000", "reflection": "0.0011"}
+
+
 def test_a_matrix_says_what_to_compile_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +322,7 @@ def test_a_matrix_says_what_to_compile_again(
     args += ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
     shown = lines(called(capsys, *args))
     assert shown[0] == "mail/held_out 12 tasks in 3 orders, 2 programs on 2 backbones"
+    assert shown[1] == "backbone program solved against uncompiled judge agrees tokens"
     rows = [line.split() for line in shown[2:6]]
     assert [row[:2] for row in rows] == [
         ["quick", "uncompiled"],

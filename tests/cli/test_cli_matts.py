@@ -107,12 +107,12 @@ def test_passes_are_shown_with_what_they_found(scripted: list[Backbones], capsys
     assert "pass by pass: not solved → solved" in shown
     for expected in (
         "after the first pass 0 of 1 tasks, by ground truth (0%)",
-        "after the last 1 of 1 tasks, by ground truth (100%)",
-        "after any 1 of 1 tasks, by ground truth (100%)",
+        "after the last pass 1 of 1 tasks, by ground truth (100%)",
+        "after any pass 1 of 1 tasks, by ground truth (100%)",
         "passes 3 begun, 0 lost, 0 saved",
     ):
         assert expected in shown
-    assert not any(line.startswith(("pass@", "best of n")) for line in shown)
+    assert not any(line.startswith(("pass@", "best of n", "handed in")) for line in shown)
 
 
 def test_one_rollout_a_task_is_shown_as_ever(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +163,11 @@ def test_a_rollout_that_broke_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "overloaded [/x]" in lost
     assert "rollouts: 0 not solved, 1 solved" in shown
     assert any(line.startswith("rollouts 3 begun, 1 lost, 0 saved") for line in shown)
+    assert [line for line in shown if line.startswith("pass@")] == [
+        "pass@1 50% over 1 task; 33% over 1 with lost ones as failures",
+        "pass@2 100% over 1 task; 67% over 1 with lost ones as failures",
+        "pass@3 no task has so many that ended; 100% over 1 with lost ones as failures",
+    ]
     Path("rb-bank.sqlite").unlink()
     (first, _) = map(json.loads, run(capsys, "--matts", "parallel", "--k", "3", "-n", "1", "--json").splitlines())
     (lost,) = first["scaling"]["lost"]
@@ -250,4 +255,4 @@ def test_attempts_of_sequential_scaling_that_waited_are_no_best_of_n(
     assert not any(line.startswith(("pass@", "best of n", "oracle", "rollouts", "after ")) for line in shown)
     assert "passes 0 begun, 0 lost, 0 saved" in shown
     shown = lines(run(capsys, "--matts", "sequential", "--scope", "other", "-n", "1"))
-    assert any(line.startswith("after the last ") for line in shown)
+    assert any(line.startswith("after the last pass ") for line in shown)

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from rb_dspy import Task
 from rb_dspy.backbones.stop import stopping
-from rb_dspy.cli.display import Display, print_summary
-from rb_dspy.schema import Experience, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
+from rb_dspy.cli.display import Display
+from rb_dspy.cli.summary import print_summary
+from rb_dspy.schema import Experience, Label, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.steps.events import EpisodeStarted, Event, Judged, MemoryRetrieved, Selected, StepTaken
 from rb_dspy.steps.memory import shown_before
@@ -101,6 +102,61 @@ def test_a_summary_without_ground_truth_says_so() -> None:
     assert told["solved"] == "1 of 1 tasks, by ground truth (100%)"
 
 
+def test_a_summary_tells_the_steps_of_what_was_solved_beside_all() -> None:
+    assert summed_up(("e0",))["mean steps"] == "0.0"
+    assert summed_up(("e0",), outcome=Outcome(reward=0, success=False))["mean steps"] == "0.0"
+    assert summed_up(("e0",), outcome=Outcome(reward=1, success=True))["mean steps"] == "0.0, of the 1 solved 0.0"
+
+
+def told_of_judge(*cases: tuple[Label, bool | None]) -> list[str]:
+    """The summary of tasks of which the judge said this, and the environment that; None: nobody knows."""
+    results = []
+    for label, truth in cases:
+        done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label=label), memory_items=())
+        results.append(TaskResult(TASK, done, None if truth is None else Outcome(reward=truth, success=truth)))
+    out = io.StringIO()
+    print_summary(Console(file=out, width=100), RunReport("r", results))
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_summary_says_what_a_judge_that_does_not_look_would_reach() -> None:
+    told = told_of_judge(*[("failure", False)] * 9, ("failure", True))
+    assert "judge agreement 9 of 10 verdicts agree with ground truth (90%)" in told
+    assert "always failure: 90%; of successes: precision -, recall 0%" in told
+    assert not any(line.startswith("unknown verdicts") for line in told)
+    told = told_of_judge(*[("success", True)] * 2, ("success", False), *[("unknown", False)] * 7, ("unknown", None))
+    assert "always success: 67%; of successes: precision 67%, recall 100%" in told
+    assert "unknown verdicts 8, on 7 of 10 scored tasks" in told
+    told = told_of_judge(("unknown", None))
+    assert "unknown verdicts 1" in told
+    assert not any("always" in line for line in told)
+
+
+def test_what_was_handed_in_is_shown_where_it_is_not_what_the_last_pass_left() -> None:
+    attempts = tuple(Trajectory(task_id="t", rollout_id=str(n)) for n in range(2))
+    solved, failed = Outcome(reward=1, success=True), Outcome(reward=0, success=False)
+
+    def told(handed_in: int) -> list[str]:
+        done = dspy.Prediction(
+            trajectory=attempts[handed_in],
+            trajectories=attempts,
+            verdict=Verdict(label="success"),
+            memory_items=(),
+            launched=2,
+            lost=(),
+            saved=0,
+        )
+        result = TaskResult(TASK, done, (solved, failed)[handed_in], outcomes=(solved, failed), passes=(solved, failed))
+        out = io.StringIO()
+        print_summary(Console(file=out, width=100), RunReport("r", [result]), refined=True)
+        lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+        return lines[lines.index("after the first pass 1 of 1 tasks, by ground truth (100%)") + 1 : -1]
+
+    last, after_any = (f"after {which} of 1 tasks, by ground truth" for which in ("the last pass 0", "any pass 1"))
+    assert told(1) == [f"{last} (0%)", f"{after_any} (100%)"]
+    assert told(0) == [f"{last} (0%)", "handed in 1 of 1 tasks, by ground truth (100%)", f"{after_any} (100%)"]
+
+
 def test_what_waited_and_what_could_not_be_read_is_said() -> None:
     cut = Trajectory(task_id=TASK.id, stop_reason="unreadable")
     done = dspy.Prediction(
@@ -124,6 +180,36 @@ def test_what_waited_and_what_could_not_be_read_is_said() -> None:
     assert any(line.startswith("resumed the rollout waited in the bank; ") for line in told)
     assert "resumed 1, not scored: what waited in the bank was learned from" in told
     assert "unreadable answers 2 rollouts ended with one" in told
+
+
+def test_a_summary_counts_what_broke_as_failures_beside_the_rate() -> None:
+    done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label="success"), memory_items=())
+    done.trajectories, done.launched, done.lost, done.saved = (done.trajectory,), 1, (), 0
+    out = io.StringIO()
+    results = [TaskResult(TASK, done, Outcome(reward=1, success=True)), TaskResult(TASK, error="no server")]
+    print_summary(Console(file=out, width=110), RunReport("r", results))
+    told = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "solved 1 of 1 tasks, by ground truth (100%); 50% with the 1 that broke as failures" in told
+    assert any(line.startswith("rollouts 1 begun, 0 lost, 0 saved, without those of the 1 task that") for line in told)
+
+
+def test_a_task_of_which_another_rollouts_scoring_broke_still_counts() -> None:
+    out = io.StringIO()
+    done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label="success"))
+    result = TaskResult(TASK, done, Outcome(reward=1, success=True), error="the environment's outcome broke: x")
+    Display(Console(file=out, width=140), 1).on_result(result)
+    assert "(what was handed in counts; learned from all the same)" in out.getvalue()
+    assert "solved  reward 1.00  the judge agrees" in out.getvalue()
+
+
+def test_a_judge_that_was_not_asked_has_not_abstained() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=140), 2)
+    for verdict in (None, Verdict(label="unknown")):
+        done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=verdict)
+        display.on_result(TaskResult(TASK, done, Outcome(reward=1, success=True)))
+    rows = [line.split("reward 1.00")[1].strip() for line in out.getvalue().splitlines() if "reward" in line]
+    assert rows == ["nobody judged", "the judge abstained"]
 
 
 def test_a_task_whose_scoring_broke_was_learned_from() -> None:

@@ -74,6 +74,31 @@ def test_its_page_says_what_came_of_it(run: Any) -> None:
     assert any(line.startswith("+") and line[1:] in BETTER for line in said)
 
 
+@pytest.mark.parametrize(
+    ("agent", "reflection", "unknown"),
+    [
+        ("openai/gpt-4o-mini", None, None),
+        ("openai/gpt-4o-mini", "unheard/of", "reflection"),
+        ("unheard/of", "openai/gpt-4o-mini", "judge"),
+        ("unheard/of", None, "judge, reflection"),
+    ],
+)
+def test_what_a_compile_cost_is_known_where_every_price_is(
+    tracker: Tracker, client: Any, agent: str, reflection: str | None, unknown: str | None
+) -> None:
+    program = ReasoningBank(backbones=backbones(questions, model=agent))
+    proposer = None if reflection is None else backbones(questions, model=reflection).lm("agent")
+    with tracker.compile_run("capitals", program, streams(), reflection=proposer) as run:
+        run.log_compiled(compiled(program))
+    found = client.get_run(run.id).data
+    into, out = 0.15e-6, 0.6e-6
+    known = {"judge": 9000 * into + 800 * out, "reflection": 4000 * into + 900 * out}
+    known = {role: usd for role, usd in known.items() if role not in (unknown or "")}
+    assert {role: found.metrics.get(f"usage/{role}.usd") for role in known} == pytest.approx(known)
+    assert found.tags.get("rb.no_price") == unknown
+    assert found.metrics.get("total/usd") == (None if unknown else pytest.approx(sum(known.values())))
+
+
 def test_a_compile_that_was_found_done_costs_nothing(tracker: Tracker, client: Any) -> None:
     program = ReasoningBank(backbones=backbones(questions))
     result = compiled(program)

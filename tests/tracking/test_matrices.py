@@ -92,6 +92,7 @@ def test_the_run_says_what_was_tried_on_what(made: tuple[str, Matrix], client: A
     cells, total = made[1].cells, run.data.metrics
     assert (total["total/cells"], total["total/recompile"]) == (6, len(made[1].to_recompile()))
     assert total["total/tokens"] == sum(cell.tokens for cell in cells) > 0
+    assert total["total/call_seconds"] == pytest.approx(sum(cell.seconds for cell in cells))
 
 
 def test_every_cell_is_a_run_below_it(made: tuple[str, Matrix], cells: dict[str, Any]) -> None:

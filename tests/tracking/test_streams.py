@@ -105,7 +105,8 @@ def test_runs_with_other_prompts_can_be_told_apart(tracker: Tracker, client: Any
 
 def test_its_page_says_what_came_of_it(run: Any) -> None:
     said = run.data.tags["mlflow.note.content"]
-    assert said == "6 tasks, **3 of 6 solved**; the judge was right on 6 of 6; 6 lessons learned."
+    judge = "the judge was right on 6 of 6, where one that always says the same would be on 3"
+    assert said == f"6 tasks, **3 of 6 solved**; {judge}; 6 lessons learned, 4 of them known before."
 
 
 def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
@@ -118,10 +119,17 @@ def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
     totals = run.data.metrics
     assert (totals["total/tasks"], totals["total/solved"], totals["total/success_rate"]) == (6, 3, 0.5)
     assert totals["total/judge_agreement"] == 1.0
+    assert (totals["total/judge_base_rate"], totals["total/judge_balanced"], totals["total/judged"]) == (0.5, 1.0, 6)
+    assert (totals["total/judge_precision"], totals["total/judge_recall"], totals["judge/abstentions"]) == (1, 1, 0)
+    said = ("true_successes", "true_failures", "false_successes", "false_failures")
+    assert [totals[f"judge/{name}"] for name in said] == [3, 3, 0, 0]
+    assert [round(value, 3) for _, value in history("success/judge_base_rate")] == [1.0, 0.5, 0.667, 0.5, 0.6, 0.5]
     assert totals["total/tokens"] == sum(
         value for name in ("agent", "judge", "distiller") for _, value in history(f"tokens/{name}")
     )
     assert totals["usage/agent.calls"] == 6
+    assert (totals["total/success_rate_with_lost"], totals["total/lessons_known"]) == (0.5, 4)
+    assert (totals["total/mean_steps"], totals["total/mean_steps_solved"]) == (1, 1)
 
 
 def test_money_is_logged_where_a_price_is_known(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
@@ -133,6 +141,7 @@ def test_money_is_logged_where_a_price_is_known(tracker: Tracker, client: Any, b
     assert found["total/usd"] > found["usage/agent.usd"]
     (trace,) = traces_of(client, id)
     assert trace.info.cost["total_cost"] == pytest.approx(found["total/usd"])
+    assert not any("rb.no_price" in tags for tags in (trace.info.tags, client.get_run(id).data.tags))
 
 
 def test_an_unknown_price_is_unknown_and_not_0(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
@@ -152,15 +161,19 @@ def test_an_unknown_price_is_unknown_and_not_0(tracker: Tracker, client: Any, ba
     assert ("litellm" in sys.modules) == before
 
 
-def test_of_several_models_those_with_a_price_are_summed(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+def test_a_sum_of_some_models_is_no_total_and_the_others_are_named(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
     bones = Backbones(
         agent=backbones(model="unheard/of").lm("agent"), judge=backbones(model="openai/gpt-4o-mini").lm("judge")
     )
     id = tracked(tracker, ReasoningBank(backbones=bones, environments=Lock.make), locks(1), bank, "some-priced")
-    found = client.get_run(id).data.metrics
+    said = client.get_run(id).data
+    assert {name for name in said.metrics if name.endswith("usd")} == {"usage/judge.usd"}
+    assert said.tags["rb.no_price"] == "agent, distiller"
     (trace,) = traces_of(client, id)
-    assert found["usage/judge.usd"] > 0
-    assert trace.info.cost["total_cost"] == pytest.approx(found["usage/judge.usd"])
+    assert trace.info.cost["total_cost"] == pytest.approx(said.metrics["usage/judge.usd"])  # MLflow's own sum
+    assert trace.info.tags["rb.no_price"] == "unheard/of"
 
 
 def test_a_local_model_costs_0(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
@@ -254,6 +267,34 @@ def test_rollouts_are_nested_with_their_own_calls(tracker: Tracker, client: Any,
     assert ("select.predict", "select") in parents
     said = client.get_run(id).data
     assert (said.params["mode"], said.params["k"], said.metrics["scaling/launched"]) == ("parallel", "3", 3)
+
+
+def test_pass_at_j_is_logged_with_its_tasks_and_with_what_was_lost(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and prompt.seed and "number 1." in prompt["task"]:
+            raise dspy.LMServerError("overloaded")
+        return openers(prompt)
+
+    program = MaTTS(ReasoningBank(backbones=backbones(script), environments=Doors.make), k=2)
+    halls = (hall("acme", 0), hall("bolt", 1, right="red"))
+    found = client.get_run(tracked(tracker, program, TaskStream("halls", halls), bank, "lossy")).data.metrics
+    assert (found["scaling/launched"], found["scaling/lost"]) == (4, 1)
+    ended = [(found[f"scaling/pass_at_{j}"], found[f"scaling/pass_at_{j}.tasks"]) for j in (1, 2)]
+    all_ = [(found[f"scaling/pass_at_{j}.with_lost"], found[f"scaling/pass_at_{j}.with_lost.tasks"]) for j in (1, 2)]
+    assert (ended, all_) == ([(0.75, 2), (1.0, 1)], [(0.5, 2), (1.0, 2)])
+
+
+def test_passes_are_logged_and_nothing_that_only_rollouts_side_by_side_have(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
+    program = MaTTS(ReasoningBank(backbones=backbones(openers), environments=Doors.make), k=2, mode="sequential")
+    stream = TaskStream("halls", (hall("acme", 1, right="yellow"), hall("bolt", 2, right="red")))
+    found = client.get_run(tracked(tracker, program, stream, bank, "passes")).data.metrics
+    passes = {"tasks": 2, "after_first": 1, "after_last": 1, "after_any": 1, "handed_in": 1}
+    assert {name: found[f"scaling/passes.{name}"] for name in passes} == passes
+    assert not {"scaling/compared", "scaling/handed_in", "scaling/solvable"} & {*found}
 
 
 def test_a_resumed_rollout_is_one_trace_too(tracker: Tracker, client: Any, bank: MemoryBank) -> None:

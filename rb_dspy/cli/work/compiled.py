@@ -12,7 +12,7 @@ from rb_dspy.cli.built import Program
 from rb_dspy.cli.common import out
 from rb_dspy.cli.scored import in_words, print_diff, print_scores, print_usage
 from rb_dspy.stream import Streams
-from rb_dspy.tracking.described import models
+from rb_dspy.tracking.described import models, models_of_compile
 from rb_dspy.tracking.prices import costs
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def _known(place: Path) -> str:
         return f"if it is stopped, it goes on from {place}"
 
 
-def print_result(compiled: Compiled, program: Program, reflection: str | None) -> None:
-    """Scores, prompts and cost."""
+def print_result(compiled: Compiled, program: Program, reflection: Any) -> None:
+    """Scores, prompts and cost. ``reflection``: the language model that proposed prompts; None: the agent's."""
     out.print(Rule("scores", align="left", style="dim"))
     print_scores(out, compiled.scores, compiled.measure)
     out.print(Rule("prompts", align="left", style="dim"))
@@ -59,9 +59,7 @@ def print_result(compiled: Compiled, program: Program, reflection: str | None) -
         others = len(compiled.candidates) - 1  # the first is the program as it was
         out.print(f"none has changed: {f'none of {others} others' if others > 0 else 'no other'} was better on dev")
     out.print(Rule("cost", align="left", style="dim"))
-    played = models(program.backbones)
-    played["reflection"] = reflection or played.get("agent", "")
-    print_usage(out, compiled.usage, costs(compiled.usage, played))
+    print_usage(out, compiled.usage, costs(compiled.usage, models_of_compile(program.backbones, reflection)))
     calls = f"{compiled.metric_calls} of {compiled.budget} metric calls, {compiled.seconds:,.0f} s"
     broken = f"; {compiled.broken} broke and count as 0" if compiled.broken else ""
     out.print(Text(f"{calls}{broken}", "dim"))

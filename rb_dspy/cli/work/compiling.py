@@ -115,7 +115,7 @@ def compile_prompts(
     if json_:
         print_json(as_json(compiled, out_file, place, run_id(run)))
         return
-    print_result(compiled, program, reflection)
+    print_result(compiled, program, proposer)
     out.print(Text(f"\nsaved as {out_file}"), soft_wrap=True)
     if run_id(run):
         out.print(where_to_look(chosen.tracking, run), soft_wrap=True)

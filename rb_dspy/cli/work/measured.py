@@ -44,8 +44,8 @@ def print_matrix(found: Matrix) -> None:
         out.print(Text(f"{_counted(found.left_out, 'task')} left out: no ground truth", "yellow"))
     table = Table(box=None, pad_edge=False, header_style="bold")
     against_heading = f"against {UNCOMPILED}"
-    for heading in ("backbone", "program", "solved", against_heading, "", "judge", "tokens"):
-        right = heading in ("solved", "judge", "tokens")
+    for heading in ("backbone", "program", "solved", against_heading, "", "judge agrees", "tokens"):
+        right = heading in ("solved", "judge agrees", "tokens")
         table.add_column(heading, justify="right" if right else "left", no_wrap=heading == against_heading)
     for cell in found.cells:
         names = Text(cell.backbone), Text(shown(cell.program))

@@ -19,8 +19,9 @@ from rb_dspy.cli import apart
 from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import Program, give_prompts, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
-from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.cli.display import Display
 from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
+from rb_dspy.cli.summary import print_summary
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.config import RunConfig, Settings

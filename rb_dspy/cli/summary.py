@@ -1,0 +1,124 @@
+"""A run as people read it when it is over: its numbers in a table, and what test-time scaling gained."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+
+from rb_dspy.cli.scored import print_usage
+from rb_dspy.stream import PassAt, RunReport, Scaling, Summary
+
+_NO_TRUTH = "not known: no task was scored by ground truth"
+
+
+def print_summary(console: Console, report: RunReport, *, refined: bool = False) -> None:
+    """The run in numbers. ``refined``: of sequential scaling, which the results cannot tell where all were resumed."""
+    summary = report.summary()
+    console.print(Rule("summary", align="left", style="dim"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    solved = _share(summary.solved, summary.scored, "tasks, by ground truth", _NO_TRUTH)
+    if summary.lost and summary.success_rate_with_lost is not None:
+        solved += f"; {summary.success_rate_with_lost:.0%} with the {summary.lost} that broke as failures"
+    table.add_row("solved", solved)
+    of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
+    agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
+    table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
+    if summary.judged:
+        table.add_row("", _judge(summary))
+    if summary.resumed:
+        table.add_row("resumed", f"{summary.resumed}, not scored: what waited in the bank was learned from")
+    told = [f"{role} {number:,}" for role, number in summary.unreadable_answers.items()]
+    if summary.unreadable:
+        told.append(f"{summary.unreadable:,} rollout{'' if summary.unreadable == 1 else 's'} ended with one")
+    if told:
+        table.add_row("unreadable answers", f"[yellow]{'; '.join(told)}[/]")
+    if summary.unknown_verdicts:
+        of_scored = f", on {summary.abstentions} of {summary.scored} scored tasks" if summary.scored else ""
+        table.add_row("unknown verdicts", f"{summary.unknown_verdicts}{of_scored}")
+    if summary.infrastructure_errors:
+        table.add_row("infrastructure errors", f"[red]{summary.infrastructure_errors}[/]")
+    table.add_row("mean steps", _steps(summary))
+    known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
+    table.add_row("lessons learned", f"{summary.items}{known}")
+    console.print(table)
+    print_usage(console, summary.usage)
+    if summary.scaling is not None:
+        _print_scaling(console, summary.scaling, summary.lost, refined=refined)
+
+
+def _print_scaling(console: Console, scaling: Scaling, broken: int, *, refined: bool) -> None:
+    """What several rollouts, or passes, gained. ``broken``: tasks of which nothing came."""
+    console.print(Rule("scaling", align="left", style="dim"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    last, ended = len(scaling.pass_at_with_lost), {each.j: each for each in scaling.pass_at}
+    for each in scaling.pass_at_with_lost:
+        if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
+            continue
+        table.add_row(f"pass@{each.j}", _pass_at(ended.get(each.j), each, most=scaling.pass_at_with_lost[0].tasks))
+    if scaling.passes is not None:
+        found = scaling.passes
+        rows = [("after the first pass", found.after_first), ("after the last pass", found.after_last)]
+        if found.handed_in != found.after_last:  # the last attempt could not be read, or gave no answer
+            rows.append(("handed in", found.handed_in))
+        for name, number in (*rows, ("after any pass", found.after_any)):
+            table.add_row(name, _share(number, found.tasks, "tasks, by ground truth", _NO_TRUTH))
+    elif not refined:
+        handed_in, best = "tasks, by what was handed in", "tasks, by the best rollout"
+        table.add_row("best of n", _share(scaling.handed_in, scaling.compared, handed_in, _NO_TRUTH))
+        table.add_row("oracle", _share(scaling.solvable, scaling.compared, best, _NO_TRUTH))
+        if scaling.selector_gap is not None:
+            table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
+    begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
+    if broken:
+        begun += f", without those of the {_tasks(broken)} that broke"
+    if refined or scaling.passes is not None:
+        table.add_row("passes", begun)
+    else:
+        table.add_row("rollouts", f"{begun}; {scaling.mean_distinct:.1f} different ones a task, by their actions")
+    console.print(table)
+
+
+def _steps(summary: Summary) -> str:
+    """Of all tasks, and of those that were solved: who gives up early takes few steps too."""
+    if summary.mean_steps is None:
+        return "-"
+    solved = summary.mean_steps_solved
+    told = f"{summary.mean_steps:.1f}"
+    return told if solved is None else f"{told}, of the {summary.solved} solved {solved:.1f}"
+
+
+def _pass_at(ended: PassAt | None, all_: PassAt, *, most: int) -> str:
+    """Over the rollouts that came to their end, and, where any were lost, with those as failures."""
+    if ended is None:
+        told = "no task has so many that ended"
+    else:
+        fewer = ", those with so many rollouts" if ended.tasks < most else ""
+        told = f"{ended.rate:.0%} over {_tasks(ended.tasks)}{fewer}"
+    return told if ended == all_ else f"{told}; {all_.rate:.0%} over {all_.tasks} with lost ones as failures"
+
+
+def _tasks(number: int) -> str:
+    return f"{number} {'task' if number == 1 else 'tasks'}"
+
+
+def _judge(summary: Summary) -> str:
+    """What the agreement is to be held against, and how the judge does on successes."""
+    solved = summary.true_successes + summary.false_failures
+    constant = "success" if 2 * solved > summary.judged else "failure"
+    rates = ("precision", summary.judge_precision), ("recall", summary.judge_recall)
+    told = ", ".join(f"{name} {'-' if rate is None else f'{rate:.0%}'}" for name, rate in rates)
+    return f"[dim]always {constant}: {summary.judge_base_rate:.0%};[/] of successes: {told}"
+
+
+def _share(part: int, whole: int, what: str, nothing: str) -> str:
+    """``part`` of ``whole``, or ``nothing`` where there is none to count."""
+    return f"{part} of {whole} {what} ({part / whole:.0%})" if whole else nothing
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
