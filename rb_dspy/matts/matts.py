@@ -42,12 +42,12 @@ class MaTTS(Whole):
     ``trajectories`` and ``verdicts`` of all that came to their end, ``selection``, ``lost`` (those that broke),
     ``launched`` and ``saved`` (rollouts that agreement made needless; of sequential scaling, passes).
 
-    Modes: ``parallel`` (contrast), ``sequential`` (check and correct), and the ablations ``vanilla`` (each rollout
-    distilled alone) and ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts is
-    appended in every mode. A rollout that breaks costs only itself: of two or more that are left the lessons are drawn
-    together, of one as ``ReasoningBank`` does; with none it raises. Interrupted, it leaves the rollouts that had ended
-    (of sequential scaling, the attempts) in the bank (``MemoryBank.pending``). Its predictors have the program's names,
-    so it takes a state of ``ReasoningBank`` too.
+    Modes: ``parallel`` (contrast), ``sequential`` (check and correct), the paper's ablation ``vanilla`` (each rollout
+    distilled alone), and our ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts
+    is appended in every mode. A rollout that breaks costs only itself: of two or more that are left the lessons are
+    drawn together, of one as ``ReasoningBank`` does; with none it raises. Interrupted, it leaves the rollouts that had
+    ended (of sequential scaling, the attempts) in the bank (``MemoryBank.pending``). Its predictors have the program's
+    names, so it takes a state of ``ReasoningBank`` too.
 
     Raises like ``ReasoningBank``; ``ConfigError`` where the agent's temperature is 0, so that all rollouts would be
     one.

@@ -113,7 +113,7 @@ class Summary(pydantic.BaseModel):
         return None if successes is None or failures is None else (successes + failures) / 2
 
 
-@dataclass
+@dataclass(repr=False)
 class RunReport:
     """What came of a run so far."""
 
@@ -121,6 +121,10 @@ class RunReport:
     results: list[TaskResult] = field(default_factory=list)
     skipped: int = 0
     """Tasks that the run of this name had learned from before: they were not done again, and are not among these."""
+
+    def __repr__(self) -> str:
+        summary = self.summary()
+        return f"RunReport({self.run_id!r}: {summary.tasks} tasks, solved {summary.solved} of {summary.scored} scored)"
 
     def summary(self) -> Summary:
         """The run in numbers."""

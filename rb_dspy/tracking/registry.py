@@ -268,12 +268,14 @@ def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
     """Whether an improved version takes the champion's place by itself.
 
     It does where there is no champion. Where both were measured in the same way on the same held-out tasks, and have
-    the same prompts in the steps that were not measured, it must have done better. Else it must have been compiled
-    from the champion's prompts, or nobody knows which is better: a better judge, say, may come with the agent's prompt
-    of before.
+    the same prompts in the steps that were not measured, it must have done better; where it did as well, the champion
+    has the same prompts or was never shown to be better. Else it must have been compiled from the champion's prompts,
+    or nobody knows which is better: a better judge, say, may come with the agent's prompt of before.
     """
     if _measured_alike(tags, champion):
-        return float(tags[_MEAN]) > float(champion[_MEAN])
+        as_well = float(tags[_MEAN]) == float(champion[_MEAN])
+        no_loss = tags[_AFTER] == champion.get(_AFTER) or champion.get(_IMPROVED) != "true"
+        return float(tags[_MEAN]) > float(champion[_MEAN]) or (as_well and no_loss)
     return not champion or tags[_BEFORE] == champion.get(_AFTER)
 
 

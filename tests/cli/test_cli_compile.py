@@ -241,9 +241,12 @@ def test_a_run_on_the_file_it_was_compiled_on_says_what_is_new_to_it(capsys: pyt
     last = json.loads(called(capsys, *run, "--scope", "b", "--json").splitlines()[-1])
     assert last["unseen"] == {"tasks": 12, "scored": 12, "solved": 12}
     held_out = split_streams(TaskStream.from_jsonl("mail.jsonl")).held_out
-    TaskStream("new", tuple(task.model_copy(update={"id": f"new/{task.id}"}) for task in held_out)).to_jsonl(
-        "new.jsonl"
-    )
+    called(capsys, "programs", "register", "mail", "program.json")
+    known = ("run", "--stream", "mail.jsonl", "-n", "40", "--memory", "off", "--program", "models:/mail@champion")
+    told = "of these 40 tasks the prompts were compiled on 20 and chosen by 8; 12 are new to them"
+    assert told in " ".join(called(capsys, *known).split())
+    renamed = tuple(task.model_copy(update={"id": f"new/{task.id}"}) for task in held_out)
+    TaskStream("new", renamed).to_jsonl("new.jsonl")
     alone = called(capsys, "run", "--stream", "new.jsonl", "--bank", "new.sqlite", "--program", "program.json")
     assert "compiled on" not in alone
 

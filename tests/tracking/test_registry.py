@@ -21,7 +21,7 @@ import pytest
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Verdict, run_stream
 from rb_dspy.compile.result import Compiled
-from rb_dspy.compile.state import prompts_of, set_prompts
+from rb_dspy.compile.state import prompts_of, set_prompts, state_of
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
 from rb_dspy.matts import MaTTS
@@ -125,15 +125,17 @@ def test_backbones_by_role_are_language_models_names_or_as_in_a_file(tracker: Tr
 
 def test_a_compiled_prompt_is_what_is_asked(tracker: Tracker) -> None:
     made = MaTTS(program(), k=2)
-    tracker.register(compiled(made), made, "scaled", backbones=KNOWN, embedder=HASH)
+    tracker.register(compiled(made, stage="agent"), made, "scaled", backbones=KNOWN, embedder=HASH)
     bones = Backbones(agent=scripted_lm(questions))
     model = tracker.load("scaled", backbones=bones)
     found = model.predict([{**PERU, "id": "first"}, {**PERU, "id": "second"}])
     assert [answer.answer for answer in found] == ["Lima", "Lima"]
     assert [answer.lessons for answer in found] == [[], []], "what was learned the first time is forgotten"
-    judged = [prompt for prompt in prompts(bones) if "label" in prompt.wants]
-    assert len(judged) == 4
-    assert all(BETTER in prompt.system for prompt in judged)
+    acted = [prompt for prompt in prompts(bones) if "action" in prompt.wants]
+    assert len(acted) == 4
+    assert all(BETTER in prompt.system for prompt in acted)
+    others = {prompt.wants[-1] for prompt in prompts(bones)} - {"action"}
+    assert others == {"choice"}, "nobody judges, or draws lessons from, what is not learned from"
 
 
 def test_nothing_is_learned_and_a_task_that_breaks_costs_only_itself(tracker: Tracker, registered: str) -> None:
@@ -193,7 +195,7 @@ def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tr
     with pytest.raises(InputError, match="not measured"):
         tracker.promote("contest", 4)
     with pytest.raises(
-        InputError, match=r"on the same held-out tasks the champion did better: 0\.700, and this one 0\.600"
+        InputError, match=r"on the same held-out tasks the champion did as well, or better: 0\.700, and this one 0\.600"
     ):
         tracker.promote("contest", 3)
     tracker.promote("contest", 2)
@@ -423,3 +425,16 @@ def invoked(server: subprocess.Popen[bytes], port: int, body: Any, log: Path) ->
 
 def champion(client: Any, name: str) -> int:
     return int(client.get_model_version_by_alias(name, "champion").version)
+
+
+def test_what_did_only_as_well_does_not_take_the_champions_place(tracker: Tracker, client: Any) -> None:
+    made, other = program(), program()
+    tracker.register(compiled(made), made, "even", embedder=HASH)
+    same = compiled(other)
+    another = {**same.prompts_after, "judge.predict": {"instructions": f"{BETTER} Really.", "demos": []}}
+    set_prompts(other, another)
+    same = same.model_copy(update={"prompts_after": another, "state": state_of(other)})
+    assert tracker.register(same, other, "even", embedder=HASH) == 2
+    assert champion(client, "even") == 1
+    with pytest.raises(InputError, match=r"the champion did as well, or better: 0\.700, and this one 0\.700"):
+        tracker.promote("even", 2)
