@@ -60,6 +60,9 @@ class ReasoningBank(Whole):
         config = ProgramConfig() if config is None else config
         if not isinstance(config, ProgramConfig):
             raise ConfigError(f"got {type(config).__name__} for config; expected a ProgramConfig")
+        for what, given in (("environments", environments), ("reranker", reranker)):
+            if not callable(given) and not (what == "reranker" and given is None):
+                raise ConfigError(f"got {type(given).__name__} for {what}; expected a function, or leave it out")
         self.backbones = Backbones.of(backbones)
         self.environments = environments
         self.retrieve = Retrieve(config.retrieve, reranker)

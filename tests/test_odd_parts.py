@@ -304,6 +304,8 @@ def test_what_cannot_be_run_or_compiled_is_one_line(bank: MemoryBank) -> None:
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: run_stream("x", one, bank, run_id="r"), "got str for a program; expected a ReasoningBank"),  # type: ignore[arg-type]
         (lambda: run_stream(program(), one, bank, run_id="r", resume="foo"), "resume='foo'; expected 'own' or 'all'"),  # type: ignore[arg-type]
+        (lambda: ReasoningBank(environments=None), "got NoneType for environments; expected a function"),  # type: ignore[arg-type]
+        (lambda: ReasoningBank(reranker=3), "got int for reranker; expected a function"),  # type: ignore[arg-type]
         (lambda: compile_program(program(), [one], budget=9), "got list for streams; expected Streams"),  # type: ignore[arg-type]
         (lambda: compile_program("x", split, budget=9), "got str for a program; expected a"),  # type: ignore[arg-type]
         (lambda: compile_program(program(), split, budget="60"), "budget is '60'; expected at least 1"),  # type: ignore[arg-type]

@@ -36,6 +36,10 @@ def test_named_streams_are_the_same_for_a_seed_and_differ_between_seeds(name: st
     assert {task.id for task in one} != {task.id for task in other}
 
 
+def test_no_templates_are_none_and_not_all() -> None:
+    assert len(TaskStream.named("reasoning-gym-small", n=3, templates=[])) == 0
+
+
 def test_a_stream_goes_on_after_the_tasks_that_are_done() -> None:
     whole = TaskStream.named("reasoning-gym-small", n=10)
     rest = TaskStream.named("reasoning-gym-small", n=6, skip={task.id for task in whole.tasks[:4]})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -128,7 +129,7 @@ class Answers:
         raw = path.read_bytes()
         whole = raw[: raw.rfind(b"\n") + 1]  # the last line may have been cut when the process was killed
         if len(whole) < len(raw):
-            path.write_bytes(whole)
+            os.truncate(path, len(whole))  # in one step: a crash here must cost no answer
         torn = 0
         for line in whole.splitlines():
             try:

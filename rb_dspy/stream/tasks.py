@@ -91,7 +91,7 @@ class TaskStream:
             raise InputError(f"unknown stream {name!r}; known: {known}")
         family = environment_family(family_name)
         family.check()
-        chosen = split_templates(templates or preset or family.templates(), split)
+        chosen = split_templates(preset or family.templates() if templates is None else templates, split)
         fresh = (task for task in family.tasks(seed=seed, templates=chosen) if task.id not in skip)
         return cls(name, tuple(islice(fresh, n)))
 
