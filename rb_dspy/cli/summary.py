@@ -23,9 +23,12 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     if summary.lost and summary.success_rate_with_lost is not None:
         solved += f"; {summary.success_rate_with_lost:.0%} with the {summary.lost} that broke as failures"
     table.add_row("solved", solved)
+    done = [result for result in report.results if result.prediction is not None]
+    learned = not done or any(result.label is not None for result in done)  # else nobody was to judge, or to learn
     of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
     agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
-    table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
+    if learned:
+        table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
     if summary.judged:
         table.add_row("", _judge(summary))
     if summary.resumed:
@@ -42,7 +45,8 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
         table.add_row("infrastructure errors", f"[red]{summary.infrastructure_errors}[/]")
     table.add_row("mean steps", _steps(summary))
     known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
-    table.add_row("lessons learned", f"{summary.items}{known}")
+    if learned:
+        table.add_row("lessons learned", f"{summary.items}{known}")
     console.print(table)
     print_usage(console, summary.usage)
     if summary.scaling is not None:

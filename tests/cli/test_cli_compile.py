@@ -277,6 +277,7 @@ def test_with_and_without_memory_the_same_tasks_are_done(capsys: pytest.CaptureF
     tasks = [[line for line in shown if line.startswith(("1/4 ", "4/4 "))] for shown in (frozen, off)]
     assert tasks[0] == tasks[1] != []
     assert "recalled nothing" in off
+    assert not any(line.startswith(("judge agreement", "lessons learned")) for line in (*frozen, *off))
     assert not any(line.startswith(("distiller ", "verdict ")) for line in (*frozen, *off))
     more = lines(called(capsys, *run[:4], "8", *run[5:], "--memory", "frozen"))
     assert any(line.startswith("recalled") and line != "recalled nothing" for line in more)
