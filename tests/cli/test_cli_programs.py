@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(made)
         compiled(ReasoningBank(), gain=0.3, reach=0.1).save("better.json")
+        compiled(ReasoningBank(), gain=0.4, reach=0.1, after=0.8).save("best.json")
         compiled(ReasoningBank(), gain=0.1, reach=0.3).save("unsure.json")
         compiled(ReasoningBank(), stage="agent").save("agent.json")
         save_program(ReasoningBank(), "plain.json")
@@ -89,12 +90,16 @@ def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str]) -> None:
     assert "made champion by force; held-out" in " ".join(called(capsys, "show", "desk"))
     assert "not shown, forced" in called(capsys, "list", "desk")[2]
 
-    assert called(capsys, "promote", "desk", "1", "--force") == ["desk version 1 is champion"], "no force was needed"
-    assert champion(capsys, "desk") == 1
-    (first, *_) = map(json.loads, called(capsys, "list", "desk", "--json"))
-    assert first["forced"] == ""
-    shown = called(capsys, "register", "desk", "better.json")
-    assert shown[0] == "desk version 4 is champion, in place of version 1"
+    (refused,) = called(capsys, "promote", "desk", "1", code=2)
+    assert "on the same held-out tasks the champion did as well, or better: 0.700, and this one 0.700" in refused
+    assert champion(capsys, "desk") == 2
+    shown = called(capsys, "register", "desk", "best.json")
+    assert shown[0] == "desk version 4 is champion, in place of version 2"
+    called(capsys, "promote", "desk", "1", "--force")
+    assert called(capsys, "promote", "desk", "4", "--force") == ["desk version 4 is champion"], "no force was needed"
+    assert champion(capsys, "desk") == 4
+    *_, last = map(json.loads, called(capsys, "list", "desk", "--json"))
+    assert last["forced"] == ""
 
 
 def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[str]) -> None:
