@@ -204,10 +204,11 @@ def _file_name(name: str) -> str:
 def quiet() -> Iterator[None]:
     """Without what MLflow and its parts announce: a new database in a hundred steps, what of SQLAlchemy is deprecated,
     its opinion of type hints."""
-    loggers = [logging.getLogger(name) for name in ("alembic", "mlflow")]
+    levels = {"alembic": logging.WARNING, "mlflow": logging.WARNING, "mlflow.types.type_hints": logging.ERROR}
+    loggers = [logging.getLogger(name) for name in levels]
     before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
+    for logger, level in zip(loggers, levels.values(), strict=True):
+        logger.setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

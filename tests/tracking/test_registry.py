@@ -25,6 +25,7 @@ from rb_dspy.compile.state import prompts_of, set_prompts
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
 from rb_dspy.matts import MaTTS
+from rb_dspy.schema import Task
 from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.testing import HashEmbedder, Lock, scripted_lm
 from rb_dspy.tracking import Tracker
@@ -144,6 +145,27 @@ def test_nothing_is_learned_and_a_task_that_breaks_costs_only_itself(tracker: Tr
     assert [bool(answer.error) for answer in found] == [False, True, True, True, False]
     assert "expected a JSON object" in found[1].error
     assert found[0] == found[-1]
+
+
+def test_arguments_are_an_object_or_its_text_and_tasks_are_tasks(tracker: Tracker) -> None:
+    made = ReasoningBank(environments=Lock.make, backbones=backbones())
+    tracker.register(None, made, "open", embedder=HASH, environments="rb_dspy.testing:Lock.make")
+    model = tracker.load("open", backbones(), version=1)
+    task = Task(id="t", instruction="Open the lock.", env="lock", env_args={"code": "0000"}, template="lock")
+    plain = {"instruction": task.instruction, "env": "lock"}
+    given = [
+        {**plain, "env_args": {"code": "0000"}},
+        {**plain, "env_args": '{"code": "0000"}'},
+        task.model_dump(),
+        task,
+        {**task.model_dump(mode="json"), "more": 1},
+    ]
+    found = model.predict(given)
+    assert [(answer.answer, answer.stop_reason, answer.error) for answer in found] == [("0000", "done", "")] * 5
+    assert [answer.id for answer in found] == ["served"] * 2 + ["t"] * 3
+    found = model.predict([{**plain, "env_args": given} for given in ("{code}", {"code": object()})])
+    assert ["JSON" in answer.error for answer in found] == [True, True]
+    assert [answer.stop_reason for answer in found] == ["", ""]
 
 
 def test_a_new_process_with_another_backbone_gives_the_same(tracker: Tracker, registered: str) -> None:
@@ -346,9 +368,9 @@ def test_a_prompt_that_is_too_long_is_in_the_model_and_not_in_the_prompt_registr
 def test_environments_are_found_by_their_name(tracker: Tracker) -> None:
     made = ReasoningBank(environments=Lock.make, backbones=backbones())
     version = tracker.register(None, made, "locks", embedder=HASH, environments="rb_dspy.testing:Lock.make")
-    task = {"instruction": "Open the lock.", "env": "lock", "env_args": '{"code": "0000"}'}
+    task = {"instruction": "Open the lock.", "env": "lock", "env_args": {"code": "0000"}}
     (answer,) = tracker.load(f"models:/locks/{version}", backbones=backbones()).predict([task])
-    assert (answer.answer, answer.error) == ("0000", "")
+    assert (answer.answer, answer.stop_reason, answer.error) == ("0000", "done", "")
     with pytest.raises(ConfigError, match=r"expected package\.module:attribute"):
         tracker.load(f"models:/locks/{version}", backbones="nowhere")
 
@@ -398,6 +420,11 @@ def test_a_served_model_answers_over_http(tracker: Tracker, registered: str, tmp
         assert answered.status_code == 200, answered.text
         (answer,) = answered.json()["predictions"]
         assert (answer["answer"], answer["error"]) == ("Lima", "")
+        task = Task(id="t", env_args={"answer": "Lima"}, **PERU).model_dump()
+        texts = {**PERU, "env_args": '{"answer": "Lima"}'}
+        for given in (task, texts):
+            answered = httpx.post(f"http://127.0.0.1:{port}/invocations", json={"inputs": [given]}, timeout=60)
+            assert answered.json()["predictions"][0]["stop_reason"] == "done", answered.text
         refused = httpx.post(f"http://127.0.0.1:{port}/invocations", json={"inputs": [{"wrong": 1}]}, timeout=30)
         assert refused.status_code == 400
     finally:
