@@ -58,6 +58,23 @@ def diff(
 
 
 @app.command()
+def lessons(
+    name: NameArgument,
+    version: Annotated[
+        str | None, typer.Argument(help="A number, or an alias; default: the champion, else the newest.")
+    ] = None,
+    out_file: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where they go, as JSON Lines.")] = Path(
+        "lessons.jsonl"
+    ),
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Write the lessons inside a version to a file, which `bank import` puts into a bank."""
+    work.write_lessons(settings(config, set_), name, version, out_file, json_=json_)
+
+
+@app.command()
 def promote(
     name: NameArgument,
     version: Annotated[str, typer.Argument(help="A number, or an alias.")],

@@ -30,6 +30,7 @@ CHAMPION = "champion"
 _IMPROVED, _HELD_OUT, _MEAN, _DATA = "rb.improved", "rb.held_out", "rb.held_out.mean", "rb.held_out.data"
 _MEASURE, _BEFORE, _AFTER, _SAME = "rb.measure", "rb.prompts.before", "rb.prompts.after", "rb.prompts.same"
 _PROMPT = "rb.prompt."
+_LESSONS, _SCOPE = "rb.lessons", "rb.lessons.scope"
 FORCED = "rb.forced"
 """The tag of a version that was made champion although held-out tasks do not say that it is better."""
 _ENTRY = Path(__file__).with_name("entry.py")
@@ -62,6 +63,7 @@ def register(
         tags = {f"{_PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
         tags |= {"rb.signatures": signature_hash(program), _AFTER: _named(program, prompts_of(program))}
         tags |= _said_of(compiled, program)
+        tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
         with suppress(load_mlflow().MlflowException):  # it is there
             place.client.create_registered_model(name)
         made = place.client.create_model_version(

@@ -174,6 +174,36 @@ def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.Captur
     assert (answer["answer"], answer["lessons"]) == ("Lima", ["Open first"])
 
 
+def test_lessons_inside_are_told_of_and_can_be_had(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run has its bank's own: it says that it does not use them, and how to get them into a bank."""
+    draft = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
+    with MemoryBank.open("inside.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
+        bank.append(Task(id="t", instruction="Put it in."), Trajectory(task_id="t"), Verdict(label="success"), [draft])
+    kept = called(capsys, "register", "inside", "plain.json", "--bank", "inside.sqlite", "--scope", "desk")
+    assert "1 lesson of scope desk inside" in kept
+    assert not any("inside" in line for line in called(capsys, "register", "without", "plain.json")[1:])
+    shown = called(capsys, "show", "inside")
+    assert any(line.startswith("1 lesson of scope desk inside: ") for line in shown)
+    write_tasks(Path("mail.jsonl"), 1, queues=1)
+    run = ["run", "--stream", "mail.jsonl", "--program", "models:/inside/1", "--memory", "frozen"]
+    assert main([*run, "--bank", "inside.sqlite", "--scope", "desk"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the 1 lesson of scope desk inside it: not used here, where the bank has its own; `" in told
+    assert "programs lessons inside 1` gets them" in told
+
+    written = called(capsys, "lessons", "inside", "1", "--out", "had.jsonl")
+    assert written[0] == "1 lesson of scope desk written to had.jsonl"
+    command = written[1].partition("bank import ")[2].split()
+    assert main(["bank", "import", *command, "--bank", "new.sqlite"]) == 0
+    capsys.readouterr()
+    with MemoryBank.open("new.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
+        assert [item.title for item in bank.items()] == ["Open first"]
+    (line,) = called(capsys, "lessons", "inside", "--json")
+    assert json.loads(line) == {"path": "lessons.jsonl", "lessons": 1, "scope": "desk", "version": 1}
+    (refused,) = called(capsys, "lessons", "without", code=2)
+    assert "without version 1: no lessons inside; programs register --bank puts some in" in refused
+
+
 def test_a_registered_program_is_run_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     """Also resumed with, compiled from, and measured: all of them take what ``programs show`` says."""
     for name, told in (("first", ""), ("second", CODES)):

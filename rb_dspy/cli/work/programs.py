@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.text import Text
 
 from rb_dspy.addresses import without_secrets
 from rb_dspy.cli import registered
 from rb_dspy.cli.again import as_argument, options
-from rb_dspy.cli.bank_common import table
+from rb_dspy.cli.bank_common import counted, table
 from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
 from rb_dspy.config import Settings, TrackingConfig
+from rb_dspy.errors import InputError
 from rb_dspy.text import visible
 
 
@@ -60,6 +64,9 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
     if isinstance(models, dict):
         models = ", ".join(f"{role} {config['model']}" for role, config in models.items())
     out.print(Text(f"models: {models or 'none named'}"))
+    if found.scope:
+        get = " ".join([command_name(), "programs lessons", found.name, str(found.number), *keep])
+        out.print(Text(f"{counted(found.lessons, 'lesson')} of scope {found.scope} inside: {get}"), soft_wrap=True)
     for predictor, prompt in prompts.items():
         demos = len(prompt["demos"])
         out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
@@ -88,6 +95,26 @@ def compare_programs(chosen: Settings, name: str, old: str, new: str, *, json_: 
         print_diff(out, told)
     else:
         out.print("the prompts are the same")
+
+
+def write_lessons(chosen: Settings, name: str, version: str | None, file: Path, *, json_: bool) -> None:
+    """The lessons inside a version, into a file of its own."""
+    with TemporaryDirectory(prefix="rb-dspy-") as folder:
+        with registry(chosen.tracking) as place:
+            found = registered.version(place, name, version)
+            lessons = registered.lessons_file(found, folder)
+        if lessons is None:
+            raise InputError(f"{name} version {found.number}: no lessons inside; programs register --bank puts some in")
+        try:
+            shutil.copyfile(lessons, file)
+        except OSError as exc:
+            raise InputError(f"--out {file}: cannot be written: {exc.strerror}; give another") from None
+    if json_:
+        print_json({"path": file, "lessons": found.lessons, "scope": found.scope, "version": found.number})
+        return
+    out.print(Text(f"{counted(found.lessons, 'lesson')} of scope {found.scope} written to {file}"), soft_wrap=True)
+    put = " ".join([command_name(), "bank import", as_argument(file), *options(scope=found.scope or None)])
+    out.print(Text.assemble("put them into a bank: ", (put, "bold")), soft_wrap=True)
 
 
 def promote_program(chosen: Settings, name: str, version: str, *, force: bool, json_: bool) -> None:

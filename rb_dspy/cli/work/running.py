@@ -80,7 +80,7 @@ def _compiled(program: Program, prompts: Prompts) -> tuple[Compiled | None, str]
     if prompts.report is not None:
         compiled = saved(prompts.report)[1]
     by = "" if compiled is None else f", by {compiled.optimizer} for stage {compiled.stage}"
-    return compiled, f"prompts from {prompts.name}{by}" + (f"; {misfit}" if misfit else "")
+    return compiled, "; ".join(filter(None, [f"prompts from {prompts.name}{by}", misfit, prompts.lessons]))
 
 
 def _bank(chosen: Settings, program: Program) -> MemoryBank:
