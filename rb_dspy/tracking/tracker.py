@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.state import prompts_of, signature_hash
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
-from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream
+from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.tracking.described import described, described_bank, lms, models, settled, title, told
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.names import fitting_name
+from rb_dspy.tracking.off import NoRun
 
 if TYPE_CHECKING:  # what is below imports MLflow, or may
-    from rb_dspy.compile.matrix import Cell, Matrix
     from rb_dspy.compile.result import Compiled
     from rb_dspy.tracking.compiles import CompileRun
     from rb_dspy.tracking.matrices import MatrixRun
@@ -223,7 +222,7 @@ class Tracker:
         interval of the difference must be above 0; and where nobody knows whether it is better than the champion: see
         ``register``. With ``force`` it becomes champion all the same, and the version keeps a note of it.
         """
-        from rb_dspy.tracking.registry import promote
+        from rb_dspy.tracking.promotion import promote
 
         promote(self._there(), name, version, force=force)
 
@@ -276,21 +275,3 @@ class Tracker:
                     guard("naming the prompts", lambda: run.params(told(program)))
                 run.params(params or {})
                 yield run
-
-
-class NoRun:
-    """Stands in for a run where tracking is off: takes everything, does nothing."""
-
-    id = ""
-
-    def on_result(self, result: TaskResult) -> None: ...
-    def on_progress(self, progress: Progress) -> None: ...
-    def finish(self, report: RunReport | None = None, bank: MemoryBank | None = None) -> None: ...
-    def log_compiled(self, compiled: Compiled) -> None: ...
-    def on_cell(self, cell: Cell) -> None: ...
-    def log_matrix(self, found: Matrix) -> None: ...
-    def params(self, values: Mapping[str, Any]) -> None: ...
-    def tags(self, values: Mapping[str, Any]) -> None: ...
-    def metrics(self, values: Mapping[str, float | None], step: int = 0) -> None: ...
-    def text(self, name: str, text: str) -> None: ...
-    def table(self, name: str, columns: Mapping[str, list[Any]]) -> None: ...

@@ -121,7 +121,7 @@ def promote_program(chosen: Settings, name: str, version: str, *, force: bool, j
     """Make a version the champion; with ``force`` also where it is not shown to be better."""
     with registry(chosen.tracking) as place:
         found = registered.version(place, name, version)
-        from rb_dspy.tracking.registry import promote as promoted
+        from rb_dspy.tracking.promotion import promote as promoted
 
         promoted(place, name, found.number, force=force)
         found = registered.version(place, name, str(found.number))
