@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SIGNATURES, _IMPROVED, _HELD_OUT, _FORCED = "rb.signatures", "rb.improved", "rb.held_out", "rb.forced"
 _MEASURE, _DATA = "rb.measure", "rb.held_out.data"
-_LESSONS, _SCOPE = "rb.lessons", "rb.lessons.scope"
+_LESSONS, _SCOPE, _COMPILE_RUN = "rb.lessons", "rb.lessons.scope", "rb.compile_run"
 _SQLITE = "sqlite:///"
 CHAMPION = "champion"
 """The alias of the version that is to be used."""
@@ -47,6 +47,8 @@ class Version:
     """Why it could be made champion although held-out tasks do not say that it is better; else empty."""
     made: str
     run_id: str
+    compile_run: str
+    """MLflow's run that compiled it; empty where it is not known."""
     lessons: int
     """How many are inside; 0 also where nobody has counted them."""
     scope: str
@@ -170,6 +172,7 @@ def _version(found: Any, aliases: Mapping[str, Any]) -> Version:
         forced=tags.get(_FORCED, ""),
         made=f"{datetime.fromtimestamp(found.creation_timestamp / 1000, UTC):%Y-%m-%d %H:%M}",
         run_id=found.run_id or "",
+        compile_run=tags.get(_COMPILE_RUN, ""),
         lessons=int(tags.get(_LESSONS, 0)),
         scope=tags.get(_SCOPE, ""),
     )

@@ -9,6 +9,8 @@ from rb_dspy.compile.result import Compiled, Found
 from rb_dspy.compile.scores import Comparison, Estimate
 from rb_dspy.compile.state import Prompts
 from rb_dspy.tracking import notes
+from rb_dspy.tracking.described import short
+from rb_dspy.tracking.origin import RESULT, result_digest
 from rb_dspy.tracking.prompts import register_prompts
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.streams import totals
@@ -52,6 +54,8 @@ class CompileRun:
                 "seed": compiled.seed,
                 "orders": compiled.orders,
                 "measure": compiled.measure,
+                "prompts.after": short(compiled.prompts_after),
+                **self._reflected(compiled),
                 **{f"examples.{split}": number for split, number in compiled.examples.items()},
                 **{f"version.{package}": number for package, number in compiled.versions.items()},
                 **{f"hash.{name}": value for name, value in compiled.hashes.model_dump().items() if value},
@@ -62,6 +66,7 @@ class CompileRun:
                 "rb.improved": _said(compiled.improved),
                 "rb.clean": _said(_clean(compiled)),
                 "rb.changed": ", ".join(compiled.changed) or "nothing",
+                RESULT: result_digest(compiled),
             }
         )
         run.metrics(compared("dev", compiled.scores.dev) | compared("held_out", compiled.scores.held_out))
@@ -80,6 +85,11 @@ class CompileRun:
         run.made_file("compiled.json", compiled.save)
         self._log_prompts(compiled.prompts_before, compiled.prompts_after)
         self._log_candidates(compiled.candidates)
+
+    def _reflected(self, compiled: Compiled) -> dict[str, str]:
+        """The agent's model, where it proposed prompts: of another one the run has said so already."""
+        alone = "reflection" in compiled.usage and "reflection" not in self._models and "agent" in self._models
+        return {"lm.reflection": self._models["agent"]} if alone else {}
 
     def _log_prompts(self, before: Prompts, after: Prompts) -> None:
         for what, prompts in (("seed", before), ("compiled", after)):

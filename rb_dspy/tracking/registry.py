@@ -17,7 +17,10 @@ from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
+from rb_dspy.tracking.described import described_bank, settled, told
+from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.names import check_name
+from rb_dspy.tracking.origin import COMPILE_RUN, compile_run
 from rb_dspy.tracking.promotion import (
     AFTER,
     BEFORE,
@@ -36,7 +39,7 @@ from rb_dspy.tracking.promotion import (
 from rb_dspy.tracking.prompts import register_prompts
 from rb_dspy.tracking.rebuilt import BackbonesLike, named, saved_backbones, settings_of
 from rb_dspy.tracking.refused import translated
-from rb_dspy.tracking.run import KIND, SOURCE
+from rb_dspy.tracking.run import KIND, SOURCE, Run
 from rb_dspy.tracking.where import Place, load_mlflow, quiet
 
 _LESSONS, _SCOPE = "rb.lessons", "rb.lessons.scope"
@@ -62,14 +65,17 @@ def register(
     settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
     _check_embedder(bank, embedder)
     with place.using(), translated(f"registering {name}"), quiet():
-        run = place.client.create_run(place.experiment_id, tags={KIND: "model"}, run_name=f"register {name}")
-        run_id = run.info.run_id
+        origin = compile_run(place, compiled) if compiled is not None else ""
+        from_run = {COMPILE_RUN: origin} if origin else {}
+        kind = {KIND: "model", **from_run}
+        run_id = place.client.create_run(place.experiment_id, tags=kind, run_name=f"register {name}").info.run_id
+        Run(place, Guard(), run_id).params(_described(program, settings, bank))
         model_id = _logged(run_id, name, settings, program, bank, compiled)
         texts = {predictor: prompt["instructions"] for predictor, prompt in prompts_of(program).items()}
         prompts = register_prompts(place, name, texts, note=_summary(compiled), run_id=run_id)
         tags = {f"{PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
         tags |= {"rb.signatures": signature_hash(program), AFTER: _named(program, prompts_of(program))}
-        tags |= _said_of(compiled, program)
+        tags |= _said_of(compiled, program) | from_run
         tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
         with suppress(load_mlflow().MlflowException):  # it is there
             place.client.create_registered_model(name)
@@ -138,6 +144,20 @@ def _check_champion(place: Place, name: str) -> None:
     )
 
 
+def _described(program: ReasoningBank | MaTTS, settings: Mapping[str, Any], bank: MemoryBank | None) -> dict[str, Any]:
+    """What was registered, under the names that other runs have for the same."""
+    found = settled(program) | told(program) | {"signatures": signature_hash(program)}
+    found |= {name: settings[name] for name in ("embedder", "environments")}
+    found |= described_bank(bank) if bank is not None else {}
+    played = settings["backbones"]
+    if not isinstance(played, Mapping):
+        return {**found, "backbones": played}
+    for role, config in played.items():
+        named_so = {"model": f"lm.{role}"}
+        found |= {named_so.get(name, f"lm.{role}.{name}"): value for name, value in config.items()}
+    return found
+
+
 def _logged(
     run_id: str,
     name: str,
@@ -166,7 +186,7 @@ def _logged(
             tags={"mlflow.source.name": SOURCE},
             python_model=str(_ENTRY),
             artifacts=artifacts,
-            model_config=dict(settings),
+            made_of=settings,
             pip_requirements=[f"rb-dspy=={installed('rb-dspy')}", f"mlflow=={installed('mlflow')}"],
         )
     return str(logged.model_id)

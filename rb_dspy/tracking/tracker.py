@@ -15,7 +15,17 @@ from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.stream import Streams, TaskStream
-from rb_dspy.tracking.described import described, described_bank, lms, models, settled, title, told
+from rb_dspy.tracking.described import (
+    described,
+    described_bank,
+    described_streams,
+    lms,
+    models,
+    proposer,
+    settled,
+    title,
+    told,
+)
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.names import fitting_name
@@ -123,9 +133,13 @@ class Tracker:
                 return
             from rb_dspy.tracking.compiles import CompileRun
 
+            played = models(program.backbones)
+            played |= run.guard("naming who proposes prompts", proposer, reflection) or {}
+            run.params({f"lm.{role}": played[role] for role in played if role == "reflection"})
+            run.params(described_streams(streams))
             for split in ("compile", "dev", "held_out"):
                 run.dataset(getattr(streams, split), split)
-            yield CompileRun(run, fitting_name(name), models(program.backbones))
+            yield CompileRun(run, fitting_name(name), played)
 
     @contextmanager
     def evaluation(
@@ -272,6 +286,7 @@ class Tracker:
                 if program is not None:
                     guard("describing the program", lambda: run.params(described(program)))
                     guard("naming the signatures", lambda: run.params({"signatures": signature_hash(program)}))
-                    guard("naming the prompts", lambda: run.params(told(program)))
+                    prompts = "prompts.before" if kind == "compile" else "prompts"
+                    guard("naming the prompts", lambda: run.params(told(program, prompts)))
                 run.params(params or {})
                 yield run

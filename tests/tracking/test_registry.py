@@ -299,6 +299,36 @@ def test_a_result_is_registered_with_its_own_program_only(tracker: Tracker, tmp_
     assert tracker.register(result, made, "apart", embedder=HASH) == 2, "also where it was not read from a file"
 
 
+def test_from_a_version_to_the_compile_that_made_it(tracker: Tracker, client: Any, tmp_path: Path) -> None:
+    """Also of a result that was read from a file; of one that nobody tracked there is no run to name."""
+    made = program()
+    parts = Streams(*(TaskStream(task.id, (task,)) for task in capitals(3).tasks), check=False)
+    proposer = scripted_lm(questions, model="scripted/proposer")
+    with tracker.compile_run("linked", made, parts, reflection=proposer, params={"window": 2}) as run:
+        result = compiled(made)
+        result.seconds = 12.25
+        run.log_compiled(result)
+    result.save(tmp_path / "linked.json")
+    for number, given in enumerate((result, Compiled.load(tmp_path / "linked.json")), 1):
+        assert tracker.register(given, made, "linked", embedder=HASH) == number
+        version = client.get_model_version("linked", str(number))
+        assert version.tags["rb.compile_run"] == run.id
+        assert client.get_run(version.run_id).data.tags["rb.compile_run"] == run.id
+    said, registered = (client.get_run(each).data.params for each in (run.id, version.run_id))
+    assert (said["lm.reflection"], said["window"]) == ("scripted/proposer", "2")
+    held_out = ("stream.held_out", "stream.held_out.tasks", "stream.held_out.digest")
+    assert [said[name] for name in held_out] == [parts.held_out.name, "1", parts.held_out.digest]
+    assert said["prompts.after"] == registered["prompts"]
+    for name in ("program", "retrieve.k", "retrieve.unit", "act.max_steps", "lm.agent", "signatures"):
+        assert said[name] == registered[name]
+    assert not [name for name in registered if "/" in name]
+    assert "prompts.changed" not in said, "what the compile changed is a tag, rb.changed"
+    assert said["prompts.before.changed"] == "none"
+    result.seconds = 99.5
+    tracker.register(result, made, "linked", embedder=HASH)
+    assert "rb.compile_run" not in client.get_model_version("linked", "3").tags
+
+
 def test_the_champions_prompts_are_champions(tracker: Tracker, client: Any, registered: str) -> None:
     assert client.get_prompt_version_by_alias("atlas.judge.predict", "champion").template == BETTER
 

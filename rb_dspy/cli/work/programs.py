@@ -56,6 +56,8 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
         aliases = ("no champion yet; this is the newest", "yellow")
     out.print(Text.assemble((title, "bold"), "  ", aliases, f"  {found.made} UTC"))
     out.print(Text(found.summary), soft_wrap=True)
+    if found.compile_run:
+        out.print(Text(f"compiled in MLflow's run {found.compile_run}", "dim"))
     if found.forced:
         out.print(Text(found.forced, "yellow"))
     matts = kept.get("matts")
