@@ -34,7 +34,7 @@ class CompileRun:
 
     def on_progress(self, progress: Progress) -> None:
         """Log how far the compile is, at its metric calls so far."""
-        found: dict[str, float | None] = {"compile/best": progress.best, "compile/seconds": progress.seconds}
+        found: dict[str, float | None] = {"search/best": progress.best, "compile/seconds": progress.seconds}
         for role, used in progress.usage.items():
             found[f"tokens/{role}"] = used.prompt_tokens + used.completion_tokens
         self.run.metrics(found, step=progress.metric_calls, later=True)
@@ -103,7 +103,7 @@ class CompileRun:
         ranked = sorted(enumerate(candidates), key=lambda each: -each[1].score)
         for number, found in ranked[:_MOST_CANDIDATES]:
             child = self.run.child(f"candidate {number}", "candidate")
-            child.metrics({"dev/score": found.score})
+            child.metrics({"search/score": found.score})
             child.params({"candidate": number})
             for name, prompt in found.prompts.items():
                 child.text(f"prompts/{name}.txt", prompt["instructions"])

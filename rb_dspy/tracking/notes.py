@@ -37,9 +37,18 @@ def of_compile(compiled: Compiled) -> str:
             if compiled.found_done
             else ""
         ),
+        _searched(compiled.stage),
         changed,
     ]
     return "\n\n".join(parts)
+
+
+def _searched(stage: str) -> str:
+    """What the numbers of the search are: not those of the table."""
+    each = "windows of dev tasks, each from the lessons at the start" if stage == "all" else "dev examples"
+    told = f"`search/best`, and `search/score` of the candidates below this run, are means over {each}, by which"
+    measured = "whole streams, in every order" if stage == "all" else "all examples, measured again before and after"
+    return f"{told} the optimizer chose. `dev/...` and `held_out/...` are of {measured}: do not compare them."
 
 
 def of_stream(summary: Summary) -> str:
