@@ -59,7 +59,7 @@ def register(
 ) -> int:
     """A new version of the registered model ``name``; its number. See ``Tracker.register``."""
     check_name(name)
-    _check_prompts(compiled, program)
+    program = _compiled(compiled, program)
     settings = settings_of(program, environments)
     settings["backbones"] = saved_backbones(backbones if backbones is not None else program.backbones)
     settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
@@ -192,13 +192,24 @@ def _logged(
     return str(logged.model_id)
 
 
-def _check_prompts(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> None:
-    """The report must be of this program: else it would say of other prompts that they are better."""
-    if compiled is not None and _named(program, prompts_of(program)) != _named(program, compiled.prompts_after):
-        raise InputError(
-            "the program's prompts are not those that the result of the compile is about; give it them with"
-            " compiled.apply(program), or register it as one that was not compiled, with None"
-        )
+def _compiled(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> ReasoningBank | MaTTS:
+    """``program``, if the report is of its prompts; else a copy with them, if it still has those of before the compile.
+
+    Of yet other prompts the report would say that they are better.
+    """
+    if compiled is None:
+        return program
+    here = _named(program, prompts_of(program))
+    if here == _named(program, compiled.prompts_after):
+        return program
+    if here == _named(program, compiled.prompts_before):
+        copy: ReasoningBank | MaTTS = program.deepcopy()
+        compiled.apply(copy)
+        return copy
+    raise InputError(
+        "the program's prompts are neither those that the result of the compile is about nor those that it began with;"
+        " give it them with compiled.apply(program), or register it as one that was not compiled, with None"
+    )
 
 
 def _named(program: ReasoningBank | MaTTS, prompts: Prompts) -> str:

@@ -209,11 +209,12 @@ class Tracker:
         how keys and addresses get there; they are never kept. ``embedder`` names the bank's; ``environments``, likewise
         by place, the program's where they are not the installed ones.
 
-        ``compiled`` is None for a program that was not compiled; else it must be what ``program`` has its prompts from.
+        ``compiled`` is None for a program that was not compiled; else it must be what ``program`` has its prompts from,
+        or began with those that ``program`` has: then a copy with the compiled ones is registered.
         The version becomes ``champion`` where ``compiled`` says that held-out tasks show it to be better. It takes the
         place of another champion only where it was compiled from that one's prompts, or where both were measured in
-        the same way on the same tasks; on the same tasks it must have done no worse. Raises ``InputError`` for a
-        program that has other prompts than ``compiled``, or that could not be made again from the model,
+        the same way on the same tasks; on the same tasks it must have done better. Raises ``InputError`` for a
+        program that has yet other prompts, or that could not be made again from the model,
         ``ConfigError`` where tracking is off.
         """
         from rb_dspy.tracking.registry import register

@@ -290,13 +290,25 @@ def test_a_result_is_registered_with_its_own_program_only(tracker: Tracker, tmp_
     compiled(made).save(tmp_path / "better.json")
     result = Compiled.load(tmp_path / "better.json")
     seed = program()
-    with pytest.raises(InputError, match=r"not those.*compiled\.apply\(program\)"):
+    with pytest.raises(InputError, match=r"neither those.*compiled\.apply\(program\)"):
         tracker.register(result, seed, "apart", embedder=HASH)
-    with pytest.raises(InputError, match="not those"):
+    with pytest.raises(InputError, match="neither those"):
         tracker.register(result, MaTTS(made), "apart", embedder=HASH)
     result.apply(seed)
     assert tracker.register(result, seed, "apart", embedder=HASH) == 1, "what was refused is no version"
     assert tracker.register(result, made, "apart", embedder=HASH) == 2, "also where it was not read from a file"
+
+
+def test_a_program_is_registered_as_it_was_compiled(tracker: Tracker) -> None:
+    """``compile_program`` leaves it as it was: its prompts are in the result, and go into a copy."""
+    made = program()
+    result = compiled(program(), stage="agent")
+    assert prompts_of(made) == result.prompts_before
+    version = tracker.register(result, made, "fresh", embedder=HASH)
+    assert prompts_of(made) == result.prompts_before
+    bones = Backbones(agent=scripted_lm(questions))
+    assert tracker.load("fresh", bones, version=version).predict([PERU])[0].answer == "Lima"
+    assert BETTER in prompts(bones)[0].system
 
 
 def test_from_a_version_to_the_compile_that_made_it(tracker: Tracker, client: Any, tmp_path: Path) -> None:
