@@ -147,6 +147,28 @@ def test_nothing_is_learned_and_a_task_that_breaks_costs_only_itself(tracker: Tr
     assert found[0] == found[-1]
 
 
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        ("rb_dspy.testing:Lock", InputError, "too many positional arguments"),
+        ("rb_dspy.testing:HashEmbedder", InputError, "too many positional arguments"),
+        ("rb_dspy.tracking.promotion:CHAMPION", InputError, "is a str, which cannot be called"),
+        ("rb_dspy.testing:Nothing", ConfigError, r"expected package\.module:attribute of what is installed"),
+    ],
+)
+def test_environments_that_could_not_be_made_are_refused_at_registration(
+    tracker: Tracker, client: Any, place: str, error: type[Exception], said: str
+) -> None:
+    made = ReasoningBank(environments=Lock.make, backbones=backbones())
+    with pytest.raises(error, match=said) as caught:
+        tracker.register(None, made, "unmade", embedder=HASH, environments=place)
+    assert "\n" not in str(caught.value)
+    if error is InputError:
+        assert str(caught.value).startswith(f"environments={place!r}: ")
+        assert str(caught.value).endswith("a function (task, rollout_id) that gives an environment")
+    assert not client.search_model_versions("name='unmade'")
+
+
 def test_arguments_are_an_object_or_its_text_and_tasks_are_tasks(tracker: Tracker) -> None:
     made = ReasoningBank(environments=Lock.make, backbones=backbones())
     tracker.register(None, made, "open", embedder=HASH, environments="rb_dspy.testing:Lock.make")
