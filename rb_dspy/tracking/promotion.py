@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rb_dspy.errors import InputError
@@ -20,14 +21,36 @@ FORCED = "rb.forced"
 """The tag of a version that was made champion although held-out tasks do not say that it is better."""
 
 
-def promote(place: Place, name: str, version: int, *, force: bool = False) -> None:
+@dataclass(frozen=True)
+class Remedies:
+    """What helps a version that is not known to be better, as whoever asked would write it; ``{name}`` is its name."""
+
+    measure: str
+    """Where it was not measured."""
+    more: str
+    """Where held-out tasks do not say that it is better."""
+    onward: str
+    """Where the champion may be better."""
+    force: str
+
+
+IN_PYTHON = Remedies(
+    measure="register it with the Compiled that compile_program gives",
+    more="compile again with more tasks held out or a larger budget",
+    onward='compile on from the champion\'s prompts, and register that as "{name}"',
+    force="make it champion all the same with promote(..., force=True)",
+)
+
+
+def promote(place: Place, name: str, version: int, *, force: bool = False, remedies: Remedies = IN_PYTHON) -> None:
     """Make ``version`` the champion. See ``Tracker.promote``."""
     with place.using(), translated(f"promoting {name} version {version}"):
         tags = place.client.get_model_version(name, str(version)).tags
         why_not = doubt(tags, champion_tags(place, name))
         if why_not:
             if not force:
-                raise InputError(f"{name} version {version}: {why_not}")
+                helps = _helps(tags, remedies).format(name=name)
+                raise InputError(f"{name} version {version}: {why_not}; {helps}, or {remedies.force}")
             why = (
                 f"{datetime.now(UTC):%Y-%m-%d}: made champion by force; held-out: {tags.get(HELD_OUT, 'not measured')}"
             )
@@ -64,8 +87,15 @@ def doubt(tags: Mapping[str, str], champion: Mapping[str, str]) -> str:
         )
     return (
         "it is better than the program it came from, but nobody knows whether it is better than the champion, which has"
-        " other prompts, or was measured in another way or on other tasks; compile from the champion, or --force"
+        " other prompts, or was measured in another way or on other tasks"
     )
+
+
+def _helps(tags: Mapping[str, str], remedies: Remedies) -> str:
+    """What a version of which there is a doubt needs."""
+    if HELD_OUT not in tags:
+        return remedies.measure
+    return remedies.onward if tags.get(IMPROVED) == "true" else remedies.more
 
 
 def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:

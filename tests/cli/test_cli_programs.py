@@ -81,6 +81,10 @@ def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str]) -> None:
 
     (refused,) = called(capsys, "promote", "desk", "2", code=2)
     assert "held-out tasks do not say that it is better" in refused
+    assert (
+        "compile with more tasks or a larger --budget may show it, or make it champion all the same with --force"
+        in refused
+    )
     assert champion(capsys, "desk") == 1
 
     shown = called(capsys, "promote", "desk", "2", "--force")
@@ -114,6 +118,8 @@ def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[s
     assert shown[-1].endswith(" programs promote mixed 2 --force")
     (refused,) = called(capsys, "promote", "mixed", "2", code=2)
     assert "nobody knows whether it is better than the champion, which has other prompts" in refused
+    assert "compile --program models:/mixed@champion, or make it champion all the same with --force" in refused
+    assert "force=True" not in refused
     assert champion(capsys, "mixed") == 1
     shown = called(capsys, "promote", "mixed", "2", "--force")
     assert shown[0] == "mixed version 2 is champion"
@@ -337,6 +343,7 @@ def test_a_name_that_mlflow_refuses_is_refused_before_anything_is_done(
         (("diff", "errors", "1"), "errors: no champion yet; known: 1"),
         (("diff", "errors", "1", "next"), "errors: no version 'next'; known: 1"),
         (("promote", "errors", "1"), "not measured"),
+        (("promote", "errors", "1"), "compile saves, or make it champion all the same with --force"),
         (("promote", "errors", "9", "--force"), "errors: no version '9'"),
         (("register", "errors", "none.json"), "none.json: no such file"),
         (("register", "errors", "scaled.json"), "compiled with test-time scaling; say how with --matts MODE"),

@@ -123,9 +123,16 @@ def promote_program(chosen: Settings, name: str, version: str, *, force: bool, j
     """Make a version the champion; with ``force`` also where it is not shown to be better."""
     with registry(chosen.tracking) as place:
         found = registered.version(place, name, version)
-        from rb_dspy.tracking.promotion import promote as promoted
+        from rb_dspy.tracking.promotion import Remedies, promote as promoted
 
-        promoted(place, name, found.number, force=force)
+        compiling = f"{command_name()} compile"
+        remedies = Remedies(
+            measure=f"register what {compiling} saves",
+            more=f"{compiling} with more tasks or a larger --budget may show it",
+            onward=f"compile on from the champion: {compiling} --program models:/{{name}}@champion",
+            force="make it champion all the same with --force",
+        )
+        promoted(place, name, found.number, force=force, remedies=remedies)
         found = registered.version(place, name, str(found.number))
     if json_:
         print_json(asdict(found))
