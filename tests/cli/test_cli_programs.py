@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sqlite3
@@ -246,6 +248,24 @@ def test_a_registered_program_is_run_by_its_name(capsys: pytest.CaptureFixture[s
     assert "may have been compiled" not in told.err
     cells = {cell["program"]: cell["success"]["mean"] for cell in json.loads(told.out)["cells"]}
     assert (cells["two"], cells["one"]) == (1.0, few / 8)
+
+
+def test_what_came_of_a_run_is_said_before_tracking_is_closed() -> None:
+    """Which may wait for a database, or for a server that is gone."""
+    called_at: list[str] = []
+
+    class Watching(io.StringIO):
+        def write(self, text: str) -> int:
+            if "lessons learned" in text:
+                with contextlib.closing(sqlite3.connect("rb-mlflow.db")) as store:
+                    (status,) = store.execute("SELECT status FROM runs ORDER BY start_time DESC LIMIT 1").fetchone()
+                called_at.append(status)
+            return super().write(text)
+
+    write_tasks(Path("mail.jsonl"), 1, queues=2)
+    with contextlib.redirect_stdout(Watching()):
+        assert main(["run", "--stream", "mail.jsonl", "--track", "--scope", "watched"]) == 0
+    assert called_at == ["RUNNING"]
 
 
 def test_a_matrix_says_so_where_a_registered_program_was_compiled_on_other_tasks(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,6 +150,8 @@ def _run(
     try:
         with (
             tracker.stream_run(program, stream, bank, run_id=report.run_id, params=params) as tracked,
+            # Before tracking is closed, which may wait: what came of it is nobody's to wait for.
+            _concluding(report, bank, chosen, tracked, compiled, json_=json_),
             display if not json_ else nullcontext(),
             listening(display.on_event) if not json_ else nullcontext(),
         ):
@@ -168,10 +170,17 @@ def _run(
             " the next run goes on from there"
         )
         raise typer.Exit(130) from None
-    finally:
-        _conclude(report, bank, chosen, tracked, compiled, json_=json_)
     if report.results and all(result.error for result in report.results):
         raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
+
+
+@contextmanager
+def _concluding(report: RunReport, *given: Any, json_: bool) -> Iterator[None]:
+    """Say at the end of the block what came of it, however it ends."""
+    try:
+        yield
+    finally:
+        _conclude(report, *given, json_=json_)
 
 
 def _conclude(
