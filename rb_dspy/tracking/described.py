@@ -38,9 +38,14 @@ def told(program: Any, name: str = "prompts") -> dict[str, str]:
 
     ``name``: what they are called instead, where a run has more than one set of prompts.
     """
-    prompts, first = prompts_of(program), prompts_of(MaTTS(ReasoningBank()))
+    prompts, first = prompts_of(program), uncompiled()
     changed = [name for name, prompt in prompts.items() if prompt != first.get(name)]
     return {name: short(prompts), f"{name}.changed": ", ".join(changed) or "none"}
+
+
+def uncompiled() -> Prompts:
+    """The prompts of every predictor that a program may have, as they are before any compile."""
+    return prompts_of(MaTTS(ReasoningBank()))
 
 
 def short(prompts: Prompts) -> str:

@@ -138,7 +138,9 @@ def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert "program: MaTTS parallel, k = 2" in shown
     assert any(line.endswith("run --program models:/scaled/1 --matts parallel --k 2") for line in shown)
     assert "models: agent local/qwen2.5-coder-1.5b" in shown
-    assert "contrast.predict" in shown
+    (names,) = [line for line in shown if line.startswith("not compiled: ")]
+    assert "contrast.predict" in names
+    assert "contrast.predict not compiled" in called(capsys, "show", "scaled", "1", "--all")
     assert any("ui --backend-store-uri sqlite:///rb-mlflow.db" in line for line in shown)
     (line,) = called(capsys, "show", "scaled", "1", "--json")
     found = json.loads(line)
@@ -166,6 +168,28 @@ def test_the_lines_of_a_prompt_are_its_own_where_nobody_looks(
     monkeypatch.setenv("COLUMNS", "40")
     assert BETTER in called(capsys, "show", "piped", "2")
     assert f"+{BETTER}" in called(capsys, "diff", "piped", "1", "2")
+
+
+def test_what_was_compiled_is_marked_and_compared_with_what_was_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one version alone, too, and of one that is the champion itself."""
+    called(capsys, "register", "marked", "unsure.json")
+    shown = called(capsys, "show", "marked")
+    assert "judge.predict compiled" in shown
+    assert BETTER in shown
+    assert "not compiled: act.predict, distill.success, distill.failure (--all shows them)" in shown
+    more = called(capsys, "show", "marked", "--all")
+    assert "act.predict not compiled" in more
+    assert len(more) > len(shown) + 10
+
+    alone = called(capsys, "diff", "marked", "1")
+    assert alone[:2] == ["marked uncompiled → 1", "--- judge.predict uncompiled"]
+    assert f"+{BETTER}" in alone
+    assert not any(line.startswith("--- ") for line in alone[2:])
+    called(capsys, "promote", "marked", "1", "--force")
+    assert called(capsys, "diff", "marked", "1") == called(capsys, "diff", "marked", "uncompiled", "1") == alone
+    assert f"-{BETTER}" in called(capsys, "diff", "marked", "1", "uncompiled")
+    (line,) = called(capsys, "diff", "marked", "uncompiled", "--json")
+    assert (json.loads(line)["old"], json.loads(line)["new"]["number"]) == ("uncompiled", 1)
 
 
 def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.CaptureFixture[str]) -> None:
@@ -360,7 +384,7 @@ def test_a_name_that_mlflow_refuses_is_refused_before_anything_is_done(
         (("show", "nobody"), "no program 'nobody' is registered"),
         (("show", "errors", "9"), "errors: no version '9'; known: 1"),
         (("show", "errors", "champion"), "errors: no champion yet; known: 1"),
-        (("diff", "errors", "1"), "errors: no champion yet; known: 1"),
+        (("diff", "errors", "uncompiled"), "errors: no champion yet; known: 1"),
         (("diff", "errors", "1", "next"), "errors: no version 'next'; known: 1"),
         (("promote", "errors", "1"), "not measured"),
         (("promote", "errors", "1"), "compile saves, or make it champion all the same with --force"),

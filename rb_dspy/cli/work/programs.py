@@ -6,6 +6,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -17,9 +18,14 @@ from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
+from rb_dspy.compile.state import Prompts
 from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.errors import InputError
 from rb_dspy.text import visible
+from rb_dspy.tracking.described import uncompiled
+
+if TYPE_CHECKING:
+    from rb_dspy.tracking.where import Place
 
 
 def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
@@ -39,9 +45,12 @@ def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
     out.print(shown if found else "no program is registered yet; [bold]rb-dspy programs register[/] makes one")
 
 
-def show_program(chosen: Settings, name: str, version: str | None, *, keep: list[str], json_: bool) -> None:
+def show_program(
+    chosen: Settings, name: str, version: str | None, *, whole: bool, keep: list[str], json_: bool
+) -> None:
     """All that is kept with one version; where none is named, with the champion, or with the newest.
 
+    ``whole``: with the prompts that were not compiled, too, of which there are else only the names.
     ``keep``: options with which another command finds the registry as this one does.
     """
     with registry(chosen.tracking) as place:
@@ -69,10 +78,7 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
     if found.scope:
         get = " ".join([command_name(), "programs lessons", found.name, str(found.number), *keep])
         out.print(Text(f"{counted(found.lessons, 'lesson')} of scope {found.scope} inside: {get}"), soft_wrap=True)
-    for predictor, prompt in prompts.items():
-        demos = len(prompt["demos"])
-        out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
-        out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
+    _print_prompts(prompts, whole=whole)
     uri = f"models:/{found.name}/{found.number}"
     scaled = options(matts=matts["mode"], k=matts["k"]) if isinstance(matts, dict) else []
     run = " ".join([command_name(), "run --program", as_argument(uri), *scaled, *keep])
@@ -82,21 +88,52 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
     out.print(where_to_look(chosen.tracking), soft_wrap=True)
 
 
-def compare_programs(chosen: Settings, name: str, old: str, new: str, *, json_: bool) -> None:
-    """The prompts of two versions, as a diff."""
+def _print_prompts(prompts: Prompts, *, whole: bool) -> None:
+    first = uncompiled()
+    left_out = []
+    for predictor, prompt in prompts.items():
+        compiled = prompt != first.get(predictor)
+        if not (compiled or whole):
+            left_out.append(predictor)
+            continue
+        demos = len(prompt["demos"])
+        how = ("compiled", "green") if compiled else ("not compiled", "dim")
+        out.print(Text.assemble("\n", (predictor, "bold"), "  ", how, f", {demos} demonstrations" if demos else ""))
+        out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
+    if left_out:
+        out.print(Text(f"\nnot compiled: {', '.join(left_out)} (--all shows them)"), soft_wrap=True)
+
+
+def compare_programs(chosen: Settings, name: str, old: str, new: str | None, *, json_: bool) -> None:
+    """The prompts of two versions, as a diff; of one and the uncompiled ones, where ``old`` or ``new`` says so, or
+    where there is no champion besides ``old`` to compare it with."""
     with registry(chosen.tracking) as place:
-        before, after = (registered.version(place, name, which) for which in (old, new))
-        texts = [registered.kept(version)[0] for version in (before, after)]
-    labels = (f"version {before.number}", f"version {after.number}")
-    told = prompts_diff(texts[0], texts[1], labels)
+        before, after = (_version(place, name, which) for which in (old, new))
+        if new is None and (after is None or after == before):
+            before, after = None, before or registered.version(place, name, registered.CHAMPION)
+        texts = [uncompiled() if each is None else registered.kept(each)[0] for each in (before, after)]
+    if before is None or after is None:  # without MaTTS there are fewer steps, which is no difference of prompts
+        both = set(texts[0]) & set(texts[1])
+        texts = [{predictor: prompt for predictor, prompt in each.items() if predictor in both} for each in texts]
+    numbers = ["uncompiled" if each is None else str(each.number) for each in (before, after)]
+    labels = ["uncompiled" if each is None else f"version {each.number}" for each in (before, after)]
+    told = prompts_diff(texts[0], texts[1], (labels[0], labels[1]))
     if json_:
-        print_json({"old": asdict(before), "new": asdict(after), "diff": told})
+        sides = ["uncompiled" if each is None else asdict(each) for each in (before, after)]
+        print_json({"old": sides[0], "new": sides[1], "diff": told})
         return
-    out.print(Text(f"{name} {before.number} → {after.number}", "bold"))
+    out.print(Text(f"{name} {' → '.join(numbers)}", "bold"))
     if told:
         print_diff(out, told)
     else:
         out.print("the prompts are the same")
+
+
+def _version(place: Place, name: str, which: str | None) -> Version | None:
+    """None: the uncompiled prompts, or no champion where none is asked for by name."""
+    if which == "uncompiled":
+        return None
+    return registered.champion(place, name) if which is None else registered.version(place, name, which)
 
 
 def write_lessons(chosen: Settings, name: str, version: str | None, file: Path, *, json_: bool) -> None:
