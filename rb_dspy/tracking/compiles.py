@@ -10,7 +10,7 @@ from rb_dspy.compile.scores import Comparison, Estimate
 from rb_dspy.compile.state import Prompts
 from rb_dspy.tracking import notes
 from rb_dspy.tracking.described import short
-from rb_dspy.tracking.origin import RESULT, result_digest
+from rb_dspy.tracking.origin import COMPILE_RUN, RESULT, compile_run, result_digest
 from rb_dspy.tracking.prompts import register_prompts
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.streams import totals
@@ -40,11 +40,14 @@ class CompileRun:
         self.run.metrics(found, step=progress.metric_calls, later=True)
 
     def log_compiled(self, compiled: Compiled) -> None:
-        """Log the result: scores with intervals, what it cost, prompts and their difference, every candidate."""
+        """Log the result: scores with intervals, what it cost, prompts and their difference, every candidate.
+
+        Of one that was found done, the candidates are with the run that logged it first, which this one names.
+        """
         self.run.guard("logging the result", self._log, compiled)
 
     def _log(self, compiled: Compiled) -> None:
-        run = self.run
+        run, found_done = self.run, compiled.found_done
         run.params(
             {
                 "optimizer": compiled.optimizer,
@@ -66,11 +69,12 @@ class CompileRun:
                 "rb.improved": _said(compiled.improved),
                 "rb.clean": _said(_clean(compiled)),
                 "rb.changed": ", ".join(compiled.changed) or "nothing",
-                RESULT: result_digest(compiled),
             }
         )
+        first = (run.guard("looking for its first run", compile_run, run.place, compiled) or "") if found_done else ""
+        run.tags({COMPILE_RUN: first} if first else {RESULT: result_digest(compiled)})
         run.metrics(compared("dev", compiled.scores.dev) | compared("held_out", compiled.scores.held_out))
-        if compiled.found_done:
+        if found_done:
             run.tags({"rb.found_done": _said(True)})
         else:  # else it would have cost twice what it did
             run.metrics({**totals(compiled.usage, self._models), "total/seconds": compiled.seconds})
@@ -80,11 +84,12 @@ class CompileRun:
                 "total/proposals_failed": compiled.proposals_failed,
             }
         )
-        run.describe(notes.of_compile(compiled))
+        run.describe(notes.of_compile(compiled, first))
         run.text("prompts.diff", compiled.diff() or "no prompt has changed\n")
         run.made_file("compiled.json", compiled.save)
         self._log_prompts(compiled.prompts_before, compiled.prompts_after)
-        self._log_candidates(compiled.candidates)
+        if not first:  # which has them
+            self._log_candidates(compiled.candidates)
 
     def _reflected(self, compiled: Compiled) -> dict[str, str]:
         """The agent's model, where it proposed prompts: of another one the run has said so already."""

@@ -19,8 +19,11 @@ _WIDTH = 72
 """Characters of a line of it."""
 
 
-def of_compile(compiled: Compiled) -> str:
-    """What held-out tasks say, before and after, and what changed in the prompts."""
+def of_compile(compiled: Compiled, first: str = "") -> str:
+    """What held-out tasks say, before and after, and what changed in the prompts.
+
+    ``first``: the run that logged the same result before, where there is one.
+    """
     scores, diff = compiled.scores, compiled.diff()
     rows = [
         (name, _value(each.before), _value(each.after), _value(each.difference, "+"), str(each.difference.tasks))
@@ -33,7 +36,8 @@ def of_compile(compiled: Compiled) -> str:
         f"{compiled.optimizer}, stage {compiled.stage}, {compiled.metric_calls} of {compiled.budget} metric calls."
         f" Measured: {compiled.measure}."
         + (
-            " It was found done: this run asked nothing, and an earlier one has its cost."
+            " It was found done: this run asked nothing, and"
+            f" {f'the run {first} has its cost and its candidates' if first else 'an earlier one has its cost'}."
             if compiled.found_done
             else ""
         ),

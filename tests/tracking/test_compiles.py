@@ -98,6 +98,34 @@ def test_a_compile_that_was_found_done_costs_nothing(tracker: Tracker, client: A
     assert "rb.found_done" not in run_of_its_own(tracker, client).data.tags
 
 
+def test_a_compile_that_is_given_again_leads_to_its_first_run(tracker: Tracker, client: Any, tmp_path: Path) -> None:
+    """The candidates are there, and once; where the first was not tracked they are with the second."""
+    program = ReasoningBank(backbones=backbones(questions))
+    result = compiled(program)
+    result.seconds = 77.5
+    result.save(tmp_path / "kept.json")
+
+    def logged(result: Compiled) -> Any:
+        with tracker.compile_run("again", program, streams()) as run:
+            run.log_compiled(result)
+        found = client.get_run(run.id)
+        below = f"tags.mlflow.parentRunId = '{run.id}'"
+        return found.data, len(client.search_runs([found.info.experiment_id], below)), run.id
+
+    again = Compiled.load(tmp_path / "kept.json").model_copy(update={"found_done": True})
+    untracked = again.model_copy(update={"seconds": 78.5})
+    _, candidates, first = logged(result)
+    assert candidates == 2
+    for _ in range(2):
+        data, candidates, _ = logged(again)
+        assert (data.tags["rb.found_done"], data.tags["rb.compile_run"], candidates) == ("true", first, 0)
+        assert f"the run {first} has its cost and its candidates" in data.tags["mlflow.note.content"]
+        assert data.metrics["held_out/after"] == 0.7
+    data, candidates, second = logged(untracked)
+    assert ("rb.compile_run" in data.tags, candidates) == (False, 2)
+    assert logged(untracked)[0].tags["rb.compile_run"] == second
+
+
 def run_of_its_own(tracker: Tracker, client: Any) -> Any:
     program = ReasoningBank(backbones=backbones(questions))
     with tracker.compile_run("capitals", program, streams()) as run:
