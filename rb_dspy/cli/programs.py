@@ -35,26 +35,49 @@ def show(
     version: Annotated[
         str | None, typer.Argument(help="A number, or an alias; default: the champion, else the newest.")
     ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also the prompts that were not compiled, whole.")] = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """One version: its scores, settings, language models and prompts."""
+    """One version: its scores, settings, language models and the prompts that were compiled."""
     keep = settings_options(config, set_)
-    work.show_program(settings(config, set_), name, version, keep=keep, json_=json_)
+    work.show_program(settings(config, set_), name, version, whole=all_, keep=keep, json_=json_)
 
 
 @app.command()
 def diff(
     name: NameArgument,
-    old: Annotated[str, typer.Argument(help="A version, by number or alias.")],
-    new: Annotated[str, typer.Argument(help="Another; default: the champion.")] = "champion",
+    old: Annotated[str, typer.Argument(help="A version, by number or alias; or uncompiled.")],
+    new: Annotated[
+        str | None,
+        typer.Argument(
+            help="Another; default: the champion. Where there is no other, OLD is compared with uncompiled."
+        ),
+    ] = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """What is different in the prompts of two versions."""
+    """What is different in the prompts of two versions, or of one and those before any compile."""
     work.compare_programs(settings(config, set_), name, old, new, json_=json_)
+
+
+@app.command()
+def lessons(
+    name: NameArgument,
+    version: Annotated[
+        str | None, typer.Argument(help="A number, or an alias; default: the champion, else the newest.")
+    ] = None,
+    out_file: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where they go, as JSON Lines.")] = Path(
+        "lessons.jsonl"
+    ),
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Write the lessons inside a version to a file, which `bank import` puts into a bank."""
+    work.write_lessons(settings(config, set_), name, version, out_file, json_=json_)
 
 
 @app.command()

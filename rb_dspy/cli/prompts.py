@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rb_dspy.cli import registered
-from rb_dspy.cli.registered import registry
+from rb_dspy.cli.common import command_name
+from rb_dspy.cli.registered import Version, registry
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
 
@@ -35,6 +36,8 @@ class Prompts:
     """The report of the compile, of a registered program that has one; a file of a compile is its own."""
     held_out: str = ""
     """Digest of the tasks that were kept apart, of a registered program that was compiled; a file says it itself."""
+    lessons: str = ""
+    """What is to be said of the lessons inside a registered program: they are no part of its prompts."""
 
 
 @contextmanager
@@ -55,4 +58,14 @@ def prompts_of(given: str | None, tracking: TrackingConfig) -> Iterator[Prompts 
             version = registered.version(place, named["name"], named["version"] or registered.CHAMPION)
             file = registered.state_file(version, folder)
             report = registered.report_file(version, folder)
-        yield Prompts(file, given, report, version.data)
+        yield Prompts(file, given, report, version.data, _lessons(version))
+
+
+def _lessons(version: Version) -> str:
+    if not version.lessons:
+        return ""
+    number = "1 lesson" if version.lessons == 1 else f"{version.lessons:,} lessons"
+    get = f"{command_name()} programs lessons {version.name} {version.number}"
+    return (
+        f"the {number} of scope {version.scope} inside it: not used here, where the bank has its own; `{get}` gets them"
+    )

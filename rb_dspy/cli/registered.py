@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SIGNATURES, _IMPROVED, _HELD_OUT, _FORCED = "rb.signatures", "rb.improved", "rb.held_out", "rb.forced"
 _MEASURE, _DATA = "rb.measure", "rb.held_out.data"
+_LESSONS, _SCOPE, _COMPILE_RUN = "rb.lessons", "rb.lessons.scope", "rb.compile_run"
 _SQLITE = "sqlite:///"
 CHAMPION = "champion"
 """The alias of the version that is to be used."""
@@ -46,6 +47,12 @@ class Version:
     """Why it could be made champion although held-out tasks do not say that it is better; else empty."""
     made: str
     run_id: str
+    compile_run: str
+    """MLflow's run that compiled it; empty where it is not known."""
+    lessons: int
+    """How many are inside; 0 also where nobody has counted them."""
+    scope: str
+    """Theirs; empty where it was registered without a bank."""
 
     @property
     def difference(self) -> str:
@@ -122,12 +129,20 @@ def state_file(version: Version, folder: str) -> Path:
 
 def report_file(version: Version, folder: str) -> Path | None:
     """What ``Compiled.save`` wrote of a version, put into ``folder``; None where it was not registered with one."""
+    return _artifact(version, "compiled.json", folder) if _has(version, "compiled.json") else None
+
+
+def lessons_file(version: Version, folder: str) -> Path | None:
+    """What ``export_jsonl`` wrote of a version's lessons, put into ``folder``; None where it has none."""
+    return _artifact(version, "bank.jsonl", folder) if _has(version, "bank.jsonl") else None
+
+
+def _has(version: Version, name: str) -> bool:
     import mlflow
 
     uri = f"{_uri(version)}/artifacts"
     with translated(f"reading {uri}"):
-        known = {Path(each.path).name for each in mlflow.artifacts.list_artifacts(artifact_uri=uri)}
-    return _artifact(version, "compiled.json", folder) if "compiled.json" in known else None
+        return name in {Path(each.path).name for each in mlflow.artifacts.list_artifacts(artifact_uri=uri)}
 
 
 def _artifact(version: Version, name: str, folder: str) -> Path:
@@ -157,4 +172,7 @@ def _version(found: Any, aliases: Mapping[str, Any]) -> Version:
         forced=tags.get(_FORCED, ""),
         made=f"{datetime.fromtimestamp(found.creation_timestamp / 1000, UTC):%Y-%m-%d %H:%M}",
         run_id=found.run_id or "",
+        compile_run=tags.get(_COMPILE_RUN, ""),
+        lessons=int(tags.get(_LESSONS, 0)),
+        scope=tags.get(_SCOPE, ""),
     )

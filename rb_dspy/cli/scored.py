@@ -93,7 +93,12 @@ def print_diff(console: Console, diff: str) -> None:
         console.print(Text(line, style), soft_wrap=True)  # a prompt's lines end where it says, also in a pipe
 
 
-_SIGNS = ((r"(---|\+\+\+) .* (before|after|version \d+)$", "bold"), (r"@@", "dim"), (r"\+", "green"), (r"-", "red"))
+_SIGNS = (
+    (r"(---|\+\+\+) .* (before|after|uncompiled|version \d+)$", "bold"),
+    (r"@@", "dim"),
+    (r"\+", "green"),
+    (r"-", "red"),
+)
 
 
 def _lines(prompts: dict[str, Any] | None) -> list[str]:

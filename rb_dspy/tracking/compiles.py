@@ -9,6 +9,8 @@ from rb_dspy.compile.result import Compiled, Found
 from rb_dspy.compile.scores import Comparison, Estimate
 from rb_dspy.compile.state import Prompts
 from rb_dspy.tracking import notes
+from rb_dspy.tracking.described import short
+from rb_dspy.tracking.origin import COMPILE_RUN, RESULT, compile_run, result_digest
 from rb_dspy.tracking.prompts import register_prompts
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.streams import log_usage
@@ -32,17 +34,20 @@ class CompileRun:
 
     def on_progress(self, progress: Progress) -> None:
         """Log how far the compile is, at its metric calls so far."""
-        found: dict[str, float | None] = {"compile/best": progress.best, "compile/seconds": progress.seconds}
+        found: dict[str, float | None] = {"search/best": progress.best, "compile/seconds": progress.seconds}
         for role, used in progress.usage.items():
             found[f"tokens/{role}"] = used.prompt_tokens + used.completion_tokens
         self.run.metrics(found, step=progress.metric_calls, later=True)
 
     def log_compiled(self, compiled: Compiled) -> None:
-        """Log the result: scores with intervals, what it cost, prompts and their difference, every candidate."""
+        """Log the result: scores with intervals, what it cost, prompts and their difference, every candidate.
+
+        Of one that was found done, the candidates are with the run that logged it first, which this one names.
+        """
         self.run.guard("logging the result", self._log, compiled)
 
     def _log(self, compiled: Compiled) -> None:
-        run = self.run
+        run, found_done = self.run, compiled.found_done
         run.params(
             {
                 "optimizer": compiled.optimizer,
@@ -52,6 +57,8 @@ class CompileRun:
                 "seed": compiled.seed,
                 "orders": compiled.orders,
                 "measure": compiled.measure,
+                "prompts.after": short(compiled.prompts_after),
+                **self._reflected(compiled),
                 **{f"examples.{split}": number for split, number in compiled.examples.items()},
                 **{f"version.{package}": number for package, number in compiled.versions.items()},
                 **{f"hash.{name}": value for name, value in compiled.hashes.model_dump().items() if value},
@@ -64,8 +71,10 @@ class CompileRun:
                 "rb.changed": ", ".join(compiled.changed) or "nothing",
             }
         )
+        first = (run.guard("looking for its first run", compile_run, run.place, compiled) or "") if found_done else ""
+        run.tags({COMPILE_RUN: first} if first else {RESULT: result_digest(compiled)})
         run.metrics(compared("dev", compiled.scores.dev) | compared("held_out", compiled.scores.held_out))
-        if compiled.found_done:
+        if found_done:
             run.tags({"rb.found_done": _said(True)})
         else:  # else it would have cost twice what it did
             log_usage(run, compiled.usage, self._models, {"total/seconds": compiled.seconds})
@@ -75,11 +84,17 @@ class CompileRun:
                 "total/proposals_failed": compiled.proposals_failed,
             }
         )
-        run.describe(notes.of_compile(compiled))
+        run.describe(notes.of_compile(compiled, first))
         run.text("prompts.diff", compiled.diff() or "no prompt has changed\n")
         run.made_file("compiled.json", compiled.save)
         self._log_prompts(compiled.prompts_before, compiled.prompts_after)
-        self._log_candidates(compiled.candidates)
+        if not first:  # which has them
+            self._log_candidates(compiled.candidates)
+
+    def _reflected(self, compiled: Compiled) -> dict[str, str]:
+        """The agent's model, where it proposed prompts: of another one the run has said so already."""
+        alone = "reflection" in compiled.usage and "reflection" not in self._models and "agent" in self._models
+        return {"lm.reflection": self._models["agent"]} if alone else {}
 
     def _log_prompts(self, before: Prompts, after: Prompts) -> None:
         for what, prompts in (("seed", before), ("compiled", after)):
@@ -93,7 +108,7 @@ class CompileRun:
         ranked = sorted(enumerate(candidates), key=lambda each: -each[1].score)
         for number, found in ranked[:_MOST_CANDIDATES]:
             child = self.run.child(f"candidate {number}", "candidate")
-            child.metrics({"dev/score": found.score})
+            child.metrics({"search/score": found.score})
             child.params({"candidate": number})
             for name, prompt in found.prompts.items():
                 child.text(f"prompts/{name}.txt", prompt["instructions"])

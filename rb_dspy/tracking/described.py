@@ -12,10 +12,11 @@ import pydantic
 
 from rb_dspy.backbones import Backbones, active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.state import digest, prompts_of
+from rb_dspy.compile.state import Prompts, digest, prompts_of
 from rb_dspy.errors import RBError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
+from rb_dspy.stream import Streams
 
 _STEPS = ("retrieve", "act", "judge", "distill")
 _SAMPLING = ("temperature", "max_tokens", "max_completion_tokens", "top_p", "reasoning_effort")
@@ -33,11 +34,24 @@ def described(program: Any) -> dict[str, Any]:
     return found
 
 
-def told(program: Any) -> dict[str, str]:
-    """``prompts``, equal for equal prompts, and ``prompts.changed``: which predictors have others than at first."""
-    prompts, first = prompts_of(program), prompts_of(MaTTS(ReasoningBank()))
+def told(program: Any, name: str = "prompts") -> dict[str, str]:
+    """``prompts``, equal for equal prompts, and ``prompts.changed``: which predictors have others than at first.
+
+    ``name``: what they are called instead, where a run has more than one set of prompts.
+    """
+    prompts, first = prompts_of(program), uncompiled()
     changed = [name for name, prompt in prompts.items() if prompt != first.get(name)]
-    return {"prompts": digest(prompts)[:12], "prompts.changed": ", ".join(changed) or "none"}
+    return {name: short(prompts), f"{name}.changed": ", ".join(changed) or "none"}
+
+
+def uncompiled() -> Prompts:
+    """The prompts of every predictor that a program may have, as they are before any compile."""
+    return prompts_of(MaTTS(ReasoningBank()))
+
+
+def short(prompts: Prompts) -> str:
+    """A name for prompts, equal for equal ones."""
+    return digest(prompts)[:12]
 
 
 def settled(program: Any) -> dict[str, Any]:
@@ -53,6 +67,16 @@ def settled(program: Any) -> dict[str, Any]:
             found |= _flat(name, config.model_dump(mode="json"))
         elif step is not None:
             found[name] = type(step).__name__
+    return found
+
+
+def described_streams(streams: Streams) -> dict[str, Any]:
+    """Name, size and digest of the tasks to compile on, to choose by, and held out: as ``stream`` is of one stream."""
+    found: dict[str, Any] = {}
+    for split in ("compile", "dev", "held_out"):
+        stream = getattr(streams, split)
+        name = f"stream.{split}"
+        found |= {name: stream.name, f"{name}.tasks": len(stream), f"{name}.digest": stream.digest}
     return found
 
 
@@ -73,6 +97,11 @@ def models_of_compile(backbones: Backbones | None, reflection: Any = None) -> di
     played = models(backbones)
     proposer = played.get("agent", "") if reflection is None else str(getattr(reflection, "model", reflection))
     return {**played, "reflection": proposer}
+
+
+def proposer(reflection: Any) -> dict[str, str]:
+    """The model that proposes prompts, as a role beside the others; none where it is the agent's."""
+    return {} if reflection is None else {"reflection": str(Backbones(agent=reflection).lm("agent").model)}
 
 
 def lms(backbones: Backbones | None) -> list[Any]:

@@ -19,8 +19,11 @@ _WIDTH = 72
 """Characters of a line of it."""
 
 
-def of_compile(compiled: Compiled) -> str:
-    """What held-out tasks say, before and after, and what changed in the prompts."""
+def of_compile(compiled: Compiled, first: str = "") -> str:
+    """What held-out tasks say, before and after, and what changed in the prompts.
+
+    ``first``: the run that logged the same result before, where there is one.
+    """
     scores, diff = compiled.scores, compiled.diff()
     rows = [
         (name, _value(each.before), _value(each.after), _value(each.difference, "+"), str(each.difference.tasks))
@@ -33,13 +36,23 @@ def of_compile(compiled: Compiled) -> str:
         f"{compiled.optimizer}, stage {compiled.stage}, {compiled.metric_calls} of {compiled.budget} metric calls."
         f" Measured: {compiled.measure}."
         + (
-            " It was found done: this run asked nothing, and an earlier one has its cost."
+            " It was found done: this run asked nothing, and"
+            f" {f'the run {first} has its cost and its candidates' if first else 'an earlier one has its cost'}."
             if compiled.found_done
             else ""
         ),
+        _searched(compiled.stage),
         changed,
     ]
     return "\n\n".join(parts)
+
+
+def _searched(stage: str) -> str:
+    """What the numbers of the search are: not those of the table."""
+    each = "windows of dev tasks, each from the lessons at the start" if stage == "all" else "dev examples"
+    told = f"`search/best`, and `search/score` of the candidates below this run, are means over {each}, by which"
+    measured = "whole streams, in every order" if stage == "all" else "all examples, measured again before and after"
+    return f"{told} the optimizer chose. `dev/...` and `held_out/...` are of {measured}: do not compare them."
 
 
 def of_stream(summary: Summary) -> str:

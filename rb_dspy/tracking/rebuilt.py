@@ -7,6 +7,7 @@ code is named as ``package.module:attribute``, and imported where the model is l
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,8 @@ where nobody meant them to go.
 def settings_of(program: ReasoningBank | MaTTS, environments: str | None = None) -> dict[str, Any]:
     """What ``rebuilt`` needs. ``environments``: where the program's are found, if they are not the installed ones.
 
-    Raises ``InputError`` for a part that is the caller's own and that nobody could make again.
+    Raises ``InputError`` for a part that is the caller's own and that nobody could make again, and for environments
+    that cannot be called like some, as far as that can be told; ``ConfigError`` where there are none of that name.
     """
     if not isinstance(program.judge, Judge) or program.retrieve.reranker is not None:
         what = "reranker" if isinstance(program.judge, Judge) else "judge"
@@ -45,6 +47,8 @@ def settings_of(program: ReasoningBank | MaTTS, environments: str | None = None)
             "the program's environments are not the installed ones; say where they are found, as"
             " environments='package.module:attribute'"
         )
+    if environments is not None:
+        _check_factory(environments)
     config = ProgramConfig(
         retrieve=program.retrieve.config,
         act=program.act.config,
@@ -53,6 +57,22 @@ def settings_of(program: ReasoningBank | MaTTS, environments: str | None = None)
     )
     matts = program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None
     return {"program": config.model_dump(mode="json"), "matts": matts, "environments": environments}
+
+
+def _check_factory(place: str) -> None:
+    """That what ``place`` names takes what environments are made from: else the first task that is served breaks."""
+    found = named(place)
+    expected = "expected an EnvironmentFactory: a function (task, rollout_id) that gives an environment"
+    if not callable(found):
+        raise InputError(f"environments={place!r}: is a {type(found).__name__}, which cannot be called; {expected}")
+    try:
+        inspect.signature(found).bind("task", "rollout_id")
+    except TypeError as exc:
+        raise InputError(
+            f"environments={place!r}: cannot be called with a task and a rollout's id ({exc}); {expected}"
+        ) from None
+    except ValueError:  # it has no signature to look at
+        return
 
 
 def rebuilt(settings: Mapping[str, Any]) -> ReasoningBank | MaTTS:

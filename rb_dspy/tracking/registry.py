@@ -1,11 +1,10 @@
-"""Programs in MLflow's model registry: registered from code, promoted by what held-out tasks say, loaded again."""
+"""Programs in MLflow's model registry: registered from code, and loaded again."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,32 @@ from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
+from rb_dspy.tracking.described import described_bank, settled, told
+from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.names import check_name
-from rb_dspy.tracking.prompts import register_prompts, set_alias
+from rb_dspy.tracking.origin import COMPILE_RUN, compile_run
+from rb_dspy.tracking.promotion import (
+    AFTER,
+    BEFORE,
+    CHAMPION,
+    DATA,
+    HELD_OUT,
+    IMPROVED,
+    MEAN,
+    MEASURE,
+    PROMPT,
+    SAME,
+    champion_tags,
+    doubt,
+    promote,
+)
+from rb_dspy.tracking.prompts import register_prompts
 from rb_dspy.tracking.rebuilt import BackbonesLike, named, saved_backbones, settings_of
 from rb_dspy.tracking.refused import translated
-from rb_dspy.tracking.run import KIND, SOURCE
+from rb_dspy.tracking.run import KIND, SOURCE, Run
 from rb_dspy.tracking.where import Place, load_mlflow, quiet
 
-CHAMPION = "champion"
-"""The alias of the version that is to be used, and of its prompts."""
-_IMPROVED, _HELD_OUT, _MEAN, _DATA = "rb.improved", "rb.held_out", "rb.held_out.mean", "rb.held_out.data"
-_MEASURE, _BEFORE, _AFTER, _SAME = "rb.measure", "rb.prompts.before", "rb.prompts.after", "rb.prompts.same"
-_PROMPT = "rb.prompt."
-FORCED = "rb.forced"
-"""The tag of a version that was made champion although held-out tasks do not say that it is better."""
+_LESSONS, _SCOPE = "rb.lessons", "rb.lessons.scope"
 _ENTRY = Path(__file__).with_name("entry.py")
 
 
@@ -48,20 +59,24 @@ def register(
 ) -> int:
     """A new version of the registered model ``name``; its number. See ``Tracker.register``."""
     check_name(name)
-    _check_prompts(compiled, program)
+    program = _compiled(compiled, program)
     settings = settings_of(program, environments)
     settings["backbones"] = saved_backbones(backbones if backbones is not None else program.backbones)
     settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
     _check_embedder(bank, embedder)
     with place.using(), translated(f"registering {name}"), quiet():
-        run = place.client.create_run(place.experiment_id, tags={KIND: "model"}, run_name=f"register {name}")
-        run_id = run.info.run_id
+        origin = compile_run(place, compiled) if compiled is not None else ""
+        from_run = {COMPILE_RUN: origin} if origin else {}
+        kind = {KIND: "model", **from_run}
+        run_id = place.client.create_run(place.experiment_id, tags=kind, run_name=f"register {name}").info.run_id
+        Run(place, Guard(), run_id).params(_described(program, settings, bank))
         model_id = _logged(run_id, name, settings, program, bank, compiled)
         texts = {predictor: prompt["instructions"] for predictor, prompt in prompts_of(program).items()}
         prompts = register_prompts(place, name, texts, note=_summary(compiled), run_id=run_id)
-        tags = {f"{_PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
-        tags |= {"rb.signatures": signature_hash(program), _AFTER: _named(program, prompts_of(program))}
-        tags |= _said_of(compiled, program)
+        tags = {f"{PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
+        tags |= {"rb.signatures": signature_hash(program), AFTER: _named(program, prompts_of(program))}
+        tags |= _said_of(compiled, program) | from_run
+        tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
         with suppress(load_mlflow().MlflowException):  # it is there
             place.client.create_registered_model(name)
         made = place.client.create_model_version(
@@ -72,28 +87,11 @@ def register(
             description=_summary(compiled),
             model_id=model_id,
         )
-        champion = _champion(place, name)
+        champion = champion_tags(place, name)
     version = int(made.version)
-    if not _doubt(tags, champion):
+    if not doubt(tags, champion):
         promote(place, name, version)
     return version
-
-
-def promote(place: Place, name: str, version: int, *, force: bool = False) -> None:
-    """Make ``version`` the champion. See ``Tracker.promote``."""
-    with place.using(), translated(f"promoting {name} version {version}"):
-        tags = place.client.get_model_version(name, str(version)).tags
-        doubt = _doubt(tags, _champion(place, name))
-        if doubt:
-            if not force:
-                raise InputError(f"{name} version {version}: {doubt}")
-            why = (
-                f"{datetime.now(UTC):%Y-%m-%d}: made champion by force; held-out: {tags.get(_HELD_OUT, 'not measured')}"
-            )
-            place.client.set_model_version_tag(name, str(version), FORCED, why)  # first: no champion without it
-        place.client.set_registered_model_alias(name, CHAMPION, str(version))
-        prompts = {key.removeprefix(_PROMPT): int(value) for key, value in tags.items() if key.startswith(_PROMPT)}
-        set_alias(place, name, prompts, CHAMPION)
 
 
 def load(
@@ -131,7 +129,7 @@ def _check_champion(place: Place, name: str) -> None:
         raise InputError(
             f"{name}: no version is there to be {CHAMPION}; register one: rb-dspy programs register {name}"
         )
-    better = [each for each in found if each.tags.get(_IMPROVED) == "true"]
+    better = [each for each in found if each.tags.get(IMPROVED) == "true"]
     newest = (better or found)[-1].version
     by_number = f'by its number (version="{newest}", or models:/{name}/{newest})'
     promotion = f"make it {CHAMPION}: rb-dspy programs promote {name} {newest}"
@@ -144,6 +142,20 @@ def _check_champion(place: Place, name: str) -> None:
         f"{name}: no version was shown to be better on held-out tasks, so none is {CHAMPION}; load one {by_number}, or"
         f" {promotion} --force"
     )
+
+
+def _described(program: ReasoningBank | MaTTS, settings: Mapping[str, Any], bank: MemoryBank | None) -> dict[str, Any]:
+    """What was registered, under the names that other runs have for the same."""
+    found = settled(program) | told(program) | {"signatures": signature_hash(program)}
+    found |= {name: settings[name] for name in ("embedder", "environments")}
+    found |= described_bank(bank) if bank is not None else {}
+    played = settings["backbones"]
+    if not isinstance(played, Mapping):
+        return {**found, "backbones": played}
+    for role, config in played.items():
+        named_so = {"model": f"lm.{role}"}
+        found |= {named_so.get(name, f"lm.{role}.{name}"): value for name, value in config.items()}
+    return found
 
 
 def _logged(
@@ -174,19 +186,30 @@ def _logged(
             tags={"mlflow.source.name": SOURCE},
             python_model=str(_ENTRY),
             artifacts=artifacts,
-            model_config=dict(settings),
+            made_of=settings,
             pip_requirements=[f"rb-dspy=={installed('rb-dspy')}", f"mlflow=={installed('mlflow')}"],
         )
     return str(logged.model_id)
 
 
-def _check_prompts(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> None:
-    """The report must be of this program: else it would say of other prompts that they are better."""
-    if compiled is not None and _named(program, prompts_of(program)) != _named(program, compiled.prompts_after):
-        raise InputError(
-            "the program's prompts are not those that the result of the compile is about; give it them with"
-            " compiled.apply(program), or register it as one that was not compiled, with None"
-        )
+def _compiled(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> ReasoningBank | MaTTS:
+    """``program``, if the report is of its prompts; else a copy with them, if it still has those of before the compile.
+
+    Of yet other prompts the report would say that they are better.
+    """
+    if compiled is None:
+        return program
+    here = _named(program, prompts_of(program))
+    if here == _named(program, compiled.prompts_after):
+        return program
+    if here == _named(program, compiled.prompts_before):
+        copy: ReasoningBank | MaTTS = program.deepcopy()
+        compiled.apply(copy)
+        return copy
+    raise InputError(
+        "the program's prompts are neither those that the result of the compile is about nor those that it began with;"
+        " give it them with compiled.apply(program), or register it as one that was not compiled, with None"
+    )
 
 
 def _named(program: ReasoningBank | MaTTS, prompts: Prompts) -> str:
@@ -212,18 +235,18 @@ def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
 def _said_of(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> dict[str, str]:
     """What held-out tasks say, as tags of the version; and of what, since one step's score says nothing of the rest."""
     if compiled is None:
-        return {_IMPROVED: "false"}
+        return {IMPROVED: "false"}
     held_out = compiled.scores.held_out
     changed = compiled.prompts_after if compiled.stage == "all" else compiled.changed
     same = {name: prompts for name, prompts in compiled.prompts_before.items() if name not in changed}
     return {
-        _IMPROVED: "true" if compiled.improved else "false",
-        _HELD_OUT: str(held_out),
-        _MEAN: repr(held_out.after.mean),
-        _DATA: compiled.hashes.held_out,
-        _MEASURE: compiled.measure,
-        _BEFORE: _named(program, compiled.prompts_before),
-        _SAME: _named(program, same),
+        IMPROVED: "true" if compiled.improved else "false",
+        HELD_OUT: str(held_out),
+        MEAN: repr(held_out.after.mean),
+        DATA: compiled.hashes.held_out,
+        MEASURE: compiled.measure,
+        BEFORE: _named(program, compiled.prompts_before),
+        SAME: _named(program, same),
     }
 
 
@@ -231,54 +254,3 @@ def _summary(compiled: Compiled | None) -> str:
     if compiled is None:
         return "Not compiled."
     return f"Compiled by {compiled.optimizer}, stage {compiled.stage}. Held-out: {compiled.scores.held_out}."
-
-
-def _champion(place: Place, name: str) -> Mapping[str, str]:
-    """The tags of the version that is champion now; none where there is no champion."""
-    try:
-        tags: Mapping[str, str] = place.client.get_model_version_by_alias(name, CHAMPION).tags
-    except load_mlflow().MlflowException:
-        return {}
-    return tags
-
-
-def _doubt(tags: Mapping[str, str], champion: Mapping[str, str]) -> str:
-    """Why a version is not known to be better than the champion; empty where it is, or where it is the champion."""
-    said = tags.get(_HELD_OUT, "not measured")
-    if tags.get(_IMPROVED) != "true":
-        return (
-            f"held-out tasks do not say that it is better than the program it came from ({said}); the interval of the"
-            " difference must be above 0"
-        )
-    if tags == champion or _follows(tags, champion):
-        return ""
-    if _measured_alike(tags, champion):
-        did = f"{float(champion[_MEAN]):.3f}, and this one {float(tags[_MEAN]):.3f}"
-        return (
-            "it is better than the program it came from, but on the same held-out tasks the champion did as well, or"
-            f" better: {did}"
-        )
-    return (
-        "it is better than the program it came from, but nobody knows whether it is better than the champion, which has"
-        " other prompts, or was measured in another way or on other tasks; compile from the champion, or --force"
-    )
-
-
-def _follows(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
-    """Whether an improved version takes the champion's place by itself.
-
-    It does where there is no champion. Where both were measured in the same way on the same held-out tasks, and have
-    the same prompts in the steps that were not measured, it must have done better; where it did as well, the champion
-    has the same prompts or was never shown to be better. Else it must have been compiled from the champion's prompts,
-    or nobody knows which is better: a better judge, say, may come with the agent's prompt of before.
-    """
-    if _measured_alike(tags, champion):
-        as_well = float(tags[_MEAN]) == float(champion[_MEAN])
-        no_loss = tags[_AFTER] == champion.get(_AFTER) or champion.get(_IMPROVED) != "true"
-        return float(tags[_MEAN]) > float(champion[_MEAN]) or (as_well and no_loss)
-    return not champion or tags[_BEFORE] == champion.get(_AFTER)
-
-
-def _measured_alike(tags: Mapping[str, str], champion: Mapping[str, str]) -> bool:
-    """Whether the scores of both can be compared."""
-    return all(tags[name] == champion.get(name) for name in (_MEASURE, _DATA, _SAME))

@@ -6,6 +6,7 @@ is; loading needs none of it, and who loads the model need not know.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from mlflow import pyfunc
 from mlflow.models import Model
 
 
-def save_model(path: str, mlflow_model: Model, **kwargs: Any) -> None:
-    """Save in the folder ``path``, with the arguments of ``mlflow.pyfunc.save_model``."""
-    pyfunc.save_model(path, mlflow_model=mlflow_model, **kwargs)
+def save_model(path: str, mlflow_model: Model, made_of: Mapping[str, Any], **kwargs: Any) -> None:
+    """Save in the folder ``path``, with the arguments of ``mlflow.pyfunc.save_model``.
+
+    ``made_of`` is its ``model_config``: under that name MLflow would log it as parameters of the run, each under
+    another name than all our runs have for it.
+    """
+    pyfunc.save_model(path, mlflow_model=mlflow_model, model_config=dict(made_of), **kwargs)
     settings = mlflow_model.flavors[pyfunc.FLAVOR_NAME]
     settings["model_code_path"] = Path(settings["model_code_path"]).name  # the only part of it that loading looks at
     for artifact in settings["artifacts"].values():

@@ -24,21 +24,26 @@ _NO_ID = "served"
 
 
 class TaskIn(pydantic.BaseModel):
-    """A task to do. ``env_args`` is JSON text, so that arguments of every environment have one type."""
+    """A task to do: what ``Task`` has, of which ``instruction`` alone must be there."""
 
     instruction: str
     id: str | None = None
     env: str | None = None
     """Name of an installed environment; None is ``question``."""
-    env_args: str | None = None
+    env_args: dict[str, Any] | str | None = None
+    """An object, or one as JSON text. MLflow knows such a field as one of any type, and leaves looking at it to us."""
+    domain: str | None = None
+    template: str | None = None
 
 
 class AnswerOut(pydantic.BaseModel):
-    """What came of it. ``lessons``: titles of what the agent was shown; ``error``: why there is no answer."""
+    """What came of it. ``lessons``: titles of what the agent was shown; ``stop_reason``: how its rollout ended,
+    ``done`` where it handed something in, empty where there is none; ``error``: why there is no answer."""
 
     id: str
     answer: str
     steps: int
+    stop_reason: str
     lessons: list[str]
     error: str
 
@@ -64,10 +69,13 @@ class ServedProgram(PythonModel):
         self._backbones = made_backbones(backbones)
 
     def predict(self, model_input: list[TaskIn]) -> list[AnswerOut]:  # type: ignore[override]
-        """One answer for each task, in order. A task that breaks has an error; a model that cannot be used raises."""
+        """One answer for each task, in order; a ``Task``, and what its ``model_dump`` gives, will do as well.
+
+        A task that breaks has an error; a model that cannot be used raises.
+        """
         return [self._answer(given) for given in model_input]
 
-    def _answer(self, given: TaskIn) -> AnswerOut:
+    def _answer(self, given: TaskIn | Task) -> AnswerOut:
         backbones = self._bound()
         try:
             task = _task(given)
@@ -76,11 +84,12 @@ class ServedProgram(PythonModel):
         except (BackboneError, MissingDependency):
             raise
         except RBError as exc:
-            return AnswerOut(id=given.id or _NO_ID, answer="", steps=0, lessons=[], error=str(exc))
+            return AnswerOut(id=given.id or _NO_ID, answer="", steps=0, stop_reason="", lessons=[], error=str(exc))
         return AnswerOut(
             id=task.id,
             answer=found.answer or "",
             steps=len(found.trajectory.steps),
+            stop_reason=found.trajectory.stop_reason,
             lessons=[item.title for item in found.memory.items],
             error="",
         )
@@ -92,14 +101,29 @@ class ServedProgram(PythonModel):
         return made
 
 
-def _task(given: TaskIn) -> Task:
-    try:
-        args = json.loads(given.env_args or "{}")
-    except json.JSONDecodeError as exc:
-        raise InputError(f"env_args: not JSON: {exc.msg}; expected an object, as text") from None
+def _task(given: TaskIn | Task) -> Task:
+    """A ``Task`` as it is: MLflow hands on what has the fields, whatever its type."""
+    if isinstance(given, Task):
+        return given
+    args = given.env_args or {}
+    if isinstance(args, str):
+        try:
+            args = json.loads(args)
+        except json.JSONDecodeError as exc:
+            raise InputError(f"env_args: not JSON: {exc.msg}; expected an object, or one as JSON text") from None
     if not isinstance(args, dict):
-        raise InputError("env_args: expected a JSON object, as text")
-    return Task(id=given.id or _NO_ID, instruction=given.instruction, env=given.env or "question", env_args=args)
+        raise InputError("env_args: expected a JSON object, or one as text")
+    try:
+        return Task(
+            id=given.id or _NO_ID,
+            instruction=given.instruction,
+            env=given.env or "question",
+            env_args=args,
+            domain=given.domain or "",
+            template=given.template,
+        )
+    except pydantic.ValidationError as exc:  # what is no JSON, in process
+        raise InputError(f"env_args: {exc.errors()[0]['msg'].lower()}; expected what JSON has") from None
 
 
 def _bank(settings: dict[str, Any], file: str | None) -> MemoryBank:

@@ -9,20 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.state import prompts_of, signature_hash
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
-from rb_dspy.stream import RunReport, Streams, TaskResult, TaskStream
-from rb_dspy.tracking.described import described, described_bank, lms, models, models_of_compile, settled, title, told
+from rb_dspy.stream import Streams, TaskStream
+from rb_dspy.tracking.described import (
+    described,
+    described_bank,
+    described_streams,
+    lms,
+    models,
+    models_of_compile,
+    proposer,
+    settled,
+    title,
+    told,
+)
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.names import fitting_name
+from rb_dspy.tracking.off import NoRun
 
 if TYPE_CHECKING:  # what is below imports MLflow, or may
-    from rb_dspy.compile.matrix import Cell, Matrix
     from rb_dspy.compile.result import Compiled
     from rb_dspy.tracking.compiles import CompileRun
     from rb_dspy.tracking.matrices import MatrixRun
@@ -124,9 +134,12 @@ class Tracker:
                 return
             from rb_dspy.tracking.compiles import CompileRun
 
+            given = run.guard("naming who proposes prompts", proposer, reflection) or {}
+            run.params({f"lm.{role}": model for role, model in given.items()})
+            run.params(described_streams(streams))
             for split in ("compile", "dev", "held_out"):
                 run.dataset(getattr(streams, split), split)
-            yield CompileRun(run, fitting_name(name), models_of_compile(program.backbones, reflection))
+            yield CompileRun(run, fitting_name(name), {**models_of_compile(program.backbones), **given})
 
     @contextmanager
     def evaluation(
@@ -196,11 +209,12 @@ class Tracker:
         how keys and addresses get there; they are never kept. ``embedder`` names the bank's; ``environments``, likewise
         by place, the program's where they are not the installed ones.
 
-        ``compiled`` is None for a program that was not compiled; else it must be what ``program`` has its prompts from.
+        ``compiled`` is None for a program that was not compiled; else it must be what ``program`` has its prompts from,
+        or began with those that ``program`` has: then a copy with the compiled ones is registered.
         The version becomes ``champion`` where ``compiled`` says that held-out tasks show it to be better. It takes the
         place of another champion only where it was compiled from that one's prompts, or where both were measured in
-        the same way on the same tasks; on the same tasks it must have done no worse. Raises ``InputError`` for a
-        program that has other prompts than ``compiled``, or that could not be made again from the model,
+        the same way on the same tasks; on the same tasks it must have done better. Raises ``InputError`` for a
+        program that has yet other prompts, or that could not be made again from the model,
         ``ConfigError`` where tracking is off.
         """
         from rb_dspy.tracking.registry import register
@@ -223,7 +237,7 @@ class Tracker:
         interval of the difference must be above 0; and where nobody knows whether it is better than the champion: see
         ``register``. With ``force`` it becomes champion all the same, and the version keeps a note of it.
         """
-        from rb_dspy.tracking.registry import promote
+        from rb_dspy.tracking.promotion import promote
 
         promote(self._there(), name, version, force=force)
 
@@ -273,24 +287,7 @@ class Tracker:
                 if program is not None:
                     guard("describing the program", lambda: run.params(described(program)))
                     guard("naming the signatures", lambda: run.params({"signatures": signature_hash(program)}))
-                    guard("naming the prompts", lambda: run.params(told(program)))
+                    prompts = "prompts.before" if kind == "compile" else "prompts"
+                    guard("naming the prompts", lambda: run.params(told(program, prompts)))
                 run.params(params or {})
                 yield run
-
-
-class NoRun:
-    """Stands in for a run where tracking is off: takes everything, does nothing."""
-
-    id = ""
-
-    def on_result(self, result: TaskResult) -> None: ...
-    def on_progress(self, progress: Progress) -> None: ...
-    def finish(self, report: RunReport | None = None, bank: MemoryBank | None = None) -> None: ...
-    def log_compiled(self, compiled: Compiled) -> None: ...
-    def on_cell(self, cell: Cell) -> None: ...
-    def log_matrix(self, found: Matrix) -> None: ...
-    def params(self, values: Mapping[str, Any]) -> None: ...
-    def tags(self, values: Mapping[str, Any]) -> None: ...
-    def metrics(self, values: Mapping[str, float | None], step: int = 0) -> None: ...
-    def text(self, name: str, text: str) -> None: ...
-    def table(self, name: str, columns: Mapping[str, list[Any]]) -> None: ...

@@ -20,6 +20,7 @@ from rb_dspy.errors import ConfigError
 from rb_dspy.tracking.said import said
 
 _SQLITE = "sqlite:///"
+_PRAGMA = "PRAGMA busy_timeout"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SCHEMES = ("http", "https", *_DATABASES, "databricks", "databricks-uc")
 _ANSWER_SECONDS = 5.0
@@ -33,6 +34,11 @@ _LIMITS = {
     # And its lines on standard output, two for every run that ends on a server, where scripts expect JSON.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
+_BUSY_SECONDS = 5.0
+"""How long a SQLite file may be locked by others before a call fails, while MLflow behaves as ``limited`` says; its own
+20 seconds would be waited out by call after call."""
+_busy: set[str] = set()
+"""The SQLite files of which that is so."""
 _told = tuple(logging.getLogger(name) for name in ("mlflow.store.db.utils", "urllib3.connectionpool"))
 """Log what a database refuses, a hundred lines of it, and each time that a server is tried again, and raise it too: to
 us, who say it in one."""
@@ -61,6 +67,8 @@ class Place:
         """Whether MLflow writes to it in this process; else a server does."""
         self.experiment = config.experiment
         mlflow = load_mlflow()
+        if _scheme(self.uri) == "sqlite":
+            _wait_less(self.uri)
         try:
             with quiet():
                 import_module("mlflow.types.responses")  # warns of its own type hints, wherever that is first
@@ -155,6 +163,22 @@ def _restore(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
+def _wait_less(uri: str) -> None:
+    """From now on, inside of ``limited``, for a SQLite file."""
+    from sqlalchemy import Engine, event  # which MLflow brings
+
+    _busy.add(uri.removeprefix(_SQLITE))
+    if not event.contains(Engine, "before_cursor_execute", _shorter):
+        event.listen(Engine, "before_cursor_execute", _shorter, retval=True)
+
+
+def _shorter(connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+    """MLflow says in every session how long to wait: what it says is what there is to change."""
+    if statement.startswith(_PRAGMA) and _limits_before and connection.engine.url.database in _busy:
+        statement = f"{_PRAGMA} = {_BUSY_SECONDS * 1000:.0f}"
+    return statement, parameters
+
+
 def _scheme(uri: str) -> str:
     return uri.partition(":")[0].partition("+")[0]
 
@@ -204,10 +228,11 @@ def _file_name(name: str) -> str:
 def quiet() -> Iterator[None]:
     """Without what MLflow and its parts announce: a new database in a hundred steps, what of SQLAlchemy is deprecated,
     its opinion of type hints."""
-    loggers = [logging.getLogger(name) for name in ("alembic", "mlflow")]
+    levels = {"alembic": logging.WARNING, "mlflow": logging.WARNING, "mlflow.types.type_hints": logging.ERROR}
+    loggers = [logging.getLogger(name) for name in levels]
     before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
+    for logger, level in zip(loggers, levels.values(), strict=True):
+        logger.setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

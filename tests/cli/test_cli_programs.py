@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sqlite3
@@ -30,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(made)
         compiled(ReasoningBank(), gain=0.3, reach=0.1).save("better.json")
+        compiled(ReasoningBank(), gain=0.4, reach=0.1, after=0.8).save("best.json")
         compiled(ReasoningBank(), gain=0.1, reach=0.3).save("unsure.json")
         compiled(ReasoningBank(), stage="agent").save("agent.json")
         save_program(ReasoningBank(), "plain.json")
@@ -80,6 +83,10 @@ def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str]) -> None:
 
     (refused,) = called(capsys, "promote", "desk", "2", code=2)
     assert "held-out tasks do not say that it is better" in refused
+    assert (
+        "compile with more tasks or a larger --budget may show it, or make it champion all the same with --force"
+        in refused
+    )
     assert champion(capsys, "desk") == 1
 
     shown = called(capsys, "promote", "desk", "2", "--force")
@@ -89,12 +96,16 @@ def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str]) -> None:
     assert "made champion by force; held-out" in " ".join(called(capsys, "show", "desk"))
     assert "not shown, forced" in called(capsys, "list", "desk")[2]
 
-    assert called(capsys, "promote", "desk", "1", "--force") == ["desk version 1 is champion"], "no force was needed"
-    assert champion(capsys, "desk") == 1
-    (first, *_) = map(json.loads, called(capsys, "list", "desk", "--json"))
-    assert first["forced"] == ""
-    shown = called(capsys, "register", "desk", "better.json")
-    assert shown[0] == "desk version 4 is champion, in place of version 1"
+    (refused,) = called(capsys, "promote", "desk", "1", code=2)
+    assert "on the same held-out tasks the champion did as well, or better: 0.700, and this one 0.700" in refused
+    assert champion(capsys, "desk") == 2
+    shown = called(capsys, "register", "desk", "best.json")
+    assert shown[0] == "desk version 4 is champion, in place of version 2"
+    called(capsys, "promote", "desk", "1", "--force")
+    assert called(capsys, "promote", "desk", "4", "--force") == ["desk version 4 is champion"], "no force was needed"
+    assert champion(capsys, "desk") == 4
+    *_, last = map(json.loads, called(capsys, "list", "desk", "--json"))
+    assert last["forced"] == ""
 
 
 def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +120,8 @@ def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[s
     assert shown[-1].endswith(" programs promote mixed 2 --force")
     (refused,) = called(capsys, "promote", "mixed", "2", code=2)
     assert "nobody knows whether it is better than the champion, which has other prompts" in refused
+    assert "compile --program models:/mixed@champion, or make it champion all the same with --force" in refused
+    assert "force=True" not in refused
     assert champion(capsys, "mixed") == 1
     shown = called(capsys, "promote", "mixed", "2", "--force")
     assert shown[0] == "mixed version 2 is champion"
@@ -125,7 +138,9 @@ def test_a_version_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert "program: MaTTS parallel, k = 2" in shown
     assert any(line.endswith("run --program models:/scaled/1 --matts parallel --k 2") for line in shown)
     assert "models: agent local/qwen2.5-coder-1.5b" in shown
-    assert "contrast.predict" in shown
+    (names,) = [line for line in shown if line.startswith("not compiled: ")]
+    assert "contrast.predict" in names
+    assert "contrast.predict not compiled" in called(capsys, "show", "scaled", "1", "--all")
     assert any("ui --backend-store-uri sqlite:///rb-mlflow.db" in line for line in shown)
     (line,) = called(capsys, "show", "scaled", "1", "--json")
     found = json.loads(line)
@@ -155,6 +170,28 @@ def test_the_lines_of_a_prompt_are_its_own_where_nobody_looks(
     assert f"+{BETTER}" in called(capsys, "diff", "piped", "1", "2")
 
 
+def test_what_was_compiled_is_marked_and_compared_with_what_was_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one version alone, too, and of one that is the champion itself."""
+    called(capsys, "register", "marked", "unsure.json")
+    shown = called(capsys, "show", "marked")
+    assert "judge.predict compiled" in shown
+    assert BETTER in shown
+    assert "not compiled: act.predict, distill.success, distill.failure (--all shows them)" in shown
+    more = called(capsys, "show", "marked", "--all")
+    assert "act.predict not compiled" in more
+    assert len(more) > len(shown) + 10
+
+    alone = called(capsys, "diff", "marked", "1")
+    assert alone[:2] == ["marked uncompiled → 1", "--- judge.predict uncompiled"]
+    assert f"+{BETTER}" in alone
+    assert not any(line.startswith("--- ") for line in alone[2:])
+    called(capsys, "promote", "marked", "1", "--force")
+    assert called(capsys, "diff", "marked", "1") == called(capsys, "diff", "marked", "uncompiled", "1") == alone
+    assert f"-{BETTER}" in called(capsys, "diff", "marked", "1", "uncompiled")
+    (line,) = called(capsys, "diff", "marked", "uncompiled", "--json")
+    assert (json.loads(line)["old"], json.loads(line)["new"]["number"]) == ("uncompiled", 1)
+
+
 def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.CaptureFixture[str]) -> None:
     draft = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
     with MemoryBank.open("lessons.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
@@ -167,6 +204,36 @@ def test_what_is_registered_here_is_what_the_library_loads(capsys: pytest.Captur
     (answer,) = model.predict([{"instruction": "What is the capital of Peru?"}])
     answer = answer if isinstance(answer, dict) else answer.model_dump()
     assert (answer["answer"], answer["lessons"]) == ("Lima", ["Open first"])
+
+
+def test_lessons_inside_are_told_of_and_can_be_had(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run has its bank's own: it says that it does not use them, and how to get them into a bank."""
+    draft = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
+    with MemoryBank.open("inside.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
+        bank.append(Task(id="t", instruction="Put it in."), Trajectory(task_id="t"), Verdict(label="success"), [draft])
+    kept = called(capsys, "register", "inside", "plain.json", "--bank", "inside.sqlite", "--scope", "desk")
+    assert "1 lesson of scope desk inside" in kept
+    assert not any("inside" in line for line in called(capsys, "register", "without", "plain.json")[1:])
+    shown = called(capsys, "show", "inside")
+    assert any(line.startswith("1 lesson of scope desk inside: ") for line in shown)
+    write_tasks(Path("mail.jsonl"), 1, queues=1)
+    run = ["run", "--stream", "mail.jsonl", "--program", "models:/inside/1", "--memory", "frozen"]
+    assert main([*run, "--bank", "inside.sqlite", "--scope", "desk"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the 1 lesson of scope desk inside it: not used here, where the bank has its own; `" in told
+    assert "programs lessons inside 1` gets them" in told
+
+    written = called(capsys, "lessons", "inside", "1", "--out", "had.jsonl")
+    assert written[0] == "1 lesson of scope desk written to had.jsonl"
+    command = written[1].partition("bank import ")[2].split()
+    assert main(["bank", "import", *command, "--bank", "new.sqlite"]) == 0
+    capsys.readouterr()
+    with MemoryBank.open("new.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
+        assert [item.title for item in bank.items()] == ["Open first"]
+    (line,) = called(capsys, "lessons", "inside", "--json")
+    assert json.loads(line) == {"path": "lessons.jsonl", "lessons": 1, "scope": "desk", "version": 1}
+    (refused,) = called(capsys, "lessons", "without", code=2)
+    assert "without version 1: no lessons inside; programs register --bank puts some in" in refused
 
 
 def test_a_registered_program_is_run_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +272,24 @@ def test_a_registered_program_is_run_by_its_name(capsys: pytest.CaptureFixture[s
     assert "may have been compiled" not in told.err
     cells = {cell["program"]: cell["success"]["mean"] for cell in json.loads(told.out)["cells"]}
     assert (cells["two"], cells["one"]) == (1.0, few / 8)
+
+
+def test_what_came_of_a_run_is_said_before_tracking_is_closed() -> None:
+    """Which may wait for a database, or for a server that is gone."""
+    called_at: list[str] = []
+
+    class Watching(io.StringIO):
+        def write(self, text: str) -> int:
+            if "lessons learned" in text:
+                with contextlib.closing(sqlite3.connect("rb-mlflow.db")) as store:
+                    (status,) = store.execute("SELECT status FROM runs ORDER BY start_time DESC LIMIT 1").fetchone()
+                called_at.append(status)
+            return super().write(text)
+
+    write_tasks(Path("mail.jsonl"), 1, queues=2)
+    with contextlib.redirect_stdout(Watching()):
+        assert main(["run", "--stream", "mail.jsonl", "--track", "--scope", "watched"]) == 0
+    assert called_at == ["RUNNING"]
 
 
 def test_a_matrix_says_so_where_a_registered_program_was_compiled_on_other_tasks(
@@ -299,9 +384,10 @@ def test_a_name_that_mlflow_refuses_is_refused_before_anything_is_done(
         (("show", "nobody"), "no program 'nobody' is registered"),
         (("show", "errors", "9"), "errors: no version '9'; known: 1"),
         (("show", "errors", "champion"), "errors: no champion yet; known: 1"),
-        (("diff", "errors", "1"), "errors: no champion yet; known: 1"),
+        (("diff", "errors", "uncompiled"), "errors: no champion yet; known: 1"),
         (("diff", "errors", "1", "next"), "errors: no version 'next'; known: 1"),
         (("promote", "errors", "1"), "not measured"),
+        (("promote", "errors", "1"), "compile saves, or make it champion all the same with --force"),
         (("promote", "errors", "9", "--force"), "errors: no version '9'"),
         (("register", "errors", "none.json"), "none.json: no such file"),
         (("register", "errors", "scaled.json"), "compiled with test-time scaling; say how with --matts MODE"),

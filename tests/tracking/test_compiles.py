@@ -72,6 +72,16 @@ def test_its_page_says_what_came_of_it(run: Any) -> None:
     assert (before[:4], after[:4], difference[:5], tasks) == ("0.50", "0.70", "+0.20", "20")
     assert said[said.index("```diff") + 1] == "--- judge.predict before"
     assert any(line.startswith("+") and line[1:] in BETTER for line in said)
+    (search,) = [line for line in said if line.startswith("`search/best`")]
+    assert "`search/score` of the candidates below this run" in search
+    assert search.endswith("do not compare them.")
+
+
+def test_what_the_search_measures_has_names_of_its_own(run: Any, client: Any) -> None:
+    """Candidates are rated on what the optimizer chose by; dev, before and after, is another quantity."""
+    children = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
+    assert [set(child.data.metrics) for child in children] == [{"search/score"}] * 2
+    assert not [name for name in run.data.metrics if name in ("dev/score", "compile/best")]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +121,34 @@ def test_a_compile_that_was_found_done_costs_nothing(tracker: Tracker, client: A
     assert found.data.tags["rb.found_done"] == "true"
     assert "It was found done: this run asked nothing" in found.data.tags["mlflow.note.content"]
     assert "rb.found_done" not in run_of_its_own(tracker, client).data.tags
+
+
+def test_a_compile_that_is_given_again_leads_to_its_first_run(tracker: Tracker, client: Any, tmp_path: Path) -> None:
+    """The candidates are there, and once; where the first was not tracked they are with the second."""
+    program = ReasoningBank(backbones=backbones(questions))
+    result = compiled(program)
+    result.seconds = 77.5
+    result.save(tmp_path / "kept.json")
+
+    def logged(result: Compiled) -> Any:
+        with tracker.compile_run("again", program, streams()) as run:
+            run.log_compiled(result)
+        found = client.get_run(run.id)
+        below = f"tags.mlflow.parentRunId = '{run.id}'"
+        return found.data, len(client.search_runs([found.info.experiment_id], below)), run.id
+
+    again = Compiled.load(tmp_path / "kept.json").model_copy(update={"found_done": True})
+    untracked = again.model_copy(update={"seconds": 78.5})
+    _, candidates, first = logged(result)
+    assert candidates == 2
+    for _ in range(2):
+        data, candidates, _ = logged(again)
+        assert (data.tags["rb.found_done"], data.tags["rb.compile_run"], candidates) == ("true", first, 0)
+        assert f"the run {first} has its cost and its candidates" in data.tags["mlflow.note.content"]
+        assert data.metrics["held_out/after"] == 0.7
+    data, candidates, second = logged(untracked)
+    assert ("rb.compile_run" in data.tags, candidates) == (False, 2)
+    assert logged(untracked)[0].tags["rb.compile_run"] == second
 
 
 def run_of_its_own(tracker: Tracker, client: Any) -> Any:
@@ -199,7 +237,7 @@ def test_what_broke_is_counted_and_not_clean(tracker: Tracker, client: Any, what
 
 
 def test_the_best_so_far_is_at_its_metric_call(run: Any, client: Any) -> None:
-    points = client.get_metric_history(run.info.run_id, "compile/best")
+    points = client.get_metric_history(run.info.run_id, "search/best")
     assert sorted((point.step, point.value) for point in points) == [(8, 0.5), (16, 0.7)]
 
 
@@ -211,7 +249,7 @@ def test_the_three_streams_are_inputs(run: Any) -> None:
 
 def test_candidates_are_runs_below_it(run: Any, client: Any) -> None:
     found = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
-    scores = {child.info.run_name: child.data.metrics["dev/score"] for child in found}
+    scores = {child.info.run_name: child.data.metrics["search/score"] for child in found}
     assert scores == {"candidate 0": pytest.approx(0.5), "candidate 1": 0.7}
     best = next(child for child in found if child.info.run_name == "candidate 1")
     assert text(client, best, "prompts/judge.predict.txt") == BETTER

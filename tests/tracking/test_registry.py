@@ -25,6 +25,7 @@ from rb_dspy.compile.state import prompts_of, set_prompts, state_of
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
 from rb_dspy.matts import MaTTS
+from rb_dspy.schema import Task
 from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.testing import HashEmbedder, Lock, scripted_lm
 from rb_dspy.tracking import Tracker
@@ -147,6 +148,49 @@ def test_nothing_is_learned_and_a_task_that_breaks_costs_only_itself(tracker: Tr
     assert found[0] == found[-1]
 
 
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        ("rb_dspy.testing:Lock", InputError, "too many positional arguments"),
+        ("rb_dspy.testing:HashEmbedder", InputError, "too many positional arguments"),
+        ("rb_dspy.tracking.promotion:CHAMPION", InputError, "is a str, which cannot be called"),
+        ("rb_dspy.testing:Nothing", ConfigError, r"expected package\.module:attribute of what is installed"),
+    ],
+)
+def test_environments_that_could_not_be_made_are_refused_at_registration(
+    tracker: Tracker, client: Any, place: str, error: type[Exception], said: str
+) -> None:
+    made = ReasoningBank(environments=Lock.make, backbones=backbones())
+    with pytest.raises(error, match=said) as caught:
+        tracker.register(None, made, "unmade", embedder=HASH, environments=place)
+    assert "\n" not in str(caught.value)
+    if error is InputError:
+        assert str(caught.value).startswith(f"environments={place!r}: ")
+        assert str(caught.value).endswith("a function (task, rollout_id) that gives an environment")
+    assert not client.search_model_versions("name='unmade'")
+
+
+def test_arguments_are_an_object_or_its_text_and_tasks_are_tasks(tracker: Tracker) -> None:
+    made = ReasoningBank(environments=Lock.make, backbones=backbones())
+    tracker.register(None, made, "open", embedder=HASH, environments="rb_dspy.testing:Lock.make")
+    model = tracker.load("open", backbones(), version=1)
+    task = Task(id="t", instruction="Open the lock.", env="lock", env_args={"code": "0000"}, template="lock")
+    plain = {"instruction": task.instruction, "env": "lock"}
+    given = [
+        {**plain, "env_args": {"code": "0000"}},
+        {**plain, "env_args": '{"code": "0000"}'},
+        task.model_dump(),
+        task,
+        {**task.model_dump(mode="json"), "more": 1},
+    ]
+    found = model.predict(given)
+    assert [(answer.answer, answer.stop_reason, answer.error) for answer in found] == [("0000", "done", "")] * 5
+    assert [answer.id for answer in found] == ["served"] * 2 + ["t"] * 3
+    found = model.predict([{**plain, "env_args": given} for given in ("{code}", {"code": object()})])
+    assert ["JSON" in answer.error for answer in found] == [True, True]
+    assert [answer.stop_reason for answer in found] == ["", ""]
+
+
 def test_a_new_process_with_another_backbone_gives_the_same(tracker: Tracker, registered: str) -> None:
     here = known()
     tracker.load(registered, backbones=here).predict([PERU])
@@ -169,7 +213,9 @@ def test_a_new_process_with_another_backbone_gives_the_same(tracker: Tracker, re
 def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tracker, client: Any) -> None:
     made = program()
     assert tracker.register(compiled(made, gain=0.1, reach=0.2), made, "contest", embedder=HASH) == 1
-    with pytest.raises(InputError, match=r"contest version 1: held-out tasks do not say.*-0\.100"):
+    with pytest.raises(
+        InputError, match=r"contest version 1: held-out .*-0\.100.*more tasks held out .*, or .*\(\.\.\., force=True\)$"
+    ):
         tracker.promote("contest", 1)
     with pytest.raises(InputError) as caught:
         tracker.load("contest")
@@ -192,10 +238,11 @@ def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tr
     assert tracker.register(compiled(made, after=0.6), made, "contest", embedder=HASH) == 3
     assert champion(client, "contest") == 2, "better than its seed, but worse than the champion on the same tasks"
     assert tracker.register(None, made, "contest", embedder=HASH) == 4
-    with pytest.raises(InputError, match="not measured"):
+    with pytest.raises(InputError, match=r"not measured.*register it with the Compiled.*force=True\)$"):
         tracker.promote("contest", 4)
     with pytest.raises(
-        InputError, match=r"on the same held-out tasks the champion did as well, or better: 0\.700, and this one 0\.600"
+        InputError,
+        match=r"as well, or better: 0\.700, and this one 0\.600; compile on .*, and register .*, or .*force=True",
     ):
         tracker.promote("contest", 3)
     tracker.promote("contest", 2)
@@ -271,13 +318,55 @@ def test_a_result_is_registered_with_its_own_program_only(tracker: Tracker, tmp_
     compiled(made).save(tmp_path / "better.json")
     result = Compiled.load(tmp_path / "better.json")
     seed = program()
-    with pytest.raises(InputError, match=r"not those.*compiled\.apply\(program\)"):
+    with pytest.raises(InputError, match=r"neither those.*compiled\.apply\(program\)"):
         tracker.register(result, seed, "apart", embedder=HASH)
-    with pytest.raises(InputError, match="not those"):
+    with pytest.raises(InputError, match="neither those"):
         tracker.register(result, MaTTS(made), "apart", embedder=HASH)
     result.apply(seed)
     assert tracker.register(result, seed, "apart", embedder=HASH) == 1, "what was refused is no version"
     assert tracker.register(result, made, "apart", embedder=HASH) == 2, "also where it was not read from a file"
+
+
+def test_a_program_is_registered_as_it_was_compiled(tracker: Tracker) -> None:
+    """``compile_program`` leaves it as it was: its prompts are in the result, and go into a copy."""
+    made = program()
+    result = compiled(program(), stage="agent")
+    assert prompts_of(made) == result.prompts_before
+    version = tracker.register(result, made, "fresh", embedder=HASH)
+    assert prompts_of(made) == result.prompts_before
+    bones = Backbones(agent=scripted_lm(questions))
+    assert tracker.load("fresh", bones, version=version).predict([PERU])[0].answer == "Lima"
+    assert BETTER in prompts(bones)[0].system
+
+
+def test_from_a_version_to_the_compile_that_made_it(tracker: Tracker, client: Any, tmp_path: Path) -> None:
+    """Also of a result that was read from a file; of one that nobody tracked there is no run to name."""
+    made = program()
+    parts = Streams(*(TaskStream(task.id, (task,)) for task in capitals(3).tasks), check=False)
+    proposer = scripted_lm(questions, model="scripted/proposer")
+    with tracker.compile_run("linked", made, parts, reflection=proposer, params={"window": 2}) as run:
+        result = compiled(made)
+        result.seconds = 12.25
+        run.log_compiled(result)
+    result.save(tmp_path / "linked.json")
+    for number, given in enumerate((result, Compiled.load(tmp_path / "linked.json")), 1):
+        assert tracker.register(given, made, "linked", embedder=HASH) == number
+        version = client.get_model_version("linked", str(number))
+        assert version.tags["rb.compile_run"] == run.id
+        assert client.get_run(version.run_id).data.tags["rb.compile_run"] == run.id
+    said, registered = (client.get_run(each).data.params for each in (run.id, version.run_id))
+    assert (said["lm.reflection"], said["window"]) == ("scripted/proposer", "2")
+    held_out = ("stream.held_out", "stream.held_out.tasks", "stream.held_out.digest")
+    assert [said[name] for name in held_out] == [parts.held_out.name, "1", parts.held_out.digest]
+    assert said["prompts.after"] == registered["prompts"]
+    for name in ("program", "retrieve.k", "retrieve.unit", "act.max_steps", "lm.agent", "signatures"):
+        assert said[name] == registered[name]
+    assert not [name for name in registered if "/" in name]
+    assert "prompts.changed" not in said, "what the compile changed is a tag, rb.changed"
+    assert said["prompts.before.changed"] == "none"
+    result.seconds = 99.5
+    tracker.register(result, made, "linked", embedder=HASH)
+    assert "rb.compile_run" not in client.get_model_version("linked", "3").tags
 
 
 def test_the_champions_prompts_are_champions(tracker: Tracker, client: Any, registered: str) -> None:
@@ -349,9 +438,9 @@ def test_a_prompt_that_is_too_long_is_in_the_model_and_not_in_the_prompt_registr
 def test_environments_are_found_by_their_name(tracker: Tracker) -> None:
     made = ReasoningBank(environments=Lock.make, backbones=backbones())
     version = tracker.register(None, made, "locks", embedder=HASH, environments="rb_dspy.testing:Lock.make")
-    task = {"instruction": "Open the lock.", "env": "lock", "env_args": '{"code": "0000"}'}
+    task = {"instruction": "Open the lock.", "env": "lock", "env_args": {"code": "0000"}}
     (answer,) = tracker.load(f"models:/locks/{version}", backbones=backbones()).predict([task])
-    assert (answer.answer, answer.error) == ("0000", "")
+    assert (answer.answer, answer.stop_reason, answer.error) == ("0000", "done", "")
     with pytest.raises(ConfigError, match=r"expected package\.module:attribute"):
         tracker.load(f"models:/locks/{version}", backbones="nowhere")
 
@@ -401,6 +490,11 @@ def test_a_served_model_answers_over_http(tracker: Tracker, registered: str, tmp
         assert answered.status_code == 200, answered.text
         (answer,) = answered.json()["predictions"]
         assert (answer["answer"], answer["error"]) == ("Lima", "")
+        task = Task(id="t", env_args={"answer": "Lima"}, **PERU).model_dump()
+        texts = {**PERU, "env_args": '{"answer": "Lima"}'}
+        for given in (task, texts):
+            answered = httpx.post(f"http://127.0.0.1:{port}/invocations", json={"inputs": [given]}, timeout=60)
+            assert answered.json()["predictions"][0]["stop_reason"] == "done", answered.text
         refused = httpx.post(f"http://127.0.0.1:{port}/invocations", json={"inputs": [{"wrong": 1}]}, timeout=30)
         assert refused.status_code == 400
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -159,6 +160,52 @@ def test_a_server_that_goes_away_costs_the_run_nothing(
     warned = [record.getMessage() for record in caplog.records if record.name == "rb_dspy"]
     assert len(warned) == 1
     assert warned[0].endswith("its record in MLflow is incomplete")
+
+
+def test_a_database_that_others_lock_costs_seconds(
+    empty_store: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Of all that is logged at the end of a run together: each call by itself would wait as long as SQLite does."""
+    monkeypatch.setattr("rb_dspy.tracking.guard.MAX_SECONDS", 1.0)
+    monkeypatch.setattr("rb_dspy.tracking.where._BUSY_SECONDS", 0.5)
+    shutil.copy(empty_store, tmp_path / "store.sqlite")
+    tracker = Tracker(TrackingConfig(uri=f"sqlite:///{tmp_path / 'store.sqlite'}"))
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as other:
+        with tracker.stream_run(program, locks(), bank, run_id="locked") as going:
+            report = run_stream(program, locks(), bank, run_id="locked", on_result=going.on_result)
+            other.execute("BEGIN EXCLUSIVE")
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+        other.rollback()
+    assert [result.error for result in report.results] == [""] * 6
+    (warned,) = [record.getMessage() for record in caplog.records if record.name == "rb_dspy"]
+    assert "database is locked" in warned
+    assert "SQL:" not in warned
+
+
+def test_what_one_guard_loses_is_lost_to_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for the same database. Calls inside of calls are not counted twice."""
+    monkeypatch.setattr("rb_dspy.tracking.guard.MAX_SECONDS", 0.5)
+    guard = Guard()
+    part = guard.part()
+
+    def lose() -> None:
+        time.sleep(0.2)
+        raise TimeoutError
+
+    def lose_within() -> None:
+        part("inside", lose)
+        raise TimeoutError
+
+    guard("first", lose_within)
+    assert not guard.given_up
+    part("second", lose)
+    assert not guard.given_up
+    guard("third", lose)
+    assert guard.given_up
+    assert part.given_up
+    assert guard.part()("never", lambda: 1) is None
 
 
 def test_what_the_database_refuses_is_said_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from .programs import (
     list_programs as list_programs,
     promote_program as promote_program,
     show_program as show_program,
+    write_lessons as write_lessons,
 )
 from .registering import register_program as register_program
 from .resuming import learn_from_waiting as learn_from_waiting

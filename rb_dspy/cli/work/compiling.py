@@ -86,7 +86,7 @@ def compile_prompts(
             print_head(title, program, streams, given, place)
         try:
             with (
-                tracker.compile_run(title, program, streams, reflection=proposer) as run,
+                tracker.compile_run(title, program, streams, reflection=proposer, params=_params(window)) as run,
                 CompileBar(err, budget, phases=not json_) as bar,
             ):
 
@@ -123,6 +123,10 @@ def compile_prompts(
     on = options(stream=tasks_file or chosen.run.stream)
     use = [command_name(), "run", *on, "--program", as_argument(out_file), *same]
     print_next(compiled, keep=" ".join(keep), use=" ".join(use))
+
+
+def _params(window: int | None) -> dict[str, Any]:
+    return {"window": "by the number of tasks" if window is None else window}
 
 
 def _warn_of_known(known: int, held_out: int, source: str) -> None:

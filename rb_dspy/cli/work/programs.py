@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from rb_dspy.addresses import without_secrets
 from rb_dspy.cli import registered
 from rb_dspy.cli.again import as_argument, options
-from rb_dspy.cli.bank_common import table
+from rb_dspy.cli.bank_common import counted, table
 from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
+from rb_dspy.compile.state import Prompts
 from rb_dspy.config import Settings, TrackingConfig
+from rb_dspy.errors import InputError
 from rb_dspy.text import visible
+from rb_dspy.tracking.described import uncompiled
+
+if TYPE_CHECKING:
+    from rb_dspy.tracking.where import Place
 
 
 def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
@@ -35,9 +45,12 @@ def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
     out.print(shown if found else "no program is registered yet; [bold]rb-dspy programs register[/] makes one")
 
 
-def show_program(chosen: Settings, name: str, version: str | None, *, keep: list[str], json_: bool) -> None:
+def show_program(
+    chosen: Settings, name: str, version: str | None, *, whole: bool, keep: list[str], json_: bool
+) -> None:
     """All that is kept with one version; where none is named, with the champion, or with the newest.
 
+    ``whole``: with the prompts that were not compiled, too, of which there are else only the names.
     ``keep``: options with which another command finds the registry as this one does.
     """
     with registry(chosen.tracking) as place:
@@ -52,6 +65,8 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
         aliases = ("no champion yet; this is the newest", "yellow")
     out.print(Text.assemble((title, "bold"), "  ", aliases, f"  {found.made} UTC"))
     out.print(Text(found.summary), soft_wrap=True)
+    if found.compile_run:
+        out.print(Text(f"compiled in MLflow's run {found.compile_run}", "dim"))
     if found.forced:
         out.print(Text(found.forced, "yellow"))
     matts = kept.get("matts")
@@ -60,10 +75,10 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
     if isinstance(models, dict):
         models = ", ".join(f"{role} {config['model']}" for role, config in models.items())
     out.print(Text(f"models: {models or 'none named'}"))
-    for predictor, prompt in prompts.items():
-        demos = len(prompt["demos"])
-        out.print(Text.assemble("\n", (predictor, "bold"), f"  {demos} demonstrations" if demos else ""))
-        out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
+    if found.scope:
+        get = " ".join([command_name(), "programs lessons", found.name, str(found.number), *keep])
+        out.print(Text(f"{counted(found.lessons, 'lesson')} of scope {found.scope} inside: {get}"), soft_wrap=True)
+    _print_prompts(prompts, whole=whole)
     uri = f"models:/{found.name}/{found.number}"
     scaled = options(matts=matts["mode"], k=matts["k"]) if isinstance(matts, dict) else []
     run = " ".join([command_name(), "run --program", as_argument(uri), *scaled, *keep])
@@ -73,30 +88,88 @@ def show_program(chosen: Settings, name: str, version: str | None, *, keep: list
     out.print(where_to_look(chosen.tracking), soft_wrap=True)
 
 
-def compare_programs(chosen: Settings, name: str, old: str, new: str, *, json_: bool) -> None:
-    """The prompts of two versions, as a diff."""
+def _print_prompts(prompts: Prompts, *, whole: bool) -> None:
+    first = uncompiled()
+    left_out = []
+    for predictor, prompt in prompts.items():
+        compiled = prompt != first.get(predictor)
+        if not (compiled or whole):
+            left_out.append(predictor)
+            continue
+        demos = len(prompt["demos"])
+        how = ("compiled", "green") if compiled else ("not compiled", "dim")
+        out.print(Text.assemble("\n", (predictor, "bold"), "  ", how, f", {demos} demonstrations" if demos else ""))
+        out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
+    if left_out:
+        out.print(Text(f"\nnot compiled: {', '.join(left_out)} (--all shows them)"), soft_wrap=True)
+
+
+def compare_programs(chosen: Settings, name: str, old: str, new: str | None, *, json_: bool) -> None:
+    """The prompts of two versions, as a diff; of one and the uncompiled ones, where ``old`` or ``new`` says so, or
+    where there is no champion besides ``old`` to compare it with."""
     with registry(chosen.tracking) as place:
-        before, after = (registered.version(place, name, which) for which in (old, new))
-        texts = [registered.kept(version)[0] for version in (before, after)]
-    labels = (f"version {before.number}", f"version {after.number}")
-    told = prompts_diff(texts[0], texts[1], labels)
+        before, after = (_version(place, name, which) for which in (old, new))
+        if new is None and (after is None or after == before):
+            before, after = None, before or registered.version(place, name, registered.CHAMPION)
+        texts = [uncompiled() if each is None else registered.kept(each)[0] for each in (before, after)]
+    if before is None or after is None:  # without MaTTS there are fewer steps, which is no difference of prompts
+        both = set(texts[0]) & set(texts[1])
+        texts = [{predictor: prompt for predictor, prompt in each.items() if predictor in both} for each in texts]
+    numbers = ["uncompiled" if each is None else str(each.number) for each in (before, after)]
+    labels = ["uncompiled" if each is None else f"version {each.number}" for each in (before, after)]
+    told = prompts_diff(texts[0], texts[1], (labels[0], labels[1]))
     if json_:
-        print_json({"old": asdict(before), "new": asdict(after), "diff": told})
+        sides = ["uncompiled" if each is None else asdict(each) for each in (before, after)]
+        print_json({"old": sides[0], "new": sides[1], "diff": told})
         return
-    out.print(Text(f"{name} {before.number} → {after.number}", "bold"))
+    out.print(Text(f"{name} {' → '.join(numbers)}", "bold"))
     if told:
         print_diff(out, told)
     else:
         out.print("the prompts are the same")
 
 
+def _version(place: Place, name: str, which: str | None) -> Version | None:
+    """None: the uncompiled prompts, or no champion where none is asked for by name."""
+    if which == "uncompiled":
+        return None
+    return registered.champion(place, name) if which is None else registered.version(place, name, which)
+
+
+def write_lessons(chosen: Settings, name: str, version: str | None, file: Path, *, json_: bool) -> None:
+    """The lessons inside a version, into a file of its own."""
+    with TemporaryDirectory(prefix="rb-dspy-") as folder:
+        with registry(chosen.tracking) as place:
+            found = registered.version(place, name, version)
+            lessons = registered.lessons_file(found, folder)
+        if lessons is None:
+            raise InputError(f"{name} version {found.number}: no lessons inside; programs register --bank puts some in")
+        try:
+            shutil.copyfile(lessons, file)
+        except OSError as exc:
+            raise InputError(f"--out {file}: cannot be written: {exc.strerror}; give another") from None
+    if json_:
+        print_json({"path": file, "lessons": found.lessons, "scope": found.scope, "version": found.number})
+        return
+    out.print(Text(f"{counted(found.lessons, 'lesson')} of scope {found.scope} written to {file}"), soft_wrap=True)
+    put = " ".join([command_name(), "bank import", as_argument(file), *options(scope=found.scope or None)])
+    out.print(Text.assemble("put them into a bank: ", (put, "bold")), soft_wrap=True)
+
+
 def promote_program(chosen: Settings, name: str, version: str, *, force: bool, json_: bool) -> None:
     """Make a version the champion; with ``force`` also where it is not shown to be better."""
     with registry(chosen.tracking) as place:
         found = registered.version(place, name, version)
-        from rb_dspy.tracking.registry import promote as promoted
+        from rb_dspy.tracking.promotion import Remedies, promote as promoted
 
-        promoted(place, name, found.number, force=force)
+        compiling = f"{command_name()} compile"
+        remedies = Remedies(
+            measure=f"register what {compiling} saves",
+            more=f"{compiling} with more tasks or a larger --budget may show it",
+            onward=f"compile on from the champion: {compiling} --program models:/{{name}}@champion",
+            force="make it champion all the same with --force",
+        )
+        promoted(place, name, found.number, force=force, remedies=remedies)
         found = registered.version(place, name, str(found.number))
     if json_:
         print_json(asdict(found))

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rb_dspy.cli import registered
 from rb_dspy.cli.again import settings_options
+from rb_dspy.cli.bank_common import counted
 from rb_dspy.cli.built import give_prompts, lessons, program_for
 from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import registry
@@ -57,6 +58,9 @@ def register_program(
             promotion = " ".join([command_name(), "programs promote", name, str(number), "--force", *there])
         out.print(Text.assemble(head, f" is registered, not champion: {why}"), soft_wrap=True)
     out.print(Text(found.summary, "dim"), soft_wrap=True)
+    if held is not None:
+        inside = f"{counted(found.lessons, 'lesson')} of scope {found.scope} inside"
+        out.print(Text(inside, "dim" if found.lessons else "yellow"), soft_wrap=True)
     look = " ".join([command_name(), "programs show", name, str(number), *there])
     out.print(Text.assemble("look at it: ", (look, "bold")), soft_wrap=True)
     if promotion:

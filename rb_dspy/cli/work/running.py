@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +82,7 @@ def _compiled(program: Program, prompts: Prompts) -> tuple[Compiled | None, str]
     if prompts.report is not None:
         compiled = saved(prompts.report)[1]
     by = "" if compiled is None else f", by {compiled.optimizer} for stage {compiled.stage}"
-    return compiled, f"prompts from {prompts.name}{by}" + (f"; {misfit}" if misfit else "")
+    return compiled, "; ".join(filter(None, [f"prompts from {prompts.name}{by}", misfit, prompts.lessons]))
 
 
 def _bank(chosen: Settings, program: Program) -> MemoryBank:
@@ -159,6 +159,8 @@ def _run(
     try:
         with (
             tracker.stream_run(program, stream, bank, run_id=report.run_id, params=params) as tracked,
+            # Before tracking is closed, which may wait: what came of it is nobody's to wait for.
+            _concluding(report, bank, chosen, tracked, compiled, json_=json_),
             display if not json_ else nullcontext(),
             listening(display.on_event) if not json_ else nullcontext(),
         ):
@@ -177,10 +179,17 @@ def _run(
             " the next run goes on from there"
         )
         raise typer.Exit(130) from None
-    finally:
-        _conclude(report, bank, chosen, tracked, compiled, json_=json_)
     if report.results and all(result.error for result in report.results):
         raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
+
+
+@contextmanager
+def _concluding(report: RunReport, *given: Any, json_: bool) -> Iterator[None]:
+    """Say at the end of the block what came of it, however it ends."""
+    try:
+        yield
+    finally:
+        _conclude(report, *given, json_=json_)
 
 
 def _conclude(
