@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
-from rb_dspy.config import DEFAULT_MODEL, BackboneConfig, Settings, load_settings, parse_settings
+from rb_dspy.config import DEFAULT_MODEL, BackboneConfig, ProgramConfig, Settings, load_settings, parse_settings
 from rb_dspy.errors import ConfigError
 
 
@@ -149,3 +150,17 @@ def test_unusable_files(tmp_path: Path, content: bytes | None, message: str) -> 
 def test_bad_overrides(override: str) -> None:
     with pytest.raises(ConfigError):
         load_settings(None, ["run.tasks=1", override])
+
+
+def test_every_field_says_what_it_means_in_schemas_and_in_help() -> None:
+    schema = Settings.model_json_schema()
+    tables = [schema, *schema["$defs"].values()]
+    assert len(tables) > 10
+    assert not [
+        (table["title"], name)
+        for table in tables
+        for name, field in table["properties"].items()
+        if not field.get("description")
+    ]
+    told = inspect.getdoc(ProgramConfig.model_fields["act"].annotation) or ""
+    assert "max_steps: Steps after which a rollout is ended." in told.splitlines()

@@ -67,7 +67,7 @@ COMMANDS = {
     "envs": ("rb_dspy.cli.envs:envs", "The environments, their templates, and how baselines do in them."),
     "settings": (
         "rb_dspy.cli.keys:settings_command",
-        "Every key that rb.toml and --set take, with its default and what it is now.",
+        "Every key that rb.toml and --set take, with its default, what it is now, and what it means.",
     ),
 }
 """Commands -> where they are, and what they do in one sentence, as their own help says it."""
