@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.text import Text
 
 from rb_dspy.backbones import Backbones
@@ -20,6 +19,7 @@ from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import Program, give_prompts, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display, print_summary
+from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
@@ -163,11 +163,8 @@ def _run(
                 learn=chosen.run.memory == "on",
             )
     except KeyboardInterrupt:
-        err.print(
-            "interrupted: what was learned is in the bank, and a rollout that had ended waits there;"
-            " the next run goes on from there"
-        )
-        raise typer.Exit(130) from None
+        left = "what was learned is in the bank, and a rollout that had ended waits there"
+        raise interrupted(f"{left}; the next run goes on from there") from None
     finally:
         _conclude(report, bank, chosen, tracked, compiled, json_=json_)
     if report.results and all(result.error for result in report.results):
