@@ -168,7 +168,11 @@ def _run(
     finally:
         _conclude(report, bank, chosen, tracked, compiled, json_=json_)
     if report.results and all(result.error for result in report.results):
-        raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
+        last = report.results[-1].error
+        if any(result.prediction is not None for result in report.results):
+            err.print(Text(f"no task could be scored; the last one: {last}", "yellow"))
+        else:
+            raise InfrastructureError(f"every task broke; the last one: {last}")
 
 
 def _conclude(

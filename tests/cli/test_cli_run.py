@@ -1,0 +1,94 @@
+"""``rb-dspy run``: what it says of answers that were cut off, tasks nobody can score, and other runs beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import Backbones, MemoryBank
+from rb_dspy.cli.main import main
+from rb_dspy.plugins import embedder
+from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.testing import Prompt, Reply
+from tests.worlds import backbones, item
+
+UNSCORED = """
+from rb_dspy.environments.question import Question
+
+def broken():
+    raise OSError("no grader")
+
+class Unscored(Question):
+    def make(self, *args, **kwargs):
+        made = super().make(*args, **kwargs)
+        made.outcome = broken
+        return made
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    write()
+
+
+def write(**fields: object) -> None:
+    tasks = [
+        {"id": f"sum/{n}", "instruction": f"What is {n} and 5?", "env_args": {"answer": "7"}, **fields} for n in (1, 2)
+    ]
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+
+
+def counts(prompt: Prompt) -> Reply:
+    if "action" in prompt.wants:
+        return {"thought": "I count.", "action": "7"}
+    if "label" in prompt.wants:
+        return {"reasons": "Counted again.", "label": "success"}
+    return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.")]}
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, *more: str, script: Callable[[Prompt], Reply] = counts, cut: bool = False
+) -> int:
+    def from_settings(configs: object) -> Backbones:
+        made = backbones(script)
+        for lm in {id(lm): lm for lm in made.roles().values()}.values() if cut else ():
+            _cut_off(lm.engine)
+        return made
+
+    monkeypatch.setattr(Backbones, "from_settings", from_settings)
+    return main(["run", "--stream", "sums.jsonl", "--bank", "kept.sqlite", "--no-track", *more])
+
+
+def _cut_off(engine: Any) -> None:
+    answered = engine.complete
+    engine.complete = lambda *args, **kwargs: replace(answered(*args, **kwargs), finish_reason="length")
+
+
+def test_what_nobody_can_score_has_not_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = tmp_path / "site" / "acme-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[rb_dspy.environments]\nunscored = acme_unscored:Unscored\n")
+    (tmp_path / "site" / "acme_unscored.py").write_text(UNSCORED)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    write(env="unscored")
+    assert run(monkeypatch) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("no task could be scored; the last one: the environment's outcome broke: OSError: no grader")
+    assert "every task broke" not in told
+
+    def down(prompt: Prompt) -> Reply:
+        raise OSError("down")
+
+    assert run(monkeypatch, "--scope", "other", script=down) == 5
+    assert capsys.readouterr().err.startswith("error: every task broke; the last one: ")
