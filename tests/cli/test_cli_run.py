@@ -72,6 +72,20 @@ def _cut_off(engine: Any) -> None:
     engine.complete = lambda *args, **kwargs: replace(answered(*args, **kwargs), finish_reason="length")
 
 
+def test_answers_that_were_cut_off_are_told_once_by_role_with_the_setting_to_raise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run(monkeypatch, "--set", "backbones.judge={model='a/b', max_tokens=9}", cut=True) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "2 answers of the agent were cut off: raise program.act.max_tokens"
+        " (matts.refine.max_tokens for checks of its own work)",
+        "2 answers of the distiller were cut off: raise program.distill.max_tokens",
+        "2 answers of the judge were cut off: raise backbones.judge.max_tokens",
+    ]
+    assert not [record for record in caplog.records if "truncated" in record.getMessage()]
+    assert not logging.getLogger("dspy.clients.lm").filters
+
+
 def test_what_nobody_can_score_has_not_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

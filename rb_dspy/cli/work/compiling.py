@@ -20,6 +20,7 @@ from rb_dspy.cli.prompts import prompts_of as prompts_named
 from rb_dspy.cli.tasks import chosen_file, compile_streams
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.compiled import as_json, print_head, print_next, print_result
+from rb_dspy.cli.work.cut import told_once
 from rb_dspy.compile.identity import named, named_embedder, versions, who
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.stages import Stage, stage_module
@@ -86,6 +87,7 @@ def compile_prompts(
             print_head(title, program, streams, given, place)
         try:
             with (
+                told_once(chosen),
                 tracker.compile_run(title, program, streams, reflection=proposer) as run,
                 CompileBar(err, budget, phases=not json_) as bar,
             ):

@@ -23,6 +23,7 @@ from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
+from rb_dspy.cli.work.cut import told_once
 from rb_dspy.config import RunConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Task
@@ -149,6 +150,7 @@ def _run(
         params["prompts.known_tasks"] = apart.known_before(compiled, todo)
     try:
         with (
+            told_once(chosen),
             tracker.stream_run(program, stream, bank, run_id=report.run_id, params=params) as tracked,
             display if not json_ else nullcontext(),
             listening(display.on_event) if not json_ else nullcontext(),
