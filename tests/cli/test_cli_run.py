@@ -106,3 +106,24 @@ def test_what_nobody_can_score_has_not_broken(
 
     assert run(monkeypatch, "--scope", "other", script=down) == 5
     assert capsys.readouterr().err.startswith("error: every task broke; the last one: ")
+
+
+@pytest.mark.parametrize("memory", ["on", "frozen"])
+def test_a_task_that_another_run_has_learned_from_meanwhile_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], memory: str
+) -> None:
+    def beside(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and "1 and 5" in prompt["task"]:
+            with MemoryBank.open("kept.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+                task = Task(id="sum/2", instruction="What is 2 and 5?")
+                rollout = Trajectory(task_id=task.id, answer="7")
+                bank.append(task, rollout, Verdict(label="success", reasons="Seen."), [], run_id="other")
+        return counts(prompt)
+
+    MemoryBank.open("kept.sqlite", scope="default", embedder=embedder("minilm")).close()
+    assert run(monkeypatch, "--memory", memory, script=beside) == 0
+    shown = capsys.readouterr().out
+    told = "1 task left out, since another run has learned from it meanwhile"
+    assert (told in shown, "sum/2" in shown) == ((True, False) if memory == "on" else (False, True))
+    assert run(monkeypatch, "--json", "--scope", "new") == 0
+    assert "learned_meanwhile" not in capsys.readouterr().out

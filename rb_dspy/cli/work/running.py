@@ -6,7 +6,6 @@ import secrets
 import shlex
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.cli.work.cut import told_once
+from rb_dspy.cli.work.results import as_json
 from rb_dspy.config import RunConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Task
@@ -139,9 +139,18 @@ def _run(
         report.results.append(result)
         tracked.on_result(result)
         if json_:
-            print_json(_as_json(result))
+            print_json(as_json(result))
         else:
             display.on_result(result)
+
+    meanwhile: list[str] = []
+
+    def learned_meanwhile(task: Task) -> bool:
+        """Whether the bank has learned from it since the run began, as it has from none of its tasks before."""
+        if chosen.run.memory != "on" or given is not todo or bank.experience_of(task.id) is None:
+            return False
+        meanwhile.append(task.id)
+        return True
 
     stream = TaskStream(name, tuple(todo))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
@@ -163,12 +172,13 @@ def _run(
                 on_result=on_result,
                 resume="all",  # each run has a name of its own, and goes on where the one before was stopped
                 learn=chosen.run.memory == "on",
+                skip=learned_meanwhile,
             )
     except KeyboardInterrupt:
         left = "what was learned is in the bank, and a rollout that had ended waits there"
         raise interrupted(f"{left}; the next run goes on from there") from None
     finally:
-        _conclude(report, bank, chosen, tracked, compiled, json_=json_)
+        _conclude(report, bank, chosen, tracked, compiled, meanwhile, json_=json_)
     if report.results and all(result.error for result in report.results):
         last = report.results[-1].error
         if any(result.prediction is not None for result in report.results):
@@ -178,15 +188,27 @@ def _run(
 
 
 def _conclude(
-    report: RunReport, bank: MemoryBank, chosen: Settings, tracked: Any, compiled: Compiled | None, *, json_: bool
+    report: RunReport,
+    bank: MemoryBank,
+    chosen: Settings,
+    tracked: Any,
+    compiled: Compiled | None,
+    meanwhile: Sequence[str],
+    *,
+    json_: bool,
 ) -> None:
     where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
     if json_:
-        named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
+        named: dict[str, Any] = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
         named |= {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
+        named |= {"learned_meanwhile": list(meanwhile)} if meanwhile else {}
         unseen = apart.unseen(compiled, report)
         print_json({"summary": report.summary(), **({} if unseen is None else {"unseen": unseen}), **named})
-    elif report.results:
+        return
+    if meanwhile:
+        left_out = f"left out, since another run has learned from {'it' if len(meanwhile) == 1 else 'them'} meanwhile"
+        out.print(Text(f"{_counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
+    if report.results:
         print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
         if (told := apart.print_unseen(compiled, report)) is not None:
             out.print(told, soft_wrap=True)
@@ -238,48 +260,3 @@ def _models(program: Program) -> str:
     played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
     names = set(played.values())
     return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in played.items())
-
-
-def _as_json(result: TaskResult) -> dict[str, object]:
-    found = result.prediction
-    return {
-        "task": result.task.id,
-        "error": result.error or None,
-        "answer": found.answer if found else None,
-        "steps": len(found.trajectory.steps) if found else None,
-        "verdict": found.verdict if found else None,
-        "outcome": result.outcome,
-        "judge_agrees": result.agreed,
-        "recalled": [item.id for item in found.memory.items] if found else [],
-        "learned": list(found.memory_items) if found else [],
-        "usage": result.usage,
-        "unreadable": dict(result.unreadable),
-        "scaling": _scaling_as_json(result),
-    }
-
-
-def _scaling_as_json(result: TaskResult) -> dict[str, Any] | None:
-    """The rollouts of a task that was done several times, with ground truth where it is known."""
-    found = result.prediction
-    if found is None or "trajectories" not in found:
-        return None
-    outcomes = result.outcomes or (None,) * len(result.rollouts)
-    return {
-        "handed_in": found.trajectory.rollout_id,
-        "analysis": found.selection.analysis,
-        "votes": found.selection.votes,
-        "launched": found.launched,
-        "saved": found.saved,
-        "lost": [asdict(lost) for lost in found.lost],
-        "rollouts": [
-            {
-                "id": rollout.rollout_id,
-                "answer": rollout.answer,
-                "steps": len(rollout.steps),
-                "verdict": verdict,
-                "outcome": outcome,
-            }
-            for rollout, verdict, outcome in zip(result.rollouts, found.verdicts, outcomes, strict=True)
-        ],
-        "passes": result.passes,
-    }
