@@ -149,6 +149,22 @@ def stats(
 
 
 @app.command()
+def scopes(config: ConfigOption = None, bank: BankOption = None, json_: JsonLinesOption = False) -> None:
+    """The banks within the file: how many lessons each has, from how many experiences."""
+    with work.whole_bank(chosen_settings(config, bank, None).bank, None) as looked_into:
+        names = looked_into.scopes()
+    shown = table("scope", "lessons", "experiences")
+    for name in names:
+        with work.opened_bank(config, bank, name) as each:
+            found = each.stats()
+        if json_:
+            print_json({"scope": name, "lessons": found.items, "experiences": found.experiences})
+        shown.add_row(Text(name), f"{found.items:,}", f"{found.experiences:,}")
+    if not json_:
+        out.print(shown)
+
+
+@app.command()
 def history(
     id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience, also of one that is gone.")],
     config: ConfigOption = None,

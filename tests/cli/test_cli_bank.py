@@ -596,3 +596,15 @@ def test_more_than_there_is_can_be_asked_for(
     filled: list[Experience], capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
     assert len(as_json(capsys, "search", "shirt wardrobe put", "-k", "99999999999999999999", "--mode", mode)) == 3
+
+
+def test_the_scopes_of_a_bank_are_listed_with_what_they_hold(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MemoryBank.open("rb-bank.sqlite", scope="[/desk]", embedder=embedder("minilm")) as bank:
+        learn(bank, 4, OPEN)
+    lines = [line.split() for line in run(capsys, "scopes").splitlines()]
+    assert lines == [["scope", "lessons", "experiences"], ["[/desk]", "1", "1"], ["default", "3", "3"]]
+    assert as_json(capsys, "scopes")[1] == {"scope": "default", "lessons": 3, "experiences": 3}
+    Path("rb.toml").write_text('[bank]\nscope = "nobody"\n')
+    assert len(as_json(capsys, "scopes")) == 2, "whatever scope is set"

@@ -117,7 +117,16 @@ def test_a_long_help_text_has_its_lines_from_the_terminal(capsys: pytest.Capture
 
 
 LINES = {"run", "resume", "bank list", "bank search", "bank history", "bank pending", "bank duplicates"}
-LINES |= {"bank snapshots", "bank doctor", "programs list", "backbones check", "models list", "envs", "settings"}
+LINES |= {
+    "bank scopes",
+    "bank snapshots",
+    "bank doctor",
+    "programs list",
+    "backbones check",
+    "models list",
+    "envs",
+    "settings",
+}
 """What may print several records."""
 
 
