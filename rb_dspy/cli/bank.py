@@ -13,6 +13,7 @@ from rb_dspy.cli import bank_change, bank_keep, work
 from rb_dspy.cli.bank_common import chosen_settings, counted, line, show_below, show_experience, show_item, table
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
+from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 
 Mode = Literal["dense", "lexical", "hybrid"]
@@ -95,7 +96,10 @@ def show(
 def search(
     query: Annotated[str, typer.Argument(help="A task, in words.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 5,
-    items: Annotated[bool, typer.Option("--items", help="Rank single lessons instead of experiences.")] = False,
+    items: Annotated[bool, typer.Option("--items", help="Compare with lessons, instead of tasks.")] = False,
+    unit: Annotated[
+        Literal["item", "experience"] | None, typer.Option(help="The same: item for lessons; default: experience.")
+    ] = None,
     mode: Annotated[
         Mode | None, typer.Option(help=f"What decides: {', '.join(get_args(Mode))}; default: as in the settings.")
     ] = None,
@@ -105,10 +109,13 @@ def search(
     at: AtOption = None,
     json_: JsonLinesOption = False,
 ) -> None:
-    """The lessons nearest to a task: an agent is shown the first of them.
+    """The lessons of the tasks nearest to a task: an agent is shown the first of them.
 
     How many is program.retrieve.k, and how near they must be program.retrieve.min_score; the others are marked.
     """
+    if items and unit == "experience":
+        raise InputError("--items and --unit experience: lessons, or tasks; give one of the two")
+    items = items or unit == "item"
     usual = chosen_settings(config, bank, scope).program.retrieve
     how = mode or usual.mode
     with work.opened_bank(config, bank, scope, at, embeds=how != "lexical") as looked_into:
@@ -117,6 +124,8 @@ def search(
         for match in found:
             print_json(match)
         return
+    other = "leave out --items to compare with tasks" if items else "--items compares with lessons"
+    out.print(Text(f"compared with {'lessons' if items else 'tasks'}, by mode {how}; {other}", "dim"))
     near = [match for match in found[: usual.k] if usual.min_score is None or match.score >= usual.min_score]
     as_usual = how == usual.mode and items == (usual.unit == "item")
     for number, match in enumerate(found):

@@ -608,3 +608,12 @@ def test_the_scopes_of_a_bank_are_listed_with_what_they_hold(
     assert as_json(capsys, "scopes")[1] == {"scope": "default", "lessons": 3, "experiences": 3}
     Path("rb.toml").write_text('[bank]\nscope = "nobody"\n')
     assert len(as_json(capsys, "scopes")) == 2, "whatever scope is set"
+
+
+def test_a_search_says_what_it_compared_with(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "compared with tasks, by mode dense; --items compares with lessons" in run(capsys, "search", "shirt")
+    by_lessons = run(capsys, "search", "shirt", "--items")
+    assert by_lessons.startswith("compared with lessons")
+    assert run(capsys, "search", "shirt", "--unit", "item") == by_lessons
+    assert run(capsys, "search", "shirt", "--unit", "experience") == run(capsys, "search", "shirt")
+    assert "give one of the two" in run(capsys, "search", "shirt", "--items", "--unit", "experience", code=2)
