@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, bank_keep, work
-from rb_dspy.cli.bank_common import chosen_settings, counted, line, show_below, show_experience, show_item, table
+from rb_dspy.cli.bank_common import FEW, chosen_settings, counted, line, show_below, show_experience, show_item, table
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import InputError
@@ -18,6 +18,8 @@ from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """As in ``rb_dspy.bank.retrieval``, which imports numpy."""
+
+AllOption = Annotated[bool, typer.Option("--all", help=f"Every time that it was learned, not the first {FEW} only.")]
 
 app = typer.Typer(no_args_is_help=True, help="Look into a bank, change it, keep it.")
 
@@ -48,7 +50,7 @@ def list_items(
     shown = table("id", "from", "title", "description")
     for item in items:
         colour = "green" if item.polarity == "success" else "yellow"
-        times = f" ×{len(item.provenances)}" if len(item.provenances) > 1 else ""
+        times = f" (first of {len(item.provenances)})" if len(item.provenances) > 1 else ""
         source = Text.assemble((item.polarity, colour), times)
         shown.add_row(item.id, source, Text(item.title), Text(item.description, "dim"))
     if items:
@@ -79,6 +81,7 @@ def show(
     bank: BankOption = None,
     scope: ScopeOption = None,
     at: AtOption = None,
+    all_: AllOption = False,
     json_: JsonOption = False,
 ) -> None:
     """One lesson, or one experience with its whole trajectory."""
@@ -87,9 +90,9 @@ def show(
         if json_:
             print_json(found)
         elif isinstance(found, MemoryItem):
-            show_item(found, looked_into.history(id))
+            show_item(found, looked_into.history(id), every=all_)
         else:
-            show_experience(found, looked_into.history)
+            show_experience(found, looked_into.history, every=all_)
 
 
 @app.command()
@@ -179,6 +182,7 @@ def history(
     config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    all_: AllOption = False,
     json_: JsonLinesOption = False,
 ) -> None:
     """What happened to a lesson or an experience, oldest first."""
@@ -188,12 +192,18 @@ def history(
         for change in found:
             print_json(change)
         return
+    appends = [change.seq for change in found if change.kind == "append"]
+    left_out = set() if all_ else set(appends[FEW:])
     for change in found:
+        if change.seq in left_out:
+            continue
         when = f"{change.created_at} · number {change.seq}"
         out.print(Text.assemble((change.kind, "bold"), " ", (when, "dim")))
         if change.note:
             show_below(Text(change.note, "yellow"))
         _show_edit(change)
+    if left_out:
+        out.print(Text(f"and learned {counted(len(left_out), 'time')} more; --all shows when", "dim"))
 
 
 @app.command()
