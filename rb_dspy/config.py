@@ -181,6 +181,11 @@ class MattsConfig(_Config):
     at_once: int | None = pydantic.Field(default=None, ge=1)
     """Rollouts, and then judges and other steps, at the same time, for providers that limit it; None: all of them."""
 
+    @pydantic.field_validator("mode", mode="before")
+    @classmethod
+    def _as_the_command_line_has_it(cls, given: Any) -> Any:
+        return given.replace("-", "_") if isinstance(given, str) else given
+
 
 class BackboneConfig(_Config):
     """One language model. ``model`` is ``local/NAME`` for the embedded engine, else any name that dspy.LM takes."""

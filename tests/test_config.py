@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy.config import DEFAULT_MODEL, BackboneConfig, ProgramConfig, Settings, load_settings, parse_settings
+from rb_dspy.config import (
+    DEFAULT_MODEL,
+    BackboneConfig,
+    MattsConfig,
+    ProgramConfig,
+    Settings,
+    load_settings,
+    parse_settings,
+)
 from rb_dspy.errors import ConfigError
 
 
@@ -164,3 +172,11 @@ def test_every_field_says_what_it_means_in_schemas_and_in_help() -> None:
     ]
     told = inspect.getdoc(ProgramConfig.model_fields["act"].annotation) or ""
     assert "max_steps: Steps after which a rollout is ended." in told.splitlines()
+
+
+def test_a_mode_is_written_as_in_python_or_as_on_the_command_line() -> None:
+    for mode in ("best-of-n", "best_of_n"):
+        found = load_settings(None, [f"matts.mode={mode}"]).matts
+        assert found is not None
+        assert found.mode == "best_of_n"
+        assert MattsConfig.model_validate({"mode": mode}).mode == "best_of_n"

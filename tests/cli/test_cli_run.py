@@ -127,3 +127,35 @@ def test_a_task_that_another_run_has_learned_from_meanwhile_is_left_out(
     assert (told in shown, "sum/2" in shown) == ((True, False) if memory == "on" else (False, True))
     assert run(monkeypatch, "--json", "--scope", "new") == 0
     assert "learned_meanwhile" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("-n", "0"), "error: --tasks 0: input should be greater than or equal to 1"),
+        (("--set", "run.tasks=0"), "error: --set: run.tasks = 0: input should be greater than or equal to 1"),
+    ],
+)
+def test_an_error_names_what_was_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], told: str
+) -> None:
+    assert run(monkeypatch, *given) == 2
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_an_unknown_field_of_a_task_is_told_with_those_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(answer="7")
+    assert run(monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert "sums.jsonl:1: a task has no field 'answer'; it has id, instruction, env, env_args, domain, template" in told
+    assert "a question's right answer goes into env_args.answer" in told
+
+
+def test_the_case_of_a_files_suffix_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("sums.CSV").write_text("instruction,answer\nWhat is 2 and 5?,7\n")
+    assert run(monkeypatch, "--stream", "sums.CSV") == 0
+    assert "solved" in capsys.readouterr().out
