@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from rb_dspy import ReasoningBank
 from rb_dspy.cli.common import out
 from rb_dspy.cli.scored import print_scores
+from rb_dspy.cli.work.compiled import print_result
 from rb_dspy.cli.work.measured import print_matrix
 from rb_dspy.compile.matrix import Cell, Matrix
 from rb_dspy.compile.result import Scores
 from rb_dspy.compile.scores import Comparison, Estimate
+from tests.tracking.made import compiled
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +49,14 @@ def test_a_matrix_has_intervals_and_says_what_its_columns_are(capsys: pytest.Cap
     assert second.split()[2:8] == ["100%", "[70,", "100]", "+0.58", "[+0.14,", "+0.86]"]
     assert below.split() == ["2", "broke", "better"]
     assert "judge: in how many of the tasks that it judged it said what ground truth says" in told
+
+
+def test_a_compile_says_why_nothing_was_tried_and_why_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    program = ReasoningBank(backbones={"agent": "openai/any"})
+    found = compiled(program)
+    found.proposals_failed, found.proposals_unreadable, found.unreadable_proposal = 18, 17, "Sure! Here"
+    found.candidates[0].score = 1.0
+    print_result(found, program, None)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "answered 17 times in a form that cannot be read; one began 'Sure! Here', and once not at all" in shown
+    assert "ended before the budget was spent: dev is at 1.00" in shown
