@@ -5,17 +5,14 @@ Keys of LM providers come from the environment only; a key in a file is refused.
 
 from __future__ import annotations
 
-import difflib
-import tomllib
+import inspect
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import pydantic
 
-from rb_dspy.errors import ConfigError
+from rb_dspy import toml
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 Split = Literal["all", "compile", "dev", "stream", "held-out"]
@@ -26,15 +23,22 @@ DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
 
 
 class _Config(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """``help`` of the class says of each field what its schema says."""
+        fields = (f"{name}: {' '.join((field.description or '').split())}" for name, field in cls.model_fields.items())
+        cls.__doc__ = "\n\n".join([inspect.cleandoc(cls.__doc__ or ""), *fields])
 
 
 class RetrieveConfig(_Config):
     """What the agent is shown. The paper: the single nearest experience, no threshold (its ablation: more is worse)."""
 
     k: int = pydantic.Field(default=1, ge=0)
-    """How many experiences, or items; 0 shows none (what is done is learned from all the same: see ``learn``)."""
+    """How many experiences, or items; 0 shows none (what is done is learned from all the same)."""
     unit: Literal["experience", "item"] = "experience"
+    """Whether the nearest experiences are shown, each with all its lessons, or the nearest lessons (items)."""
     mode: Literal["dense", "lexical", "hybrid"] = "dense"
     """What ranks: the embedder's cosine, shared words (BM25), or both by reciprocal rank."""
     candidates: int = pydantic.Field(default=20, ge=1)
@@ -55,7 +59,9 @@ class ActConfig(_Config):
     """How the agent acts. The paper: ReAct at temperature 0.7, at most 30 steps on the web."""
 
     temperature: float = pydantic.Field(default=0.7, ge=0, le=2)
+    """Sampling temperature of the agent's turns; a temperature of the backbone goes before it."""
     max_steps: int = pydantic.Field(default=30, ge=1)
+    """Steps after which a rollout is ended."""
     max_tokens: int = pydantic.Field(default=1024, ge=1)
     """Cap of one turn's output; the embedded engine keeps half of it for the action."""
 
@@ -64,7 +70,9 @@ class JudgeConfig(_Config):
     """How rollouts are judged. The paper: same backbone, temperature 0."""
 
     temperature: float = pydantic.Field(default=0.0, ge=0, le=2)
+    """Sampling temperature of a verdict; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=512, ge=1)
+    """Cap of a verdict, reasons included, in tokens."""
     view_tokens: int = pydantic.Field(default=4000, ge=100)
     """How much of the trajectory is shown, in estimated tokens."""
 
@@ -73,9 +81,13 @@ class DistillConfig(_Config):
     """How lessons are drawn. The paper: same backbone, temperature 1.0, at most three items a trajectory."""
 
     temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
+    """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=900, ge=1)
+    """Cap of the lessons of one rollout, in tokens."""
     max_items: int = pydantic.Field(default=3, ge=1, le=3)
+    """Lessons of one rollout, at most."""
     view_tokens: int = pydantic.Field(default=4000, ge=100)
+    """How much of the trajectory is shown, in estimated tokens."""
     distill_unknown: bool = False
     """Distil rollouts whose verdict is unknown, as if they had failed."""
 
@@ -84,9 +96,13 @@ class ProgramConfig(_Config):
     """All steps of the ReasoningBank program."""
 
     retrieve: RetrieveConfig = RetrieveConfig()
+    """What the agent is shown."""
     act: ActConfig = ActConfig()
+    """How the agent acts."""
     judge: JudgeConfig = JudgeConfig()
+    """How rollouts are judged."""
     distill: DistillConfig = DistillConfig()
+    """How lessons are drawn."""
 
 
 class ContrastConfig(_Config):
@@ -95,8 +111,11 @@ class ContrastConfig(_Config):
     labels: bool = False
     """Whether the contraster is told each rollout's verdict; then judging has to come first."""
     temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
+    """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=1500, ge=1)
+    """Cap of the lessons of one task, in tokens."""
     max_items: int = pydantic.Field(default=5, ge=1, le=5)
+    """Lessons of one task, at most."""
     view_tokens: int = pydantic.Field(default=5000, ge=200)
     """How much of all trajectories together is shown, in estimated tokens; half of it where the prompt does not fit."""
 
@@ -113,7 +132,9 @@ class SelectConfig(_Config):
     orders: int = pydantic.Field(default=1, ge=1, le=16)
     """Ask in so many orders, each the one before turned by a place, and count the votes."""
     temperature: float = pydantic.Field(default=0.0, ge=0, le=2)
+    """Sampling temperature of a choice; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=512, ge=1)
+    """Cap of a choice, analysis included, in tokens."""
     view_tokens: int = pydantic.Field(default=5000, ge=200)
     """How much of all trajectories together is shown, in estimated tokens; half of it where the prompt does not fit."""
 
@@ -124,7 +145,9 @@ class RefineConfig(_Config):
     until_confirmed: bool = False
     """Stop at the first check that confirms the work, instead of after all passes."""
     temperature: float = pydantic.Field(default=0.7, ge=0, le=2)
+    """Sampling temperature of a check; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=512, ge=1)
+    """Cap of a check, findings included, in tokens."""
     view_tokens: int = pydantic.Field(default=4000, ge=100)
     """How much of the trajectory is shown, in estimated tokens."""
 
@@ -133,6 +156,7 @@ class AdaptiveConfig(_Config):
     """Whether rollouts are launched in waves, until their verdicts and answers agree."""
 
     enabled: bool = False
+    """Whether it is done; else all rollouts are launched at once."""
     first: int = pydantic.Field(default=2, ge=2)
     """Rollouts of the first wave: fewer than two cannot agree."""
     wave: int = pydantic.Field(default=1, ge=1)
@@ -143,25 +167,39 @@ class MattsConfig(_Config):
     """Memory-aware test-time scaling (paper, section 3.3)."""
 
     mode: MattsMode = "parallel"
+    """What the rollouts are for: to contrast all, to refine one, to distil only the best (best_of_n), or each alone."""
     k: int = pydantic.Field(default=3, ge=1, le=64)
     """Rollouts, or passes over one; 1 is unscaled. The paper: up to 5."""
     contrast: ContrastConfig = ContrastConfig()
+    """How lessons are drawn from all rollouts, in mode parallel."""
     select: SelectConfig = SelectConfig()
+    """How the rollout that is handed in is chosen."""
     refine: RefineConfig = RefineConfig()
+    """How a rollout is checked and corrected, in mode sequential."""
     adaptive: AdaptiveConfig = AdaptiveConfig()
+    """Whether rollouts are launched until they agree."""
     at_once: int | None = pydantic.Field(default=None, ge=1)
     """Rollouts, and then judges and other steps, at the same time, for providers that limit it; None: all of them."""
+
+    @pydantic.field_validator("mode", mode="before")
+    @classmethod
+    def _as_the_command_line_has_it(cls, given: Any) -> Any:
+        return given.replace("-", "_") if isinstance(given, str) else given
 
 
 class BackboneConfig(_Config):
     """One language model. ``model`` is ``local/NAME`` for the embedded engine, else any name that dspy.LM takes."""
 
     model: str = pydantic.Field(min_length=1)
+    """``local/NAME`` for the embedded engine, else PROVIDER/NAME, as dspy.LM takes it."""
     api_base: str | None = None
+    """Address of the server, where the provider's usual one is not meant; for hosted models."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key, where the provider's usual one is not meant."""
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
+    """Cap of every answer, in tokens, instead of each step's own."""
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
+    """Sampling temperature of every answer, instead of each step's own."""
     timeout: float | None = pydantic.Field(default=None, gt=0)
     """Seconds; for hosted models."""
     cache: bool = False
@@ -178,20 +216,26 @@ class BankConfig(_Config):
     """Where lessons are kept."""
 
     url: str = "rb-bank.sqlite"
+    """The SQLite file."""
     scope: str = "default"
+    """The bank within the file: nothing of one scope shows in another."""
     embedder: str = "minilm"
+    """Name of what makes vectors of texts; a bank keeps the one it was made with, until ``bank reindex``."""
 
 
 class RunConfig(_Config):
     """What ``rb-dspy run`` does."""
 
     stream: str = "reasoning-gym-small"
-    """A named stream (``rb-dspy envs``), or a ``.jsonl`` file of tasks."""
+    """A named stream (``rb-dspy envs``), or a file of tasks: .jsonl, .csv or .parquet."""
     tasks: int = pydantic.Field(default=8, ge=1)
     """How many tasks that the bank has not seen yet."""
     seed: int = 0
+    """Which tasks a named stream is made of, and how a compile splits them."""
     templates: tuple[str, ...] | None = None
+    """Kinds of tasks of a named stream; None: all that it has."""
     split: Split = "all"
+    """Which part of the templates of a named stream; no two parts share one."""
     memory: Literal["on", "frozen", "off"] = "on"
     """``frozen``: lessons are shown, and nothing is judged or learned; ``off``: none are shown either. Both do tasks
     that the bank has seen as well, so that runs with and without memory do the same ones."""
@@ -205,6 +249,7 @@ class TrackingConfig(_Config):
     uri: str = pydantic.Field(default="sqlite:///rb-mlflow.db", min_length=1)
     """A SQLite file, whose artifacts lie in a folder beside it, or the address of any MLflow tracking server."""
     experiment: str = pydantic.Field(default="rb_dspy", min_length=1)
+    """Name of the MLflow experiment that runs are kept in."""
     traces: bool = True
     """Whether every task is kept as a trace, with all prompts and answers."""
 
@@ -213,13 +258,17 @@ class Settings(_Config):
     """The whole of ``rb.toml``."""
 
     run: RunConfig = RunConfig()
+    """What ``rb-dspy run`` does."""
     bank: BankConfig = BankConfig()
+    """Where lessons are kept."""
     program: ProgramConfig = ProgramConfig()
+    """The steps of the program."""
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
     """Whoever names other roles only, or other keys of the agent's, keeps the agent's model."""
     tracking: TrackingConfig = TrackingConfig()
+    """Where MLflow keeps what runs did."""
 
     @pydantic.field_validator("backbones", mode="before")
     @classmethod
@@ -228,103 +277,19 @@ class Settings(_Config):
         return {**given, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else given
 
 
-def load_settings(path: Path | str | None = None, overrides: Iterable[str] = ()) -> Settings:
-    """Settings from ``path`` (TOML) and ``key=value`` overrides such as ``run.tasks=3``; the overrides win.
+def load_settings(
+    path: Path | str | None = None,
+    overrides: Iterable[str] = (),
+    options: Mapping[str, tuple[str, Any]] | None = None,
+) -> Settings:
+    """Settings from ``path`` (TOML), ``key=value`` overrides such as ``run.tasks=3``, and ``options``; the last win.
 
+    ``options``: keys -> a command's option, which errors name, and the value that it was given.
     Raises ``ConfigError`` for a file that is missing or not TOML, an unknown key, or a bad value.
     """
-    data: dict[str, Any] = {}
-    if path is not None:
-        try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no such file; expected a TOML configuration") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-            raise ConfigError(f"{path}: not valid TOML: {exc}") from None
-        except (ValueError, RecursionError) as exc:
-            raise ConfigError(_unreadable(str(path), exc)) from None
-        except OSError as exc:
-            raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
-    of_file = deepcopy(data)
-    for override in overrides:
-        _set(data, override)
-    if path is not None and _first_error(of_file) == _first_error(data):  # which is the file's own, or none
-        return parse_settings(data, source=str(path))
-    return parse_settings(data, source="--set")
-
-
-def _first_error(data: Mapping[str, Any]) -> object:
-    try:
-        Settings.model_validate(data)
-    except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        return first["loc"], first["type"], repr(first["input"])
-    return None
+    return toml.load(Settings, path, overrides, options or {})
 
 
 def parse_settings(data: Mapping[str, Any], source: str = "settings") -> Settings:
     """``data``, checked. ``ConfigError`` names the first key that is unknown or has a bad value."""
-    try:
-        return Settings.model_validate(data)
-    except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        location = [str(part) for part in first["loc"] if part != "[key]"]
-        key = ".".join(location)
-        if first["type"] == "extra_forbidden" or "[key]" in first["loc"]:
-            known = _known_keys(location)
-            near = difflib.get_close_matches(location[-1], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-            raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
-        if first["type"] == "missing":
-            raise ConfigError(f"{source}: {key} is missing") from None
-        raise ConfigError(f"{source}: {key} = {_shown(first['input'])}: {first['msg'].lower()}") from None
-
-
-def _known_keys(location: list[str]) -> list[str]:
-    """The keys that are allowed where the last part of ``location`` stands."""
-    model: type[pydantic.BaseModel] = Settings
-    for i, part in enumerate(location[:-1]):
-        if part == "backbones":
-            if i == len(location) - 2:
-                return list(ROLES)
-            model = BackboneConfig
-        elif part in model.model_fields:
-            annotation = model.model_fields[part].annotation
-            annotation = next((kind for kind in get_args(annotation) if kind is not NoneType), annotation)
-            if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-                model = annotation
-    return list(model.model_fields)
-
-
-def _set(data: dict[str, Any], override: str) -> None:
-    """Put ``a.b=value`` into ``data``; the value is TOML where it parses, else text."""
-    key, sign, text = override.partition("=")
-    if not sign or not key.strip():
-        raise ConfigError(f"--set {override!r}: expected key=value, for example run.tasks=3")
-    try:
-        value: Any = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    except (ValueError, RecursionError) as exc:
-        raise ConfigError(_unreadable(f"--set {key.strip()}", exc)) from None
-    *parents, last = key.strip().split(".")
-    for parent in parents:
-        child = data.setdefault(parent, {})
-        if not isinstance(child, dict):
-            raise ConfigError(f"--set {override!r}: {parent!r} is not a table")
-        data = child
-    data[last] = value
-
-
-def _unreadable(source: str, exc: Exception) -> str:
-    """A number of too many digits, or brackets inside brackets: TOML to its grammar, and too much for Python."""
-    return f"{source}: TOML that cannot be read ({type(exc).__name__}); give a shorter number, or fewer brackets"
-
-
-def _shown(value: Any) -> str:
-    """``value`` in a line of an error."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a long 0xF… or a.b.c… is read, and never shown
-        return f"a {type(value).__name__} too large to be shown"
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    return toml.parse(Settings, data, source)

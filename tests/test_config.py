@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
-from rb_dspy.config import DEFAULT_MODEL, BackboneConfig, Settings, load_settings, parse_settings
+from rb_dspy.config import (
+    DEFAULT_MODEL,
+    BackboneConfig,
+    MattsConfig,
+    ProgramConfig,
+    Settings,
+    load_settings,
+    parse_settings,
+)
 from rb_dspy.errors import ConfigError
 
 
@@ -154,3 +163,25 @@ def test_bad_overrides(override: str) -> None:
 def test_settings_that_can_never_work_together_are_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="min_score is a cosine, and mode 'lexical' ranks by something else"):
         load_settings(None, ["program.retrieve.mode=lexical", "program.retrieve.min_score=0.5"])
+
+
+def test_every_field_says_what_it_means_in_schemas_and_in_help() -> None:
+    schema = Settings.model_json_schema()
+    tables = [schema, *schema["$defs"].values()]
+    assert len(tables) > 10
+    assert not [
+        (table["title"], name)
+        for table in tables
+        for name, field in table["properties"].items()
+        if not field.get("description")
+    ]
+    told = inspect.getdoc(ProgramConfig.model_fields["act"].annotation) or ""
+    assert "max_steps: Steps after which a rollout is ended." in told.splitlines()
+
+
+def test_a_mode_is_written_as_in_python_or_as_on_the_command_line() -> None:
+    for mode in ("best-of-n", "best_of_n"):
+        found = load_settings(None, [f"matts.mode={mode}"]).matts
+        assert found is not None
+        assert found.mode == "best_of_n"
+        assert MattsConfig.model_validate({"mode": mode}).mode == "best_of_n"

@@ -10,13 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, bank_keep, work
-from rb_dspy.cli.bank_common import chosen_settings, counted, line, show_below, show_experience, show_item, table
+from rb_dspy.cli.bank_common import FEW, chosen_settings, counted, line, show_below, show_experience, show_item, table
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
+from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """As in ``rb_dspy.bank.retrieval``, which imports numpy."""
+
+AllOption = Annotated[bool, typer.Option("--all", help=f"Every time that it was learned, not the first {FEW} only.")]
 
 app = typer.Typer(no_args_is_help=True, help="Look into a bank, change it, keep it.")
 
@@ -47,7 +50,7 @@ def list_items(
     shown = table("id", "from", "title", "description")
     for item in items:
         colour = "green" if item.polarity == "success" else "yellow"
-        times = f" ×{len(item.provenances)}" if len(item.provenances) > 1 else ""
+        times = f" (first of {len(item.provenances)})" if len(item.provenances) > 1 else ""
         source = Text.assemble((item.polarity, colour), times)
         shown.add_row(item.id, source, Text(item.title), Text(item.description, "dim"))
     if items:
@@ -78,6 +81,7 @@ def show(
     bank: BankOption = None,
     scope: ScopeOption = None,
     at: AtOption = None,
+    all_: AllOption = False,
     json_: JsonOption = False,
 ) -> None:
     """One lesson, or one experience with its whole trajectory."""
@@ -86,16 +90,19 @@ def show(
         if json_:
             print_json(found)
         elif isinstance(found, MemoryItem):
-            show_item(found, looked_into.history(id))
+            show_item(found, looked_into.history(id), every=all_)
         else:
-            show_experience(found, looked_into.history)
+            show_experience(found, looked_into.history, every=all_)
 
 
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help="A task, in words.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 5,
-    items: Annotated[bool, typer.Option("--items", help="Rank single lessons instead of experiences.")] = False,
+    items: Annotated[bool, typer.Option("--items", help="Compare with lessons, instead of tasks.")] = False,
+    unit: Annotated[
+        Literal["item", "experience"] | None, typer.Option(help="The same: item for lessons; default: experience.")
+    ] = None,
     mode: Annotated[
         Mode | None, typer.Option(help=f"What decides: {', '.join(get_args(Mode))}; default: as in the settings.")
     ] = None,
@@ -105,10 +112,13 @@ def search(
     at: AtOption = None,
     json_: JsonLinesOption = False,
 ) -> None:
-    """The lessons nearest to a task: an agent is shown the first of them.
+    """The lessons of the tasks nearest to a task: an agent is shown the first of them.
 
     How many is program.retrieve.k, and how near they must be program.retrieve.min_score; the others are marked.
     """
+    if items and unit == "experience":
+        raise InputError("--items and --unit experience: lessons, or tasks; give one of the two")
+    items = items or unit == "item"
     usual = chosen_settings(config, bank, scope).program.retrieve
     how = mode or usual.mode
     with work.opened_bank(config, bank, scope, at, embeds=how != "lexical") as looked_into:
@@ -117,6 +127,8 @@ def search(
         for match in found:
             print_json(match)
         return
+    other = "leave out --items to compare with tasks" if items else "--items compares with lessons"
+    out.print(Text(f"compared with {'lessons' if items else 'tasks'}, by mode {how}; {other}", "dim"))
     near = [match for match in found[: usual.k] if usual.min_score is None or match.score >= usual.min_score]
     as_usual = how == usual.mode and items == (usual.unit == "item")
     for number, match in enumerate(found):
@@ -149,11 +161,28 @@ def stats(
 
 
 @app.command()
+def scopes(config: ConfigOption = None, bank: BankOption = None, json_: JsonLinesOption = False) -> None:
+    """The banks within the file: how many lessons each has, from how many experiences."""
+    with work.whole_bank(chosen_settings(config, bank, None).bank, None) as looked_into:
+        names = looked_into.scopes()
+    shown = table("scope", "lessons", "experiences")
+    for name in names:
+        with work.opened_bank(config, bank, name) as each:
+            found = each.stats()
+        if json_:
+            print_json({"scope": name, "lessons": found.items, "experiences": found.experiences})
+        shown.add_row(Text(name), f"{found.items:,}", f"{found.experiences:,}")
+    if not json_:
+        out.print(shown)
+
+
+@app.command()
 def history(
     id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience, also of one that is gone.")],
     config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    all_: AllOption = False,
     json_: JsonLinesOption = False,
 ) -> None:
     """What happened to a lesson or an experience, oldest first."""
@@ -163,12 +192,18 @@ def history(
         for change in found:
             print_json(change)
         return
+    appends = [change.seq for change in found if change.kind == "append"]
+    left_out = set() if all_ else set(appends[FEW:])
     for change in found:
+        if change.seq in left_out:
+            continue
         when = f"{change.created_at} · number {change.seq}"
         out.print(Text.assemble((change.kind, "bold"), " ", (when, "dim")))
         if change.note:
             show_below(Text(change.note, "yellow"))
         _show_edit(change)
+    if left_out:
+        out.print(Text(f"and learned {counted(len(left_out), 'time')} more; --all shows when", "dim"))
 
 
 @app.command()

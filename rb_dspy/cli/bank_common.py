@@ -22,6 +22,10 @@ _LISTED = 20
 """How many experiences, and how many lessons, are shown of what is taken away."""
 
 
+FEW = 5
+"""How many times of those that a lesson was learned are shown."""
+
+
 def chosen_settings(config: Path | None, bank: str | None, scope: str | None) -> Settings:
     """The settings, with the bank and the scope of the command's own options."""
     return settings(config, None, bank__url=bank, bank__scope=scope)
@@ -35,24 +39,30 @@ def table(*headings: str) -> Table:
     return made
 
 
-def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
-    """One lesson whole, where it comes from, and which of its ``changes`` were edits: these words are not a model's."""
+def show_item(item: MemoryItem, changes: Iterable[Change] = (), *, every: bool = False) -> None:
+    """One lesson whole, where it comes from, and which of its ``changes`` were edits: these words are not a model's.
+
+    Of where it comes from, the first few, unless ``every`` is wanted.
+    """
     out.print(Text.assemble((item.title, "bold"), "  ", (item.id, "dim")))
     out.print(Text(f"{item.description}\n\n{item.content}\n"))
-    for number, source in enumerate(item.provenances):
+    shown = item.provenances[: None if every else FEW]
+    for number, source in enumerate(shown):
         parts = [f"from a {item.polarity}"] if number == 0 else ["and again"]
         parts += [f"task {source.task_id}", f"experience {source.experience_id}"]
         parts += [f"run {source.run_id}"] if source.run_id else []
         parts += [f"distilled by {source.distiller}"] if source.distiller else []
         parts += [f"brought by {source.origin}"] if source.origin else []
         out.print(Text(" · ".join(parts), "dim"))
+    if len(shown) < len(item.provenances):
+        out.print(Text(f"and {len(item.provenances) - len(shown):,} more; bank show --all lists them", "dim"))
     for change in changes:
         if change.kind == "edit":
             why = f": {change.note}" if change.note else ""
             out.print(Text(f"edited {change.created_at}{why}", "yellow"))
 
 
-def show_experience(experience: Experience, changes: Callable[[str], Iterable[Change]]) -> None:
+def show_experience(experience: Experience, changes: Callable[[str], Iterable[Change]], *, every: bool) -> None:
     """One experience whole: its task, rollouts and verdicts, and its lessons with their ``changes``."""
     out.print(Text.assemble((experience.task.id, "bold"), "  ", (experience.id, "dim")))
     out.print(Text(experience.task.instruction))
@@ -70,7 +80,7 @@ def show_experience(experience: Experience, changes: Callable[[str], Iterable[Ch
         out.print(Text.assemble("\nits agent had been shown: ", (", ".join(experience.shown), "dim")))
     for item in experience.items:
         out.print()
-        show_item(item, changes(item.id))
+        show_item(item, changes(item.id), every=every)
     if experience.note:
         out.print(Text(f"\n{experience.note}", "yellow"))
 

@@ -26,11 +26,16 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 def settings(config: Path | None, overrides: Iterable[str] | None, **options: Any) -> Settings:
     """Settings from file, then ``--set``, then the command's own options (``section__key=value``, None: not given)."""
     path = config if config is not None else (CONFIG_FILE if CONFIG_FILE.exists() else None)
-    given = []
-    for name, value in options.items():
-        if value is not None:
-            given.append(f"{name.replace('__', '.')}={json.dumps(value, ensure_ascii=False)}")
-    return load_settings(path, [*(overrides or ()), *given])
+    given = {
+        name.replace("__", "."): (_OPTIONS.get(name) or f"--{name.rpartition('__')[2]}", value)
+        for name, value in options.items()
+        if value is not None
+    }
+    return load_settings(path, overrides or (), given)
+
+
+_OPTIONS = {"bank__url": "--bank", "matts__mode": "--matts"}
+"""Those that are not called as the last part of their key."""
 
 
 def command_name() -> str:

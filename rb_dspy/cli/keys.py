@@ -6,17 +6,19 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
+import typer
 from pydantic.fields import FieldInfo
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from rb_dspy.addresses import without_secrets
 from rb_dspy.cli.common import out, print_json, settings
 from rb_dspy.cli.options import ConfigOption, JsonLinesOption, SetOption
 from rb_dspy.config import Settings
+from rb_dspy.errors import InputError
 
 _NAMES: dict[object, str] = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
@@ -33,27 +35,43 @@ class Key:
     default: Any
     value: Any
     """What holds now."""
+    meaning: str
 
 
-def settings_command(config: ConfigOption = None, set_: SetOption = None, json_: JsonLinesOption = False) -> None:
-    """Every key that rb.toml and --set take, with its default and what it is now.
+def settings_command(
+    part: Annotated[str | None, typer.Argument(help="Only the keys that contain this, as in program.act.")] = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonLinesOption = False,
+) -> None:
+    """Every key that rb.toml and --set take, with its default, what it is now, and what it means.
 
     matts is off until one of its keys is set, and a role of backbones is played by the agent's model until its own is.
     """
-    found = list(_keys(Settings, Settings(), settings(config, set_)))
+    found = [each for each in _keys(Settings, Settings(), settings(config, set_)) if (part or "") in each.key]
+    if not found:
+        tables = dict.fromkeys(each.key.partition(".")[0] for each in _keys(Settings, None, None))
+        raise InputError(f"no key contains {part!r}; they begin with {', '.join(tables)}")
     if json_:
         for each in found:
             print_json(asdict(each))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("key", "type", "default", "now"):
-        # Folded, not cut: what is cut at a terminal's edge, or in a pipe, can be neither read nor copied.
-        table.add_column(heading, no_wrap=heading == "key", overflow="fold")
+    roles: set[str] = set()
     for each in found:
-        changed = "" if each.value in (each.default, None) else "bold"
-        kind = Text(", ".join(each.choices) or each.type, "dim")
-        table.add_row(Text(each.key), kind, Text(_shown(each.default)), Text(_shown(each.value), changed))
-    out.print(table)
+        out.print(_line(each), overflow="fold")  # what is cut can be neither read nor copied
+        if not each.key.startswith("backbones.") or each.meaning not in roles:  # which are the same for every role
+            out.print(Padding(Text(each.meaning, "dim"), (0, 0, 0, 4), expand=False))
+        if each.key.startswith("backbones."):
+            roles.add(each.meaning)
+
+
+def _line(found: Key) -> Text:
+    """A key as ``rb.toml`` has it, what it takes, and what it is by default where that is something else."""
+    changed = found.value not in (found.default, None)
+    now = Text("not set") if found.value is None else Text(f"= {_shown(found.value)}", "bold" if changed else "")
+    kind = " or ".join(map(_shown, found.choices)) if found.choices else found.type
+    usual = "" if found.value == found.default else f" · default {_shown(found.default)}"
+    return Text.assemble((found.key, "cyan"), " ", now, "  ", (f"{kind}{usual}", "dim"))
 
 
 def _keys(
@@ -75,7 +93,8 @@ def _below(key: str, kind: Any, field: FieldInfo, default: Any, value: Any) -> I
         yield from _keys(kind, default, value, f"{key}.")
     else:
         choices = get_args(kind) if get_origin(kind) is Literal else ()
-        yield Key(key, "one of" if choices else _type(kind, field), choices, _open(default), _open(value))
+        meaning = " ".join((field.description or "").replace("``", "").replace("None:", "not set:").split())
+        yield Key(key, "one of" if choices else _type(kind, field), choices, _open(default), _open(value), meaning)
 
 
 def _bare(annotation: Any) -> Any:

@@ -19,7 +19,7 @@ from rich.text import Text
 import rb_dspy
 from rb_dspy.cli import late
 from rb_dspy.cli.common import err
-from rb_dspy.cli.ending import TERMINATED, told_to_end
+from rb_dspy.cli.ending import told_to_end
 from rb_dspy.errors import RBError, StorageError
 from rb_dspy.text import visible
 
@@ -67,7 +67,7 @@ COMMANDS = {
     "envs": ("rb_dspy.cli.envs:envs", "The environments, their templates, and how baselines do in them."),
     "settings": (
         "rb_dspy.cli.keys:settings_command",
-        "Every key that rb.toml and --set take, with its default and what it is now.",
+        "Every key that rb.toml and --set take, with its default, what it is now, and what it means.",
     ),
 }
 """Commands -> where they are, and what they do in one sentence, as their own help says it."""
@@ -84,7 +84,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Exit codes: 0 done; 1 any other error of ours; 2 bad input or usage; 3 something is not installed or downloaded; 4 a
     language model cannot be used; 5 infrastructure broke; 6 the bank or the disk refused; 130 interrupted, 143 by
-    SIGTERM, which does what Ctrl-C does.
+    SIGTERM, which does what Ctrl-C does. Who interrupts again, while what is left is written, changes nothing.
     When the reader of the output goes before its end, as ``head`` does, the command stops there, quietly, with 0: who
     reads no further has what he wanted, and a script with ``pipefail`` goes on.
     """
@@ -94,10 +94,12 @@ def main(args: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     code = 0
     try:
-        with told_to_end() as ending:
-            code = _run(args)
-        if ending.told:
-            code = TERMINATED
+        with told_to_end(last=args is None) as ending:
+            try:
+                code = _run(args)
+            except KeyboardInterrupt:  # while what was interrupted before was put in order
+                code = 130
+        code = ending.code or code
         for stream in streams:
             stream.flush()  # what cannot be written is noticed here, not when Python ends
     except BrokenPipeError:

@@ -39,6 +39,11 @@ def value(estimate: Estimate) -> str:
     return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
+def share(estimate: Estimate) -> str:
+    """``67% [35, 88]``."""
+    return f"{estimate.mean:.0%} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
+
+
 def change(estimate: Estimate) -> str:
     """``+0.20 [-0.05, +0.45]``."""
     return f"{estimate.mean:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}]"
@@ -46,15 +51,18 @@ def change(estimate: Estimate) -> str:
 
 def print_scores(console: Console, scores: Scores, measure: str) -> None:
     """Before and after, on what was chosen by and on what was not looked at before."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", style="bold")
-    for heading in ("before", "after", "difference", "tasks"):
-        table.add_column(heading, justify="right" if heading == "tasks" else "left", no_wrap=True)
+    of = scores.held_out.after
+    table = Table(box=None, pad_edge=False, header_style="bold")  # as wide as a terminal of 80 columns, and no wider
+    for heading in ("", "before", "after", "difference", f"{of.unit}s"):
+        right = heading == f"{of.unit}s"
+        table.add_column(heading, style="" if heading else "bold", justify="right" if right else "left", no_wrap=True)
     for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
-        table.add_row(name, value(found.before), value(found.after), change(found.difference), _tasks(found))
+        cells = value(found.before), value(found.after), change(found.difference), str(found.after.tasks)
+        table.add_row(name, *cells)
     console.print(table)
     console.print(Text.assemble("held-out tasks say: ", in_words(scores.held_out.says)))
-    told = f"measured: {measure}; in brackets, 95 % intervals; prompts were chosen on dev, which flatters them there"
+    orders = f"; each in {of.orders} orders" if of.orders > 1 else ""
+    told = f"measured: {measure}{orders}; in brackets, 95 % intervals; prompts were chosen on dev, which flatters them"
     console.print(Text(told, "dim"))
     for name, found in (("dev", scores.dev), ("held-out", scores.held_out)):
         if found.broken:
@@ -106,12 +114,6 @@ def _lines(prompts: dict[str, Any] | None) -> list[str]:
         return []
     demos = (json.dumps(demo, ensure_ascii=False) for demo in prompts["demos"])
     return [*prompts["instructions"].splitlines(), *(f"[demonstration] {demo}" for demo in demos)]
-
-
-def _tasks(found: Comparison) -> str:
-    orders = found.after.orders
-    unit = "" if found.after.unit == "task" else f" {found.after.unit}s"
-    return f"{found.after.tasks}{unit}" + (f" × {orders} orders" if orders > 1 else "")
 
 
 def _broken(name: str, found: Comparison) -> str:

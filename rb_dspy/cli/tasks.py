@@ -51,7 +51,7 @@ def chosen_file(config: RunConfig, file: Path | None, stream: str | None) -> Pat
 
 def is_file(stream: str) -> bool:
     """Whether what is called a stream is a file of tasks."""
-    return stream.endswith(tuple(_READ))
+    return stream.lower().endswith(tuple(_READ))
 
 
 def _named(config: RunConfig, part: str, n: int | None) -> TaskStream:
@@ -69,6 +69,6 @@ def of_file(file: Path, n: int | None = None) -> TaskStream:
     Raises ``InputError`` or ``InvalidTask`` that names the file and the line, also for an environment that nothing here
     is called.
     """
-    stream = _READ.get(file.suffix, TaskStream.from_jsonl)(file)
+    stream = _READ.get(file.suffix.lower(), TaskStream.from_jsonl)(file)
     check_environments(stream.tasks, file)
     return stream if n is None else TaskStream(stream.name, stream.tasks[:n])

@@ -155,6 +155,8 @@ class Cast:
         proposer = Backbones(agent=reflection).lm("agent") if reflection is not None else backbones.lm("agent")
         self._answers = answers
         self._failed: list[int] = []
+        self.unreadable: list[str] = []
+        """How those proposals began that could not be read."""
         self.reflection = _watched(proposer, answers, role=REFLECTION)
         self.reflection._rb_failed = self._failed
         self._drawn: dict[tuple[int, float | None], Backbones] = {}
@@ -173,6 +175,10 @@ class Cast:
     def nothing_new(self) -> None:
         """Count a proposal that was none."""
         self._failed.append(0)
+
+    def not_read(self, answer: str) -> None:
+        """Keep how a proposal began that could not be read; it is counted as one that was none."""
+        self.unreadable.append(answer)
 
     def check(self) -> None:
         """Raise what kept an answer from being kept, if anything did."""

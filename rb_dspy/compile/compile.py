@@ -149,7 +149,9 @@ def _compiled(
     if smoke:
         teller.phase("seeing that the program works")
         _smoke(module, train[:_FIRST], cast)
-    teller.phase(f"{optimizer} on {len(train)} examples, {len(dev)} of dev")
+    tasks = max((len(each.stream) for each in train), default=0) if plan.stage == "all" else 0
+    windows = f" (windows of {tasks} tasks each)" if tasks > 1 else ""
+    teller.phase(f"{optimizer} on {len(train)} examples{windows}, {len(dev)} of dev")
     record = Record(
         metric_for(plan.stage, plan.work),
         dev,
@@ -190,6 +192,8 @@ def _compiled(
         candidates=[Found(score=score, prompts=_own_names(prompts)) for score, prompts in record.candidates()],
         broken=record.broken,
         proposals_failed=cast.proposals_failed,
+        proposals_unreadable=len(cast.unreadable),
+        unreadable_proposal=next(filter(None, cast.unreadable), ""),
         examples={"train": len(train), "dev": len(dev)},
         orders=plan.orders if plan.stage == "all" else 1,
         hashes=plan.hashes(),

@@ -116,7 +116,7 @@ def _gepa(job: Job) -> None:
         max_metric_calls=job.record.left,
         reflection_lm=cast.reflection,
         reflection_minibatch_size=min(MINIBATCH, len(job.train)),
-        instruction_proposer=Proposer(cast.reflection, cast.nothing_new),
+        instruction_proposer=Proposer(cast.reflection, cast.nothing_new, cast.not_read),
         component_selector=_Called(job.student),
         num_threads=job.threads,
         seed=job.seed,

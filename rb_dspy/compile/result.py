@@ -91,6 +91,10 @@ class Compiled(pydantic.BaseModel):
     """Metric calls that were rated 0 since the program broke."""
     proposals_failed: int = 0
     """How often the LM that proposes prompts gave no answer, or only the prompt that there was: nothing was tried."""
+    proposals_unreadable: int = 0
+    """Of these, those whose answer could not be read."""
+    unreadable_proposal: str = ""
+    """How one of them began."""
     examples: dict[str, int] = pydantic.Field(default_factory=dict)
     """How many examples the optimizer had: ``train`` and ``dev``."""
     orders: int = 1

@@ -26,6 +26,6 @@ def check_environments(tasks: Sequence[Task], path: Path) -> None:
 
 def _place(path: Path, position: int) -> str:
     """Where the task at this position of a file stands."""
-    if path.suffix in (".parquet", ".csv"):
+    if path.suffix.lower() in (".parquet", ".csv"):
         return f"{path}: row {position + 1}"
     return f"{path}:{[number for number, _ in lines(path)][position]}"

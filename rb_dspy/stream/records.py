@@ -96,6 +96,10 @@ def task_of(place: str, fields: Mapping[str, Any], ids: Ids) -> Task:
         raise InvalidTask(f"{place}: {exc}") from None
     except pydantic.ValidationError as exc:
         first = exc.errors()[0]
+        if first["type"] == "extra_forbidden":
+            name = str(first["loc"][0])[:200]
+            told = f"{place}: a task has no field {name!r}; it has {', '.join(FIELDS)}"
+            raise InvalidTask(f"{told}; a question's right answer goes into env_args.answer") from None
         where = ".".join(map(str, first["loc"]))
         raise InvalidTask(f"{place}: {where[:200]}: {first['msg'].lower()}") from None
 

@@ -56,6 +56,7 @@ def run_stream(
     on_result: Callable[[TaskResult], None] = lambda result: None,
     resume: Literal["own", "all"] = "own",
     learn: bool = True,
+    skip: Callable[[Task], bool] = lambda task: False,
 ) -> RunReport:
     """Run ``program`` over ``stream`` in order; every task's experience is in ``bank`` before the next begins.
 
@@ -71,6 +72,8 @@ def run_stream(
     with ``"all"`` any, for who names every run anew and knows that no other runs beside it. Where one does, both learn
     from the rollout, what either has first counts for both, and only the work is done twice. Several rollouts that wait
     together are for ``MaTTS``, which takes a single one as well; any other program leaves them where they are.
+
+    ``skip`` is asked just before each task; one for which it says True is left out, and is not in the report.
 
     A task that breaks, or that cannot be used, is recorded with its error and the run goes on; so is one whose lessons
     get a vector that cannot be used (``InvalidVector``), whose rollout waits. What would break every task that follows
@@ -95,6 +98,8 @@ def run_stream(
         for task, given in zip(tasks, stream, strict=True):
             if learn and _learned_from(bank, task, run_id):
                 report.skipped += 1
+                continue
+            if skip(task):
                 continue
             ingest = _waiting(program, bank, task, run_id, resume) if learn else None
             told = ingest is not None and ingest.state.told  # as broken, with what it had used

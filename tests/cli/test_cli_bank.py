@@ -69,7 +69,7 @@ def test_an_item_shows_all_that_it_comes_from(filled: list[Experience], capsys: 
     shown = run(capsys, "show", first.items[0].id)
     for text in ("from a success", first.id, "and again", third.id, "tuesday", "distilled by [/lm]"):
         assert text in shown
-    assert "success ×2" in run(capsys, "list")
+    assert "success (first of 2)" in run(capsys, "list")
     assert "brought by stranger" in run(capsys, "show", second.id)
     assert f"had been shown: {second.items[0].id}" in run(capsys, "show", third.id)
 
@@ -596,3 +596,40 @@ def test_more_than_there_is_can_be_asked_for(
     filled: list[Experience], capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
     assert len(as_json(capsys, "search", "shirt wardrobe put", "-k", "99999999999999999999", "--mode", mode)) == 3
+
+
+def test_the_scopes_of_a_bank_are_listed_with_what_they_hold(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MemoryBank.open("rb-bank.sqlite", scope="[/desk]", embedder=embedder("minilm")) as bank:
+        learn(bank, 4, OPEN)
+    lines = [line.split() for line in run(capsys, "scopes").splitlines()]
+    assert lines == [["scope", "lessons", "experiences"], ["[/desk]", "1", "1"], ["default", "3", "3"]]
+    assert as_json(capsys, "scopes")[1] == {"scope": "default", "lessons": 3, "experiences": 3}
+    Path("rb.toml").write_text('[bank]\nscope = "nobody"\n')
+    assert len(as_json(capsys, "scopes")) == 2, "whatever scope is set"
+
+
+def test_a_search_says_what_it_compared_with(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "compared with tasks, by mode dense; --items compares with lessons" in run(capsys, "search", "shirt")
+    by_lessons = run(capsys, "search", "shirt", "--items")
+    assert by_lessons.startswith("compared with lessons")
+    assert run(capsys, "search", "shirt", "--unit", "item") == by_lessons
+    assert run(capsys, "search", "shirt", "--unit", "experience") == run(capsys, "search", "shirt")
+    assert "give one of the two" in run(capsys, "search", "shirt", "--items", "--unit", "experience", code=2)
+
+
+def test_of_a_lesson_that_was_learned_often_the_first_times_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        id, *_ = [learn(bank, number, OPEN).items[0].id for number in range(12)]
+    assert "success (first of 12)" in run(capsys, "list")
+    for command in (("show", id), ("edit", id, "--title", "Open it first")):
+        told = run(capsys, *command)
+        assert (told.count("task t/"), "and 7 more; bank show --all lists them" in told) == (5, True)
+    assert run(capsys, "show", id, "--all").count("task t/") == 12
+    times = len(as_json(capsys, "history", id)) - 1
+    told, every = run(capsys, "history", id), run(capsys, "history", id, "--all")
+    assert every.count("append") == times
+    assert told.count("append") == min(5, times)
+    assert ("more; --all shows when" in told) == (times > 5)
+    assert "Open it first" in told

@@ -326,16 +326,16 @@ def test_a_matrix_says_what_to_compile_again(
     args += ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
     shown = lines(called(capsys, *args))
     assert shown[0] == "mail/held_out 12 tasks in 3 orders, 2 programs on 2 backbones"
-    assert shown[1] == "backbone program solved against uncompiled judge agrees tokens"
-    rows = [line.split() for line in shown[2:6]]
+    rows = [line.split() for line in shown[2:8]]
+    says = [rows.pop(2), rows.pop(4)]
     assert [row[:2] for row in rows] == [
         ["quick", "uncompiled"],
         ["quick", "mail"],
         ["deaf", "uncompiled"],
         ["deaf", "mail"],
     ]
-    assert (rows[1][2], rows[1][-3]) == ("100%", "better")
-    assert "not shown" in shown[5]
+    assert rows[1][2] == "100%"
+    assert [" ".join(each) for each in says] == ["better", "not shown"]
     assert "not better than without, so compile again: mail for deaf" in shown
     assert any("--set backbones.agent.model=some/deaf --out mail/deaf.json" in line for line in shown)
     given = ("--seed", "3", "--set", "program.judge.view_tokens=900", "--set", "backbones.agent.model=some/other")

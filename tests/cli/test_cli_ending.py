@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +132,64 @@ def test_who_hears_the_signal_already_goes_on_hearing_it(monkeypatch: pytest.Mon
         assert heard == [signal.SIGTERM] * 2
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+_SLOW = """
+import sys, time
+from rb_dspy import Backbones
+from rb_dspy.cli.main import main
+from tests.worlds import backbones, item
+
+def reply(prompt):
+    if "label" in prompt.wants:
+        print("judging", flush=True)
+        time.sleep(2)
+    return {"thought": "I count.", "action": "7"}
+
+Backbones.from_settings = lambda configs: backbones(reply)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "gap", "code"),
+    [
+        (signal.SIGINT, 0.005, 130),
+        (signal.SIGINT, 0.03, 130),
+        (signal.SIGINT, 0.08, 130),
+        (signal.SIGTERM, 0.03, 143),
+    ],
+)
+def test_who_presses_ctrl_c_again_and_again_interrupts_once(number: signal.Signals, gap: float, code: int) -> None:
+    command = [sys.executable, "-c", _SLOW, "run", "--stream", "sums.jsonl", "--bank", "kept.sqlite"]
+    there = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, env=there, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "judging\n":
+            assert process.poll() is None
+        for _ in range(5):
+            process.send_signal(number)
+            time.sleep(gap)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    assert told.count("\n") == 1
+    assert told.startswith("interrupted: what was learned is in the bank")
+
+
+class _Deaf:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+def test_an_interrupt_that_python_loses_is_raised_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(prompt: Prompt) -> Reply:
+        _Deaf()
+        time.sleep(0.2)
+        return {"thought": "I count.", "action": "7"}
+
+    monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(reply))
+    assert run("--no-track") == 130
+    assert "ignored" not in capsys.readouterr().err

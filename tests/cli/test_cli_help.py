@@ -20,7 +20,7 @@ from rb_dspy.bank import retrieval
 from rb_dspy.cli import bank as cli_bank, compile as cli_compile, late, main as main_module
 from rb_dspy.cli.main import app, main
 from rb_dspy.compile import stages
-from rb_dspy.config import ROLES, Settings, parse_settings
+from rb_dspy.config import ROLES, ActConfig, Settings, parse_settings
 from rb_dspy.plugins import embedder
 
 
@@ -117,7 +117,16 @@ def test_a_long_help_text_has_its_lines_from_the_terminal(capsys: pytest.Capture
 
 
 LINES = {"run", "resume", "bank list", "bank search", "bank history", "bank pending", "bank duplicates"}
-LINES |= {"bank snapshots", "bank doctor", "programs list", "backbones check", "models list", "envs", "settings"}
+LINES |= {
+    "bank scopes",
+    "bank snapshots",
+    "bank doctor",
+    "programs list",
+    "backbones check",
+    "models list",
+    "envs",
+    "settings",
+}
 """What may print several records."""
 
 
@@ -152,7 +161,12 @@ def test_brackets_in_a_help_text_are_shown(capsys: pytest.CaptureFixture[str]) -
         ),
         ("compile", {"run.stream": "reasoning-gym-small", "run.seed": 0, "matts.k": 3, "tracking.enabled": "yes"}),
         ("backbones matrix", {"run.seed": 0, "bank.scope": "default", "matts.k": 3, "tracking.enabled": "no"}),
-        *((name, {"bank.url": "rb-bank.sqlite", "bank.scope": "default"}) for name in COMMANDS if "bank " in name),
+        ("bank scopes", {"bank.url": "rb-bank.sqlite"}),
+        *(
+            (name, {"bank.url": "rb-bank.sqlite", "bank.scope": "default"})
+            for name in COMMANDS
+            if "bank " in name and name != "bank scopes"
+        ),
     ],
 )
 def test_help_says_what_an_option_is_that_is_not_given(
@@ -182,6 +196,7 @@ def test_settings_lists_every_key_with_what_it_is_now(capsys: pytest.CaptureFixt
         "choices": [],
         "default": 8,
         "value": 3,
+        "meaning": "How many tasks that the bank has not seen yet.",
     }
     assert (found["bank.scope"]["default"], found["bank.scope"]["value"]) == ("default", "mine")
     assert found["run.split"]["choices"] == ["all", "compile", "dev", "stream", "held-out"]
@@ -229,29 +244,34 @@ def _leaves(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
             yield f"{above}{name}", value
 
 
-def test_settings_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_say_what_each_key_means(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(key["meaning"] for key in keys(capsys).values())
     assert main(["settings", "-s", "bank.embedder=[/x]"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "key type default now"
-    assert 'bank.embedder text "minilm" "[/x]"' in lines
-    assert "matts.k integer, at least 1, at most 64 3 not set" in lines
+    at = lines.index('bank.embedder = "[/x]" text · default "minilm"')
+    assert lines[at + 1].startswith("Name of what makes vectors of texts; ")
+    assert "matts.k not set integer, at least 1, at most 64 · default 3" in lines
+    assert lines.count("Sampling temperature of every answer, instead of each step's own.") == 1, "not for every role"
     assert main(["settings", "-s", "bank.embeder=x"]) == 2
     assert "did you mean 'embedder'" in capsys.readouterr().err
+
+
+def test_settings_are_narrowed_to_what_a_key_contains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(keys(capsys, "program.act")) == {f"program.act.{name}" for name in ActConfig.model_fields}
+    assert main(["settings", "maxtokens"]) == 2
+    assert capsys.readouterr().err.startswith("error: no key contains 'maxtokens'; they begin with run, bank, ")
 
 
 def test_nothing_of_the_settings_is_cut_where_lines_are_short(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    url = "/var/lib/acme/memory/banks/rb-bank.sqlite"
+    url = f"/var/lib/{'acme/' * 20}rb-bank.sqlite"
     assert main(["settings", "-s", f'bank.url="{url}"']) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    at = [head.index(name) for name in ("default", "now")]
-    begins = next(number for number, line in enumerate(lines) if line.startswith("bank.url"))
-    ends = next(number for number, line in enumerate(lines) if line.startswith("bank.scope"))
-    cells = [[line[at[0] : at[1]].strip(), line[at[1] :].strip()] for line in lines[begins:ends]]
-    assert ["".join(parts) for parts in zip(*cells, strict=True)] == ['"rb-bank.sqlite"', f'"{url}"']
-    assert "…" not in "".join(lines)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert f'bank.url="{url}"text·default"rb-bank.sqlite"' in "".join(shown.split())
+    assert "…" not in shown
 
 
 @pytest.mark.parametrize(

@@ -111,3 +111,33 @@ def test_an_answer_that_is_none_is_asked_for_again(answer: Reply) -> None:
 def test_what_nobody_sees_is_replaced() -> None:
     found, *_ = proposed(lambda _: {"new_instruction": "Look.\n\tOnce\0, \x1b[31mtwice\u202e."})
     assert found == {"judge.predict": "Look.\n\tOnce\ufffd, \ufffd[31mtwice\ufffd."}
+
+
+def test_what_cannot_be_read_is_told_from_what_is_nothing_new(caplog: pytest.LogCaptureFixture) -> None:
+    unread: list[str] = []
+    lm = scripted_lm(lambda _: f"Sure!\nHere is {'a better prompt' * 40}")
+    proposer = Proposer(lm, lambda: None, unread.append)
+    with dspy.context(lm=lm):
+        for _ in range(5):
+            proposer(CANDIDATE, SEEN, ["judge.predict"])
+    assert len(unread) == 5
+    assert unread[0].startswith("Sure! Here is a better prompt")
+    assert len(unread[0]) == 201
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(
+        "who proposes prompts answers in a form that cannot be read; the last answer began 'Sure!"
+    )
+    unread.clear()
+    lm = scripted_lm(same)
+    with dspy.context(lm=lm):
+        assert Proposer(lm, lambda: None, unread.append)(CANDIDATE, SEEN, ["judge.predict"]) == {}
+    assert unread == []
+
+
+def test_a_compile_counts_what_could_not_be_read() -> None:
+    def mumbles(prompt: Prompt) -> Reply:
+        return "Sure! Here it is" if "new_instruction" in prompt.wants else teacher(prompt)
+
+    made = compiled(optimizer="gepa", stage="judge", reflection=scripted_lm(mumbles), budget=40)
+    assert made.proposals_failed == made.proposals_unreadable > 0
+    assert made.unreadable_proposal == "Sure! Here it is"

@@ -64,8 +64,26 @@ def print_result(compiled: Compiled, program: Program, reflection: Any) -> None:
     broken = f"; {compiled.broken} broke and count as 0" if compiled.broken else ""
     out.print(Text(f"{calls}{broken}", "dim"))
     if compiled.proposals_failed:
-        lost = f"who proposes prompts gave no answer, or nothing new, {compiled.proposals_failed} times"
-        out.print(Text(f"{lost}: check that model, or give another as --reflection", "yellow"))
+        out.print(Text(f"{_no_proposals(compiled)}: check that model, or give another as --reflection", "yellow"))
+    best = max((found.score for found in compiled.candidates), default=0.0)
+    if compiled.metric_calls < compiled.budget and best >= 1:
+        out.print(Text("ended before the budget was spent: dev is at 1.00, and nothing can be better there", "dim"))
+
+
+def _no_proposals(compiled: Compiled) -> str:
+    """How often, and why, there was no prompt to try."""
+    unread, failed = compiled.proposals_unreadable, compiled.proposals_failed
+    told = []
+    if unread:
+        began = f"; one began {compiled.unreadable_proposal!r}" if compiled.unreadable_proposal else ""
+        told.append(f"{_times(unread)} in a form that cannot be read{began}")
+    if failed > unread:
+        told.append(f"{_times(failed - unread)} not at all, or with nothing new")
+    return f"who proposes prompts answered {', and '.join(told)}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def print_next(compiled: Compiled, *, keep: str, use: str) -> None:

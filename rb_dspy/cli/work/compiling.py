@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.text import Text
 
 from rb_dspy.backbones import Backbones, active
@@ -16,10 +15,12 @@ from rb_dspy.cli.again import as_argument, options
 from rb_dspy.cli.bar import CompileBar
 from rb_dspy.cli.built import Program, give_prompts, lessons, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import prompts_of as prompts_named
 from rb_dspy.cli.tasks import chosen_file, compile_streams
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.compiled import as_json, print_head, print_next, print_result
+from rb_dspy.cli.work.cut import told_once
 from rb_dspy.compile.identity import named, named_embedder, versions, who
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.stages import Stage, stage_module
@@ -86,6 +87,7 @@ def compile_prompts(
             print_head(title, program, streams, given, place)
         try:
             with (
+                told_once(chosen),
                 tracker.compile_run(title, program, streams, reflection=proposer, params=_params(window)) as run,
                 CompileBar(err, budget, phases=not json_) as bar,
             ):
@@ -110,8 +112,7 @@ def compile_prompts(
                 compiled.save(out_file)
                 run.log_compiled(compiled)
         except KeyboardInterrupt:
-            err.print(Text(f"interrupted: what was answered is in {place}; the same command goes on from there"))
-            raise typer.Exit(130) from None
+            raise interrupted(f"what was answered is in {place}; the same command goes on from there") from None
     if json_:
         print_json(as_json(compiled, out_file, place, run_id(run)))
         return

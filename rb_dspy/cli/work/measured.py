@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli.again import as_argument, options, settings_options
+from rb_dspy.cli.bar import short_number
 from rb_dspy.cli.common import CONFIG_FILE, command_name, out, settings
 from rb_dspy.cli.prompts import is_registered
-from rb_dspy.cli.scored import change, in_words
+from rb_dspy.cli.scored import change, in_words, share
 from rb_dspy.config import load_settings
 
 if TYPE_CHECKING:
@@ -43,25 +44,26 @@ def print_matrix(found: Matrix) -> None:
     if found.left_out:
         out.print(Text(f"{_counted(found.left_out, 'task')} left out: no ground truth", "yellow"))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    against_heading = f"against {UNCOMPILED}"
-    for heading in ("backbone", "program", "solved", against_heading, "", "judge agrees", "tokens"):
-        right = heading in ("solved", "judge agrees", "tokens")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=heading == against_heading)
+    for heading in ("backbone", "program", "solved", f"against {UNCOMPILED}", "judge agrees", "tokens"):
+        named = heading in ("backbone", "program")
+        right = heading in ("judge agrees", "tokens")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=not named)
     for cell in found.cells:
         names = Text(cell.backbone), Text(shown(cell.program))
         if cell.error or cell.success is None:
-            table.add_row(*names, "-", "", Text("could not be run", "red"), "-", f"{cell.tokens:,}")
+            table.add_row(*names, "-", Text("could not be run", "red"), "-", short_number(cell.tokens))
             continue
-        against = (
-            ("", Text())
-            if cell.difference is None
-            else (change(cell.difference), in_words(cell.difference.says, short=True))
-        )
+        against = Text("")
+        if cell.difference is not None:
+            against = Text.assemble(change(cell.difference), "\n", in_words(cell.difference.says, short=True))
         agreed = "-" if cell.judge_agreement is None else f"{cell.judge_agreement:.0%}"
-        solved = f"{cell.success.mean:.0%}" + (f" ({cell.broken} broke)" if cell.broken else "")
-        table.add_row(*names, solved, *against, agreed, f"{cell.tokens:,}")
+        solved = share(cell.success) + (f"\n{cell.broken} broke" if cell.broken else "")
+        table.add_row(*names, solved, against, agreed, short_number(cell.tokens))
     out.print(table)
-    told = f"{UNCOMPILED}: the program without compiled prompts; in brackets, 95 % intervals"
+    told = (
+        f"{UNCOMPILED}: the program without compiled prompts; in brackets, 95 % intervals; judge: in how many of the"
+        " tasks that it judged it said what ground truth says"
+    )
     out.print(Text(told, "dim"), soft_wrap=True)
     for cell in found.cells:
         if cell.error and not cell.unusable:

@@ -18,6 +18,7 @@ from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
 from rb_dspy.cli.tasks import chosen_file, held_out
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
+from rb_dspy.cli.work.cut import told_once
 from rb_dspy.cli.work.measured import print_head, print_matrix, print_next, size
 from rb_dspy.compile.files import write_json
 from rb_dspy.config import BackboneConfig, Settings, load_settings
@@ -81,6 +82,7 @@ def run_matrix(
         if not json_:
             print_head(todo, orders, programs=len(named) + 1, backbones=len(lms))
         with (
+            told_once(chosen),
             tracker.matrix_run(f"matrix {todo.name}", subject, lms, todo, base, params=given) as run,
             err.status("asking each backbone once …") as status,
         ):

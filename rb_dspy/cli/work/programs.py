@@ -36,12 +36,15 @@ def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
         for version in found:
             print_json(asdict(version))
         return
-    shown = table("program", "version", "", "better", "difference, held-out", "of", "made (UTC)")
+    shown = table("program", "", "", "better", "difference, held-out")
+    shown.columns[3].no_wrap = True
     for version in found:
         aliases = Text(", ".join(version.aliases), "bold green")
         better = _better(version)
         of = version.measure.partition(";")[0]
-        shown.add_row(Text(version.name), str(version.number), aliases, better, version.difference, of, version.made)
+        about = Text(f"{of}{' · ' if of else ''}made {version.made} UTC", "dim")
+        told = Text("\n").join([Text(version.difference), about] if version.difference else [about])
+        shown.add_row(Text(version.name), str(version.number), aliases, better, told)
     out.print(shown if found else "no program is registered yet; [bold]rb-dspy programs register[/] makes one")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import typer
 from rich.text import Text
 
 from rb_dspy.bank import Ingest, MemoryBank
@@ -13,6 +12,7 @@ from rb_dspy.cli.bank_common import counted, line, show_below
 from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import prompts_of
 from rb_dspy.config import Settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, InvalidVector, RBError
@@ -70,8 +70,7 @@ def _learned(learner: MaTTS, waiting: Sequence[Ingest], *, json_: bool) -> RBErr
             else:
                 _show(ingest, experience, "", json_=json_)
     except KeyboardInterrupt:
-        err.print("interrupted: what was learned is in the bank, and the other rollouts go on waiting")
-        raise typer.Exit(130) from None
+        raise interrupted("what was learned is in the bank, and the other rollouts go on waiting") from None
     return errors[-1] if errors and len(errors) == len(waiting) else None
 
 

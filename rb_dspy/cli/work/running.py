@@ -6,11 +6,9 @@ import secrets
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.text import Text
 
 from rb_dspy.backbones import Backbones
@@ -20,10 +18,13 @@ from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import Program, give_prompts, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display
+from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
 from rb_dspy.cli.summary import print_summary
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
+from rb_dspy.cli.work.cut import told_once
+from rb_dspy.cli.work.results import as_json
 from rb_dspy.config import RunConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Task
@@ -147,9 +148,18 @@ def _run(
         report.results.append(result)
         tracked.on_result(result)
         if json_:
-            print_json(_as_json(result))
+            print_json(as_json(result))
         else:
             display.on_result(result)
+
+    meanwhile: list[str] = []
+
+    def learned_meanwhile(task: Task) -> bool:
+        """Whether the bank has learned from it since the run began, as it has from none of its tasks before."""
+        if chosen.run.memory != "on" or given is not todo or bank.experience_of(task.id) is None:
+            return False
+        meanwhile.append(task.id)
+        return True
 
     stream = TaskStream(name, tuple(todo))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
@@ -158,9 +168,10 @@ def _run(
         params["prompts.known_tasks"] = apart.known_before(compiled, todo)
     try:
         with (
+            told_once(chosen),
             tracker.stream_run(program, stream, bank, run_id=report.run_id, params=params) as tracked,
             # Before tracking is closed, which may wait: what came of it is nobody's to wait for.
-            _concluding(report, bank, chosen, tracked, compiled, json_=json_),
+            _concluding(report, bank, chosen, tracked, compiled, meanwhile, json_=json_),
             display if not json_ else nullcontext(),
             listening(display.on_event) if not json_ else nullcontext(),
         ):
@@ -172,15 +183,17 @@ def _run(
                 on_result=on_result,
                 resume="all",  # each run has a name of its own, and goes on where the one before was stopped
                 learn=chosen.run.memory == "on",
+                skip=learned_meanwhile,
             )
     except KeyboardInterrupt:
-        err.print(
-            "interrupted: what was learned is in the bank, and a rollout that had ended waits there;"
-            " the next run goes on from there"
-        )
-        raise typer.Exit(130) from None
+        left = "what was learned is in the bank, and a rollout that had ended waits there"
+        raise interrupted(f"{left}; the next run goes on from there") from None
     if report.results and all(result.error for result in report.results):
-        raise InfrastructureError(f"every task broke; the last one: {report.results[-1].error}")
+        last = report.results[-1].error
+        if any(result.prediction is not None for result in report.results):
+            err.print(Text(f"no task could be scored; the last one: {last}", "yellow"))
+        else:
+            raise InfrastructureError(f"every task broke; the last one: {last}")
 
 
 @contextmanager
@@ -193,15 +206,27 @@ def _concluding(report: RunReport, *given: Any, json_: bool) -> Iterator[None]:
 
 
 def _conclude(
-    report: RunReport, bank: MemoryBank, chosen: Settings, tracked: Any, compiled: Compiled | None, *, json_: bool
+    report: RunReport,
+    bank: MemoryBank,
+    chosen: Settings,
+    tracked: Any,
+    compiled: Compiled | None,
+    meanwhile: Sequence[str],
+    *,
+    json_: bool,
 ) -> None:
     where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
     if json_:
-        named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
+        named: dict[str, Any] = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
         named |= {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
+        named |= {"learned_meanwhile": list(meanwhile)} if meanwhile else {}
         unseen = apart.unseen(compiled, report)
         print_json({"summary": report.summary(), **({} if unseen is None else {"unseen": unseen}), **named})
-    elif report.results:
+        return
+    if meanwhile:
+        left_out = f"left out, since another run has learned from {'it' if len(meanwhile) == 1 else 'them'} meanwhile"
+        out.print(Text(f"{_counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
+    if report.results:
         print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
         if (told := apart.print_unseen(compiled, report)) is not None:
             out.print(told, soft_wrap=True)
@@ -253,48 +278,3 @@ def _models(program: Program) -> str:
     played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
     names = set(played.values())
     return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in played.items())
-
-
-def _as_json(result: TaskResult) -> dict[str, object]:
-    found = result.prediction
-    return {
-        "task": result.task.id,
-        "error": result.error or None,
-        "answer": found.answer if found else None,
-        "steps": len(found.trajectory.steps) if found else None,
-        "verdict": found.verdict if found else None,
-        "outcome": result.outcome,
-        "judge_agrees": result.agreed,
-        "recalled": [item.id for item in found.memory.items] if found else [],
-        "learned": list(found.memory_items) if found else [],
-        "usage": result.usage,
-        "unreadable": dict(result.unreadable),
-        "scaling": _scaling_as_json(result),
-    }
-
-
-def _scaling_as_json(result: TaskResult) -> dict[str, Any] | None:
-    """The rollouts of a task that was done several times, with ground truth where it is known."""
-    found = result.prediction
-    if found is None or "trajectories" not in found:
-        return None
-    outcomes = result.outcomes or (None,) * len(result.rollouts)
-    return {
-        "handed_in": found.trajectory.rollout_id,
-        "analysis": found.selection.analysis,
-        "votes": found.selection.votes,
-        "launched": found.launched,
-        "saved": found.saved,
-        "lost": [asdict(lost) for lost in found.lost],
-        "rollouts": [
-            {
-                "id": rollout.rollout_id,
-                "answer": rollout.answer,
-                "steps": len(rollout.steps),
-                "verdict": verdict,
-                "outcome": outcome,
-            }
-            for rollout, verdict, outcome in zip(result.rollouts, found.verdicts, outcomes, strict=True)
-        ],
-        "passes": result.passes,
-    }

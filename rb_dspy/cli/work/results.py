@@ -1,0 +1,54 @@
+"""What came of a task, for scripts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rb_dspy.stream import TaskResult
+
+
+def as_json(result: TaskResult) -> dict[str, object]:
+    """The line of a task, as ``rb-dspy run --json`` prints it."""
+    found = result.prediction
+    return {
+        "task": result.task.id,
+        "error": result.error or None,
+        "answer": found.answer if found else None,
+        "steps": len(found.trajectory.steps) if found else None,
+        "verdict": found.verdict if found else None,
+        "outcome": result.outcome,
+        "judge_agrees": result.agreed,
+        "recalled": [item.id for item in found.memory.items] if found else [],
+        "learned": list(found.memory_items) if found else [],
+        "usage": result.usage,
+        "unreadable": dict(result.unreadable),
+        "scaling": _scaling(result),
+    }
+
+
+def _scaling(result: TaskResult) -> dict[str, Any] | None:
+    """The rollouts of a task that was done several times, with ground truth where it is known."""
+    found = result.prediction
+    if found is None or "trajectories" not in found:
+        return None
+    outcomes = result.outcomes or (None,) * len(result.rollouts)
+    return {
+        "handed_in": found.trajectory.rollout_id,
+        "analysis": found.selection.analysis,
+        "votes": found.selection.votes,
+        "launched": found.launched,
+        "saved": found.saved,
+        "lost": [asdict(lost) for lost in found.lost],
+        "rollouts": [
+            {
+                "id": rollout.rollout_id,
+                "answer": rollout.answer,
+                "steps": len(rollout.steps),
+                "verdict": verdict,
+                "outcome": outcome,
+            }
+            for rollout, verdict, outcome in zip(result.rollouts, found.verdicts, outcomes, strict=True)
+        ],
+        "passes": result.passes,
+    }

@@ -1,0 +1,131 @@
+"""A typed table from TOML and ``key=value``: what is wrong in it is told by its key, and by where it was given."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
+
+import pydantic
+
+from rb_dspy.errors import ConfigError
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+
+
+def load(
+    model: type[_Model], path: Path | str | None, overrides: Iterable[str], options: Mapping[str, tuple[str, Any]]
+) -> _Model:
+    """See ``rb_dspy.config.load_settings``."""
+    data: dict[str, Any] = {}
+    if path is not None:
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such file; expected a TOML configuration") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+        except (ValueError, RecursionError) as exc:
+            raise ConfigError(_unreadable(str(path), exc)) from None
+        except OSError as exc:
+            raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+    of_file = deepcopy(data)
+    for override in overrides:
+        _set(data, override)
+    for key, (option, value) in options.items():
+        _put(data, key, value, option)
+    if path is not None and _first_error(model, of_file) == _first_error(model, data):  # the file's own, or none
+        return parse(model, data, str(path))
+    return parse(model, data, "--set", {key: option for key, (option, _) in options.items()})
+
+
+def _first_error(model: type[pydantic.BaseModel], data: Mapping[str, Any]) -> object:
+    try:
+        model.model_validate(data)
+    except pydantic.ValidationError as exc:
+        first = exc.errors()[0]
+        return first["loc"], first["type"], repr(first["input"])
+    return None
+
+
+def parse(
+    model: type[_Model], data: Mapping[str, Any], source: str, options: Mapping[str, str] | None = None
+) -> _Model:
+    """``data``, checked. ``ConfigError`` names the first key that is unknown or has a bad value, and its ``source``.
+
+    ``options``: keys -> the options that gave them.
+    """
+    try:
+        return model.model_validate(data)
+    except pydantic.ValidationError as exc:
+        first = exc.errors()[0]
+        location = [str(part) for part in first["loc"] if part != "[key]"]
+        key = ".".join(location)
+        if first["type"] == "extra_forbidden" or "[key]" in first["loc"]:
+            known = _known_keys(model, location)
+            near = difflib.get_close_matches(location[-1], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+            raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
+        if first["type"] == "missing":
+            raise ConfigError(f"{source}: {key} is missing") from None
+        option = (options or {}).get(key)
+        where = f"{option} {_shown(first['input'])}" if option else f"{source}: {key} = {_shown(first['input'])}"
+        raise ConfigError(f"{where}: {first['msg'].lower()}") from None
+
+
+def _known_keys(model: type[pydantic.BaseModel], location: list[str]) -> list[str]:
+    """The keys that are allowed where the last part of ``location`` stands."""
+    for i, part in enumerate(location[:-1]):
+        field = model.model_fields.get(part)
+        if field is None:
+            continue
+        kind: Any = next((each for each in get_args(field.annotation) if each is not NoneType), field.annotation)
+        if get_origin(field.annotation) is dict:
+            names, kind = get_args(field.annotation)
+            if i == len(location) - 2:
+                return list(get_args(names))
+        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+            model = kind
+    return list(model.model_fields)
+
+
+def _set(data: dict[str, Any], override: str) -> None:
+    """Put ``a.b=value`` into ``data``; the value is TOML where it parses, else text."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"--set {override!r}: expected key=value, for example run.tasks=3")
+    try:
+        value: Any = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(_unreadable(f"--set {key.strip()}", exc)) from None
+    _put(data, key.strip(), value, f"--set {override!r}")
+
+
+def _put(data: dict[str, Any], key: str, value: Any, source: str) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        child = data.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"{source}: {parent!r} is not a table")
+        data = child
+    data[last] = value
+
+
+def _unreadable(source: str, exc: Exception) -> str:
+    """A number of too many digits, or brackets inside brackets: TOML to its grammar, and too much for Python."""
+    return f"{source}: TOML that cannot be read ({type(exc).__name__}); give a shorter number, or fewer brackets"
+
+
+def _shown(value: Any) -> str:
+    """``value`` in a line of an error."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a long 0xF… or a.b.c… is read, and never shown
+        return f"a {type(value).__name__} too large to be shown"
+    return text if len(text) <= 200 else f"{text[:200]}…"

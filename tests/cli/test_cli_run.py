@@ -1,0 +1,161 @@
+"""``rb-dspy run``: what it says of answers that were cut off, tasks nobody can score, and other runs beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import Backbones, MemoryBank
+from rb_dspy.cli.main import main
+from rb_dspy.plugins import embedder
+from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.testing import Prompt, Reply
+from tests.worlds import backbones, item
+
+UNSCORED = """
+from rb_dspy.environments.question import Question
+
+def broken():
+    raise OSError("no grader")
+
+class Unscored(Question):
+    def make(self, *args, **kwargs):
+        made = super().make(*args, **kwargs)
+        made.outcome = broken
+        return made
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    write()
+
+
+def write(**fields: object) -> None:
+    tasks = [
+        {"id": f"sum/{n}", "instruction": f"What is {n} and 5?", "env_args": {"answer": "7"}, **fields} for n in (1, 2)
+    ]
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+
+
+def counts(prompt: Prompt) -> Reply:
+    if "action" in prompt.wants:
+        return {"thought": "I count.", "action": "7"}
+    if "label" in prompt.wants:
+        return {"reasons": "Counted again.", "label": "success"}
+    return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.")]}
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, *more: str, script: Callable[[Prompt], Reply] = counts, cut: bool = False
+) -> int:
+    def from_settings(configs: object) -> Backbones:
+        made = backbones(script)
+        for lm in {id(lm): lm for lm in made.roles().values()}.values() if cut else ():
+            _cut_off(lm.engine)
+        return made
+
+    monkeypatch.setattr(Backbones, "from_settings", from_settings)
+    return main(["run", "--stream", "sums.jsonl", "--bank", "kept.sqlite", "--no-track", *more])
+
+
+def _cut_off(engine: Any) -> None:
+    answered = engine.complete
+    engine.complete = lambda *args, **kwargs: replace(answered(*args, **kwargs), finish_reason="length")
+
+
+def test_answers_that_were_cut_off_are_told_once_by_role_with_the_setting_to_raise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run(monkeypatch, "--set", "backbones.judge={model='a/b', max_tokens=9}", cut=True) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "2 answers of the agent were cut off: raise program.act.max_tokens"
+        " (matts.refine.max_tokens for checks of its own work)",
+        "2 answers of the distiller were cut off: raise program.distill.max_tokens",
+        "2 answers of the judge were cut off: raise backbones.judge.max_tokens",
+    ]
+    assert not [record for record in caplog.records if "truncated" in record.getMessage()]
+    assert not logging.getLogger("dspy.clients.lm").filters
+
+
+def test_what_nobody_can_score_has_not_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = tmp_path / "site" / "acme-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[rb_dspy.environments]\nunscored = acme_unscored:Unscored\n")
+    (tmp_path / "site" / "acme_unscored.py").write_text(UNSCORED)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    write(env="unscored")
+    assert run(monkeypatch) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("no task could be scored; the last one: the environment's outcome broke: OSError: no grader")
+    assert "every task broke" not in told
+
+    def down(prompt: Prompt) -> Reply:
+        raise OSError("down")
+
+    assert run(monkeypatch, "--scope", "other", script=down) == 5
+    assert capsys.readouterr().err.startswith("error: every task broke; the last one: ")
+
+
+@pytest.mark.parametrize("memory", ["on", "frozen"])
+def test_a_task_that_another_run_has_learned_from_meanwhile_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], memory: str
+) -> None:
+    def beside(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and "1 and 5" in prompt["task"]:
+            with MemoryBank.open("kept.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+                task = Task(id="sum/2", instruction="What is 2 and 5?")
+                rollout = Trajectory(task_id=task.id, answer="7")
+                bank.append(task, rollout, Verdict(label="success", reasons="Seen."), [], run_id="other")
+        return counts(prompt)
+
+    MemoryBank.open("kept.sqlite", scope="default", embedder=embedder("minilm")).close()
+    assert run(monkeypatch, "--memory", memory, script=beside) == 0
+    shown = capsys.readouterr().out
+    told = "1 task left out, since another run has learned from it meanwhile"
+    assert (told in shown, "sum/2" in shown) == ((True, False) if memory == "on" else (False, True))
+    assert run(monkeypatch, "--json", "--scope", "new") == 0
+    assert "learned_meanwhile" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("-n", "0"), "error: --tasks 0: input should be greater than or equal to 1"),
+        (("--set", "run.tasks=0"), "error: --set: run.tasks = 0: input should be greater than or equal to 1"),
+    ],
+)
+def test_an_error_names_what_was_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], told: str
+) -> None:
+    assert run(monkeypatch, *given) == 2
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_an_unknown_field_of_a_task_is_told_with_those_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(answer="7")
+    assert run(monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert "sums.jsonl:1: a task has no field 'answer'; it has id, instruction, env, env_args, domain, template" in told
+    assert "a question's right answer goes into env_args.answer" in told
+
+
+def test_the_case_of_a_files_suffix_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("sums.CSV").write_text("instruction,answer\nWhat is 2 and 5?,7\n")
+    assert run(monkeypatch, "--stream", "sums.CSV") == 0
+    assert "solved" in capsys.readouterr().out
