@@ -38,7 +38,7 @@ def replaced(path: str | Path, *, error: type[RBError] = RBError) -> Iterator[Bi
             aside.unlink(missing_ok=True)
         sync_folder(target.parent)
     except OSError as exc:
-        raise error(f"{path}: cannot be written: {exc.strerror}; what was there is as before") from exc
+        raise error(f"{path}: cannot be written: {exc.strerror or exc}; what was there is as before") from exc
 
 
 def of_database(path: Path) -> bool:

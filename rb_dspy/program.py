@@ -90,7 +90,8 @@ class ReasoningBank(Whole):
         run, and without a name the same rollout is. ``learn=False`` only retrieves and acts: the bank is not written
         to, and may be one that refuses it; ``verdict`` and ``experience`` are None then, and ``memory_items`` is empty.
         """
-        check_plain(self.judge)
+        if learn:
+            check_plain(self.judge)
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
             return drive(self._loop(task, again, bank, environments or self.environments, run_id, learn, ledger))

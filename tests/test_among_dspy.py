@@ -610,3 +610,11 @@ def test_a_step_alone_says_where_its_model_could_come_from() -> None:
     with program.backbones.use():
         assert program.judge(TASK, trajectory).label == "failure"
     assert isinstance(program.backbones, Backbones)
+
+
+def test_a_sample_that_is_asked_for_leaves_a_judge_of_no_model_of_its_own_cool(bank: MemoryBank) -> None:
+    lm, engine = plain_lm("x/agent", temperature=0.9)
+    draw = dspy.BestOfN(made(False, backbones={"agent": lm}), N=2, reward_fn=lambda _, __: 0.0, threshold=1.0)
+    draw(task=TASK, bank=bank)
+    assert {prompt.temperature for prompt in asked(engine, "action")} == {0.9}
+    assert {prompt.temperature for prompt in asked(engine, "label")} == {0.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import gc
 import inspect
 import itertools
@@ -22,7 +23,7 @@ from dspy import lm15
 from rb_dspy import signatures
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import Ingest, MemoryBank
-from rb_dspy.config import DistillConfig, ProgramConfig, RetrieveConfig
+from rb_dspy.config import AdaptiveConfig, DistillConfig, MattsConfig, ProgramConfig, RetrieveConfig
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -31,6 +32,7 @@ from rb_dspy.steps import as_task
 from rb_dspy.stream import run_stream
 from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
+from rb_dspy.testing.lm import ScriptedEngine
 from tests.worlds import answers, backbones, corridor, item, lock, prompts
 
 
@@ -288,6 +290,64 @@ def test_without_learning_it_only_retrieves_and_acts(bank: MemoryBank, mode: Any
         assert (done.verdict, done.experience, len(bank.experiences())) == (None, None, 0)
         return
     _learns_nothing(lambda run: run if mode is None else MaTTS(run, k=2, mode=mode), bank)
+
+
+async def _never(task: Task, rollout: Trajectory) -> Verdict:
+    raise AssertionError("nobody is judged")
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_without_learning_no_judge_is_asked_and_an_async_one_will_do(bank: MemoryBank, scale: bool) -> None:
+    alone = program(backbones(answers), judge=_never)
+    run = MaTTS(alone, k=2) if scale else alone
+    assert run(task=corridor(), bank=bank, learn=False).verdict is None
+    with pytest.raises(ConfigError, match="the judge is async"):
+        run(task=corridor(), bank=bank)
+
+
+def test_a_judge_that_is_down_costs_no_answer_where_only_waves_waited_for_it(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "label" in prompt.wants:
+            raise lm15.ServerError("overloaded")
+        return answers(prompt)
+
+    config = MattsConfig(adaptive=AdaptiveConfig(enabled=True, first=2))
+    done = MaTTS(program(backbones(script)), k=2, config=config)(task=corridor(), bank=bank, learn=False)
+    assert [verdict.label for verdict in done.verdicts] == ["unknown", "unknown"]
+    bones = backbones(answers)
+    MaTTS(program(bones), k=1, config=config)(task=corridor(), bank=bank, learn=False)
+    assert not any("label" in prompt.wants for prompt in prompts(bones))
+
+
+class _Thinks(ScriptedEngine):
+    """Says something ``after`` times, then thinks until its budget is spent."""
+
+    after = 0
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        found = super().complete(request)
+        if len(self.prompts) <= self.after:
+            return found
+        thought = lm15.Message(role="assistant", parts=(lm15.ThinkingPart(text="Hm, hm."),))
+        return dataclasses.replace(found, message=thought, finish_reason="length")
+
+
+def _speechless(after: int = 0) -> dspy.LM:
+    engine = _Thinks(answers)
+    engine.after = after
+    return dspy.LM("x/speechless", engine=engine, cache=False, num_retries=0)
+
+
+def test_what_a_model_thinks_without_saying_it_is_no_answer(bank: MemoryBank) -> None:
+    agent = scripted_lm(answers)
+    with pytest.raises(InfrastructureError, match="the judge's language model gave no text, twice"):
+        program(Backbones(agent=agent, judge=_speechless()))(task=corridor(), bank=bank)
+    assert len(bank.pending()) == 1
+    with pytest.raises(InfrastructureError, match="the agent's language model gave no text, twice"):
+        program(Backbones(agent=_speechless(), judge=agent))(task=corridor("corridor/2"), bank=bank)
+    begun = program(Backbones(agent=_speechless(after=1), judge=agent, distiller=agent))
+    done = begun(task=corridor("corridor/3"), bank=bank)
+    assert (done.trajectory.stop_reason, len(done.trajectory.steps)) == ("unreadable", 1)
 
 
 async def test_without_learning_a_bank_that_refuses_to_be_written_will_do(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 from dspy import lm15
 
 import rb_dspy
-from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank
+from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank, StreamProgram, TaskStream
 from rb_dspy.backbones import active, in_use, lm_of, metered, none_in_use, report
 from rb_dspy.backbones.check import check
+from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.config import JudgeConfig, parse_settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError
 from rb_dspy.schema import RoleUsage, Step, Trajectory
@@ -199,6 +202,27 @@ def test_a_models_own_settings_win_over_the_steps(bank: MemoryBank) -> None:
     assert [prompt.temperature for prompt in lm.engine.prompts] == [0.7, 0.7, 0.7, 0.0, 1.0]
 
 
+def test_a_compile_asks_each_role_as_a_run_does(bank: MemoryBank) -> None:
+    def asked(run: Callable[[Backbones], object]) -> Counter[tuple[str, float | None]]:
+        lm = scripted_lm(answers, temperature=0.9)
+        run(Backbones(agent=lm))
+        return Counter((prompt.wants[-1], prompt.temperature) for prompt in lm.engine.prompts)
+
+    stream = TaskStream("s", (corridor("corridor/1"), corridor("corridor/2")))
+
+    def run(bones: Backbones) -> object:
+        program = ReasoningBank(backbones=bones, environments=Corridor.make)
+        return StreamProgram(program, embedder=HashEmbedder())(stream=stream)
+
+    def compile_(bones: Backbones) -> object:
+        with Cast(bones, Answers()).playing():
+            return StreamProgram(ReasoningBank(environments=Corridor.make), embedder=HashEmbedder())(stream=stream)
+
+    found = asked(run)
+    assert found == asked(compile_)
+    assert {temperature for name, temperature in found if name == "label"} == {0.0}
+
+
 def test_a_reasoning_model_that_stands_in_keeps_the_one_temperature_it_takes() -> None:
     lm = dspy.LM("openai/gpt-5", temperature=1.0, max_tokens=20_000)
     with Backbones(agent=lm).use():
@@ -213,7 +237,7 @@ def test_backbones_are_swapped_by_others_and_never_changed() -> None:
     swapped = bones.replace(judge=other)
     assert (swapped.lm("judge"), swapped.lm("agent"), bones.lm("judge")) == (other, agent, judge)
     assert bones.replace(judge=None).lm("judge") is agent
-    with pytest.raises(TypeError, match="referee"):
+    with pytest.raises(ConfigError, match="'referee' is no role; expected some of agent"):
         bones.replace(referee=other)
 
 

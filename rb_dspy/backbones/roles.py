@@ -60,9 +60,7 @@ class Backbones:
             return given
         if not isinstance(given, Mapping):
             raise ConfigError(f"got {type(given).__name__} for backbones; expected Backbones(agent=...)")
-        strange = [role for role in given if role not in ROLES]
-        if strange:
-            raise ConfigError(f"backbones: {strange[0]!r} is no role; expected some of {', '.join(ROLES)}")
+        _check_roles(given)
         return cls(**given)
 
     @classmethod
@@ -85,7 +83,8 @@ class Backbones:
 
         ``program.backbones = program.backbones.replace(judge="openai/gpt-4o")`` swaps one role.
         """
-        return Backbones(**{**self._lms, **given})
+        _check_roles(given)
+        return type(self)(**{**self._lms, **given})
 
     def names(self, role: str) -> bool:
         """Whether ``role`` was given an LM of its own."""
@@ -120,6 +119,12 @@ class Backbones:
 
     def __repr__(self) -> str:
         return f"Backbones({', '.join(f'{role}={lm.model}' for role, lm in self._lms.items())})"
+
+
+def _check_roles(given: Mapping[str, Any]) -> None:
+    strange = [role for role in given if role not in ROLES]
+    if strange:
+        raise ConfigError(f"backbones: {strange[0]!r} is no role; expected some of {', '.join(ROLES)}")
 
 
 def active(own: Backbones | None = None) -> Backbones:

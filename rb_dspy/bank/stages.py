@@ -32,7 +32,8 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
     told = kept.told or new.told
     if STAGES.index(new.stage) > STAGES.index(kept.stage):
         return new.model_copy(update={"told": told})
-    return kept.model_copy(update={"error": new.error, "told": told}) if new.stage == kept.stage else kept
+    error = new.error if new.stage == kept.stage else kept.error
+    return kept.model_copy(update={"error": error, "told": told})
 
 
 def removed_since(location: str, new: NewExperience) -> InputError:

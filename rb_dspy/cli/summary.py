@@ -24,10 +24,11 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
         solved += f"; {summary.success_rate_with_lost:.0%} with the {summary.lost} that broke as failures"
     table.add_row("solved", solved)
     done = [result for result in report.results if result.prediction is not None]
-    learned = not done or any(result.label is not None for result in done)  # else nobody was to judge, or to learn
+    judged = not done or any(result.label is not None for result in done)  # else nobody was to
+    learned = not done or any(result.prediction.get("experience") is not None for result in done if result.prediction)
     of_what = "verdicts on what was handed in agree" if summary.scaling is not None else "verdicts agree"
     agreement = f"{of_what} with ground truth", "not known: no verdict on a task that was scored"
-    if learned:
+    if judged:
         table.add_row("judge agreement", _share(summary.agreements, summary.judged, *agreement))
     if summary.judged:
         table.add_row("", _judge(summary))

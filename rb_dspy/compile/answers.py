@@ -152,6 +152,7 @@ class Cast:
         self._roles = {
             role: watched.setdefault(id(lm), _watched(lm, answers)) for role, lm in backbones.roles().items()
         }
+        self._given = [role for role in self._roles if backbones.names(role)]
         proposer = Backbones(agent=reflection).lm("agent") if reflection is not None else backbones.lm("agent")
         self._answers = answers
         self._failed: list[int] = []
@@ -159,7 +160,7 @@ class Cast:
         """How those proposals began that could not be read."""
         self.reflection = _watched(proposer, answers, role=REFLECTION)
         self.reflection._rb_failed = self._failed
-        self._drawn: dict[tuple[int, float | None], Backbones] = {}
+        self._drawn: dict[tuple[int, float | None], tuple[Backbones, Any]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -206,9 +207,11 @@ class Cast:
         with self._lock:
             if (draw, temperature) not in self._drawn:
                 lms = {role: _drawn(lm, draw, temperature) for role, lm in self._roles.items()}
-                self._drawn[draw, temperature] = Backbones(**lms)
-            backbones = self._drawn[draw, temperature]
-        with backbones.use(), dspy.context(lm=backbones.lm("agent")):
+                # A model that stands in for a role does so here too, or its temperature would count there.
+                given = lms if temperature is not None else {role: lms[role] for role in self._given}
+                self._drawn[draw, temperature] = Backbones(**given), lms["agent"]
+            backbones, agent = self._drawn[draw, temperature]
+        with backbones.use(), dspy.context(lm=agent):
             yield
 
 

@@ -83,6 +83,10 @@ def gathered(
     return found
 
 
+_NOBODYS = Verdict(label="unknown", reasons="nobody judged")
+"""Of a rollout of a run that learned nothing."""
+
+
 @dataclass(frozen=True)
 class _Done:
     """A task that came to its end; rollouts, verdicts and outcomes are aligned."""
@@ -104,7 +108,8 @@ def _done(report: RunReport) -> Iterator[_Done]:
         if result.prediction is not None:
             verdicts = result.prediction.get("verdicts") or (result.prediction.verdict,)
             outcomes = result.outcomes or (None,) * len(result.rollouts)
-            yield _Done(result.task, result.prediction, result.rollouts, tuple(verdicts), outcomes)
+            said = tuple(verdict or _NOBODYS for verdict in verdicts)
+            yield _Done(result.task, result.prediction, result.rollouts, said, outcomes)
 
 
 def _judge(found: Gathered, done: _Done) -> None:
@@ -131,7 +136,9 @@ def _select(found: Gathered, done: _Done) -> None:
 
 def _distill(found: Gathered, done: _Done, kin: Siblings) -> None:
     for rollout, verdict, outcome in done.known():
-        if verdict.label != ("success" if outcome.success else "failure"):
+        if verdict is _NOBODYS:
+            found.leave("nobody judged", "distill")
+        elif verdict.label != ("success" if outcome.success else "failure"):
             found.leave("misjudged", "distill")
         elif isinstance(others := kin.of(done.task), str):
             found.leave(others, "distill")

@@ -31,6 +31,9 @@ def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
 def who(backbones: Backbones, reflection: Any = None) -> dict[str, Any]:
     """Role -> model and sampling settings; ``reflection`` as ``compile_program`` takes it."""
     found = {role: _lm(lm) for role, lm in backbones.roles().items()}
+    for role, played in found.items():
+        if not backbones.names(role) and backbones.names("agent"):
+            played["settings"].pop("temperature", None)  # it counts in the role that the model was given for
     if reflection is not None:
         found["reflection"] = _lm(Backbones(agent=reflection).lm("agent"))
     return found

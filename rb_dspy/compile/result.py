@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -103,13 +104,27 @@ class Compiled(pydantic.BaseModel):
     """The fingerprints of the tasks of each part; empty in files of before there were any."""
     versions: dict[str, str]
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _runs_of_streams(cls, data: Any) -> Any:
+        """Files of before estimates said so: those of the whole program are of runs of a stream."""
+        if isinstance(data, dict) and data.get("stage") == "all" and isinstance(scores := data.get("scores"), dict):
+            for part in scores.values():
+                for estimate in part.values() if isinstance(part, dict) else ():
+                    if isinstance(estimate, dict):
+                        estimate.setdefault("of_runs", True)
+        return data
+
+    @cached_property
+    def _parts(self) -> dict[str, Part]:
+        return {known: part for part, tasks in reversed(self.tasks.items()) for known in tasks}
+
     def part_of(self, task: Task) -> Part | None:
         """What ``task`` was for in this compile, whatever its id is now; None where it had no part in it.
 
         What the prompts do on tasks of ``compile`` and ``dev`` says nothing of others.
         """
-        wanted = fingerprint(task)
-        return next((part for part, known in self.tasks.items() if wanted in known), None)
+        return self._parts.get(fingerprint(task))
 
     @property
     def improved(self) -> bool:

@@ -120,9 +120,11 @@ class Comparison(pydantic.BaseModel):
 
     @property
     def says(self) -> Says:
-        """What the difference says; what it owes to something that broke is no improvement."""
+        """What the difference says; what it owes to something that broke is neither a gain nor a loss."""
         said = self.difference.says
-        return "too much broke to tell" if said == "better" and not self.better else said
+        if not self.broken or said not in ("better", "worse"):
+            return said
+        return said if self.clean is not None and self.clean.says == said else "too much broke to tell"
 
     def __str__(self) -> str:
         return f"{self.before} -> {self.after}, difference {self.difference}"

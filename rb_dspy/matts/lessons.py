@@ -187,11 +187,16 @@ def all_judged(results: Sequence[Any]) -> list[Verdict]:
     """The verdicts. A judge that broke on some rollouts only has said nothing about those: unknown."""
     if not any(isinstance(result, Verdict) for result in results):
         return values(results)
-    broke = [isinstance(result, InfrastructureError) for result in results]
+    return told(results)
+
+
+def told(results: Sequence[Any]) -> list[Verdict]:
+    """The verdicts, unknown for each rollout on which the judge broke. Raises what is no such thing."""
+    lost = [isinstance(result, InfrastructureError) for result in results]
     return values(
         [
-            Verdict(label="unknown", reasons=f"not judged: {result}") if lost else result
-            for result, lost in zip(results, broke, strict=True)
+            Verdict(label="unknown", reasons=f"not judged: {result}") if broke else result
+            for result, broke in zip(results, lost, strict=True)
         ]
     )
 

@@ -15,7 +15,7 @@ from rb_dspy.backbones.session import session
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import ConfigError
-from rb_dspy.matts.lessons import Known, Lessons, all_judged
+from rb_dspy.matts.lessons import Known, Lessons, all_judged, told
 from rb_dspy.matts.rollouts import Meanwhile, OneRefined, Rollouts, SideBySide
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
@@ -90,7 +90,8 @@ class MaTTS(Whole):
         ``learn=False``: as of ``ReasoningBank``; the judge is asked only where the selector reads verdicts or adaptive
         scaling waits for them.
         """
-        check_plain(self.judge)
+        if learn or self._judges():
+            check_plain(self.judge)
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
             return drive(self._scaled(task, again, bank, environments or self.environments, run_id, learn, ledger))
@@ -107,8 +108,8 @@ class MaTTS(Whole):
         """``forward`` for asyncio; nothing in it blocks the event loop."""
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            scaled = self._scaled(task, again, bank, environments or self.environments, run_id, learn, ledger)
-            return await adrive(scaled)
+            made = self._scaled(task, again, bank, environments or self.environments, run_id, learn, ledger)
+            return await adrive(made)
 
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
         """As of any dspy module; a state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
@@ -169,11 +170,12 @@ class MaTTS(Whole):
     ) -> Routine[dspy.Prediction]:
         """The rollouts, and which of them is handed in; nothing is learned."""
         lessons = self._lessons()
-        making = self._making(self.judge if lessons.chooses_by_verdicts or self.config.adaptive.enabled else None)
+        making = self._making(self.judge if self._judges() else None)
         rollouts = yield from making.routine(task, memory, environments, {})
         trajectories = tuple(rollouts.trajectories)
-        judged = bool(rollouts.verdicts) and None not in rollouts.verdicts
-        verdicts = tuple(all_judged(rollouts.verdicts)) if judged else ()
+        # Where only waves waited for verdicts, a judge that is down costs no answer.
+        said = all_judged if lessons.chooses_by_verdicts else told
+        verdicts = said(rollouts.verdicts) if self._judges() else []
         selection = yield from lessons.chosen(task.without_ground_truth(), trajectories, verdicts)
         return _prediction(memory, trajectories, verdicts, selection, rollouts, ledger)
 
@@ -203,6 +205,11 @@ class MaTTS(Whole):
             yield Do("noting what broke", partial(note, ingest, exc))
             raise
         return _prediction(memory, trajectories, verdicts, selection, rollouts, ledger, experience)
+
+    def _judges(self) -> bool:
+        """Whether a call that learns nothing asks the judge."""
+        waits = self.config.adaptive.enabled and self.config.mode != "sequential"
+        return self.config.k > 1 and (waits or self._lessons().chooses_by_verdicts)
 
     def _rollouts(self, meanwhile: Meanwhile) -> SideBySide | OneRefined:
         """``meanwhile``: what is done with all rollouts while they are judged, where nothing has to wait for that."""

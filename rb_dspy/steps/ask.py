@@ -34,6 +34,10 @@ class ContextOverflow(InfrastructureError):
     """The prompt does not fit the LM's context window; the step that asked may shorten it."""
 
 
+class NoText(InfrastructureError):
+    """A language model was asked twice and gave no text: its server is ill, or its budget went into thinking."""
+
+
 class Stopped(InfrastructureError):
     """Whoever wanted this work has given up on it."""
 
@@ -239,7 +243,7 @@ class _Call:
                 yield
         except AdapterParseError as exc:
             if _blank(first) and _blank(exc):  # of a server that is ill, or a budget spent on thinking: no answer
-                raise InfrastructureError(
+                raise NoText(
                     f"the {self.role}'s language model gave no text, twice; see whether it is well (rb-dspy backbones"
                     " check), or raise its max_tokens"
                 ) from exc
@@ -249,7 +253,8 @@ class _Call:
 
 
 def _blank(exc: AdapterParseError) -> bool:
-    return isinstance(exc.lm_response, str | None) and not (exc.lm_response or "").strip()
+    """Whether there was no text; dspy has no kind for it, only these words."""
+    return not str(exc.lm_response or "").strip() or str(exc).startswith("The LM returned an empty or null response")
 
 
 _CHAT, _JSON = ChatAdapter(), RepairAdapter()

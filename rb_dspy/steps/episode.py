@@ -13,7 +13,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
-from rb_dspy.steps.ask import Ask, ContextOverflow, Do, Routine
+from rb_dspy.steps.ask import Ask, ContextOverflow, Do, NoText, Routine
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
@@ -80,10 +80,10 @@ class Episode:
         for left in reversed(range(self._config.max_steps)):
             try:
                 said = yield self._ask()
-            except (ContextOverflow, UnparseableOutput) as exc:
+            except (ContextOverflow, UnparseableOutput, NoText) as exc:
                 context = isinstance(exc, ContextOverflow)
-                if context and not self._steps:
-                    raise  # nothing fits, not even the task: no other step would fare better
+                if not self._steps and not isinstance(exc, UnparseableOutput):
+                    raise  # nothing fits, not even the task, or nobody answers: no other step would fare better
                 # Work that had ended before, and goes on with nothing that can be read, stands as it was.
                 self._stop = ("context" if context else "unreadable") if self._steps[steps:] or not steps else before
                 yield Do("reading the answer", self._broken_off, self._lane)

@@ -72,7 +72,9 @@ def _of_model(lm: Any, predict: Any, role: str) -> dict[str, Any]:
     A temperature belongs to the role that the model was given for: an agent that is to vary must not make a judge that
     does. Where a reasoning model stands in, which takes but one, it stays.
     """
-    if "max_completion_tokens" in lm.kwargs or pinned(predict) is not None or not stands_in(role):
+    other = pinned(predict)
+    chosen = other is not None and _drawn(other) is None  # what only asks for another sample is no choice of a model
+    if "max_completion_tokens" in lm.kwargs or chosen or not stands_in(role):
         return dict(lm.kwargs)
     return {name: value for name, value in lm.kwargs.items() if name != "temperature"}
 

@@ -64,7 +64,7 @@ def _of_others(look: Callable[..., list[Retrieved]], k: int, task_id: str) -> li
         kept = [each for match in found if (each := _without(match, task_id)) is not None]
         if len(kept) >= k or len(found) < wanted:
             return kept[:k]
-        wanted *= 2
+        wanted = 8 * wanted + 32  # few turns: each embeds the query anew
 
 
 def _without(match: Retrieved, task_id: str) -> Retrieved | None:

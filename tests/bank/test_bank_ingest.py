@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rb_dspy.bank.stages import further
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import RoleUsage, Verdict
+from rb_dspy.schema import Ingestion, RoleUsage, Task, Trajectory, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 
@@ -294,3 +295,13 @@ def test_pending_ingests_are_their_scope_s_own(tmp_path: Path) -> None:
         one.ingest(a_task(), a_rollout(), run_id="r")
         assert two.pending() == []
         assert (one.stats().pending, two.stats().pending) == (1, 0)
+
+
+def test_that_usage_was_told_is_kept_whoever_is_further() -> None:
+    task = Task(id="t", instruction="Do it.")
+    begun = Ingestion(id="i", scope="s", task=task, trajectories=(Trajectory(task_id="t"),))
+    judged = begun.model_copy(update={"verdicts": (Verdict(label="success"),)})
+    failed = begun.model_copy(update={"error": "down", "told": True})
+    assert [further(judged, failed).told, further(failed, judged).told, further(begun, failed).told] == [True] * 3
+    assert further(judged, failed).error == ""
+    assert not further(begun, judged).told

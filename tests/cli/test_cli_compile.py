@@ -270,10 +270,10 @@ def test_with_and_without_memory_the_same_tasks_are_done(capsys: pytest.CaptureF
     called(capsys, *run)  # all four give one lesson, which none of them is shown again
     frozen = lines(called(capsys, *run, "--memory", "frozen"))
     assert any(
-        line.startswith("bank new.sqlite, scope default · 1 lesson, frozen: nothing is judged") for line in frozen
+        line.startswith("bank new.sqlite, scope default · 1 lesson, frozen: nothing is learned") for line in frozen
     )
     off = lines(called(capsys, *run, "--memory", "off"))
-    assert any(line.startswith("memory off: no lesson is shown, nothing is judged or learned") for line in off)
+    assert any(line.startswith("memory off: no lesson is shown, nothing is learned") for line in off)
     tasks = [[line for line in shown if line.startswith(("1/4 ", "4/4 "))] for shown in (frozen, off)]
     assert tasks[0] == tasks[1] != []
     assert "recalled nothing" in off
@@ -560,3 +560,9 @@ def test_tasks_that_the_bank_knows_from_another_file_are_not_done_under_its_name
     assert " of 4 tasks" in done("one.jsonl")
     assert " of 3 tasks" in done("two.jsonl"), "who names his tasks knows better"
     assert " of 1 tasks" in done("three.jsonl")
+    Path("twice.jsonl").write_text("\n".join([json.dumps({"instruction": "Where is the lamp?"})] * 2) + "\n")
+    assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite", "-n", "1"]) == 0
+    assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite"]) == 0
+    printed = capsys.readouterr()
+    assert "left out" not in printed.err
+    assert "1/1  twice/" in printed.out

@@ -262,3 +262,14 @@ def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
     odd = TaskStream("odd", (Task(id="o", instruction="Open it.", env_args={"code": "\ud800"}),))
     gathered(simple(), odd).to_jsonl(tmp_path / "odd.jsonl")
     assert json.loads((tmp_path / "odd.jsonl").read_text().splitlines()[-1])["task"]["env_args"] == {"code": "\ud800"}
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_run_that_learned_nothing_teaches_what_needs_no_verdict(bank: MemoryBank, scale: bool) -> None:
+    alone = ReasoningBank(backbones=backbones(answers), environments=Lock.make)
+    run = MaTTS(alone, k=2) if scale else alone
+    found = harvest_report(run_stream(run, [lock("Abus", n) for n in range(3)], bank, run_id="r", learn=False))
+    assert len(found.examples("judge")) > 0
+    assert len(found.examples("agent")) == 3
+    assert found.examples("distill") == []
+    assert found.left_out["distill"]["nobody judged"] > 0

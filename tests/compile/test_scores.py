@@ -133,6 +133,16 @@ def test_what_broke_is_no_improvement() -> None:
     assert compare(before, after).better
 
 
+def test_what_broke_is_no_loss_either() -> None:
+    before, after = Ratings(), Ratings()
+    for number in range(20):
+        before.add(f"task/{number}", 1.0)
+        after.add(f"task/{number}", float(number >= 10), broken=number < 10)
+    found = compare(before, after)
+    assert found.difference.says == "worse"
+    assert found.says == "too much broke to tell"
+
+
 @pytest.mark.parametrize(
     ("low", "mean", "high", "tasks", "said"),
     [

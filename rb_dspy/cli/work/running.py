@@ -99,7 +99,7 @@ def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) ->
     """Those to do, of a file or of a named stream: the first that are not among the ``seen``."""
     if file is not None:
         fresh = [task for task in file if task.id not in seen]
-        known = {told_by(id) for id in seen}
+        known = {told_by(id) for id in seen if id.rpartition("/")[0] != file.name}
         new = [task for task in fresh if told_by(task.id) != fingerprint(task) or fingerprint(task) not in known]
         if len(new) < len(fresh):
             left_out = _counted(len(fresh) - len(new), "task")
@@ -187,7 +187,8 @@ def _run(
             )
     except KeyboardInterrupt:
         left = "what was learned is in the bank, and a rollout that had ended waits there"
-        raise interrupted(f"{left}; the next run goes on from there") from None
+        told = f"{left}; the next run goes on from there"
+        raise interrupted(told if chosen.run.memory == "on" else "nothing was to be learned, and nothing was") from None
     if report.results and all(result.error for result in report.results):
         last = report.results[-1].error
         if any(result.prediction is not None for result in report.results):
@@ -257,8 +258,8 @@ def _place(chosen: Settings) -> str:
 def _memory(chosen: Settings, bank: MemoryBank) -> str:
     """What the agents are shown, and what becomes of what they do."""
     if chosen.run.memory == "off":
-        return "memory off: no lesson is shown, nothing is judged or learned"
-    frozen = ", frozen: nothing is judged or learned" if chosen.run.memory == "frozen" else " so far"
+        return "memory off: no lesson is shown, nothing is learned"
+    frozen = ", frozen: nothing is learned" if chosen.run.memory == "frozen" else " so far"
     return f"{_place(chosen)} · {_counted(len(bank), 'lesson')}{frozen}"
 
 
