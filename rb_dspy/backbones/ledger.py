@@ -44,12 +44,12 @@ class Ledger:
 
 
 @contextmanager
-def metered() -> Iterator[Ledger]:
-    """A fresh ledger for the calls made inside the block, in this context and in contexts copied from it.
+def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
+    """A ledger, fresh or ``ledger``, for the calls made inside the block, in this context and in copies of it.
 
     Blocks nest: an inner block's calls count in the outer one too.
     """
-    ledger = Ledger()
+    ledger = Ledger() if ledger is None else ledger
     with dspy.context(rb_dspy_ledgers=(*_open(), ledger)):
         yield ledger
 

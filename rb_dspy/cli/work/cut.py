@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import dspy
 from rich.text import Text
 
-from rb_dspy.backbones import Ledger
+from rb_dspy.backbones import Ledger, metered
 from rb_dspy.backbones.roles import fallbacks
 from rb_dspy.cli.common import err
 from rb_dspy.config import Settings
@@ -20,9 +19,6 @@ from rb_dspy.schema import RoleUsage
 _LOGGER = "dspy.clients.lm"
 _SAID = "LM response was truncated"
 """How dspy's own line begins, which names neither a role nor a setting, and comes with every such answer."""
-
-_LEDGERS = "rb_dspy_ledgers"
-"""Where ``rb_dspy.backbones.ledger`` looks for those that are told of every call, by the thread that made it."""
 
 _CAPS = {
     "agent": "program.act.max_tokens (matts.refine.max_tokens for checks of its own work)",
@@ -61,7 +57,7 @@ def told_once(chosen: Settings) -> Iterator[None]:
     logger = logging.getLogger(_LOGGER)
     logger.addFilter(cut)
     try:
-        with dspy.context(**{_LEDGERS: (*dspy.settings.get(_LEDGERS, ()), cut)}):
+        with metered(cut):
             yield
     finally:
         logger.removeFilter(cut)
