@@ -560,7 +560,7 @@ def test_tasks_that_the_bank_knows_from_another_file_are_not_done_under_its_name
     assert " of 4 tasks" in done("one.jsonl")
     assert " of 3 tasks" in done("two.jsonl"), "who names his tasks knows better"
     assert " of 1 tasks" in done("three.jsonl")
-    Path("twice.jsonl").write_text("\n".join([json.dumps({"instruction": "Where is the lamp?"})] * 2) + "\n")
+    Path("twice.jsonl").write_text("\n".join([json.dumps({"instruction": MAIL["damage"].format(n=1)})] * 2) + "\n")
     assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite", "-n", "1"]) == 0
     assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite"]) == 0
     printed = capsys.readouterr()

@@ -44,9 +44,9 @@ def print_matrix(found: Matrix) -> None:
     if found.left_out:
         out.print(Text(f"{_counted(found.left_out, 'task')} left out: no ground truth", "yellow"))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("backbone", "program", "solved", f"against {UNCOMPILED}", "judge agrees", "tokens"):
+    for heading in ("backbone", "program", "solved", f"against {UNCOMPILED}", "judge", "tokens"):
         named = heading in ("backbone", "program")
-        right = heading in ("judge agrees", "tokens")
+        right = heading in ("judge", "tokens")
         table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=not named)
     for cell in found.cells:
         names = Text(cell.backbone), Text(shown(cell.program))
