@@ -102,15 +102,15 @@ class Plan:
             bank=_bank_digest(self.bank),
         )
 
-    def tasks(self) -> dict[Part, list[str]]:
-        """The fingerprints of the tasks of each part."""
+    def tasks(self) -> dict[str, Part]:
+        """The fingerprint of every task -> its part."""
         streams = self.streams
-        parts: dict[Part, TaskStream] = {
-            "compile": streams.compile,
-            "dev": streams.dev,
+        parts: dict[Part, TaskStream] = {  # of one that stands in several, the last counts
             "held_out": streams.held_out,
+            "dev": streams.dev,
+            "compile": streams.compile,
         }
-        return {part: [fingerprint(task) for task in stream] for part, stream in parts.items()}
+        return {fingerprint(task): part for part, stream in parts.items() for task in stream}
 
     def identity(self) -> dict[str, Any]:
         """What makes it another compile."""

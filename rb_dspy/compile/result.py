@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -100,8 +99,8 @@ class Compiled(pydantic.BaseModel):
     """How many examples the optimizer had: ``train`` and ``dev``."""
     orders: int = 1
     hashes: Hashes
-    tasks: dict[Part, list[str]] = pydantic.Field(default_factory=dict, repr=False)
-    """The fingerprints of the tasks of each part; empty in files of before there were any."""
+    tasks: dict[str, Part] = pydantic.Field(default_factory=dict, repr=False)
+    """The fingerprint of every task -> its part; empty in files of before there were any."""
     versions: dict[str, str]
 
     @pydantic.model_validator(mode="before")
@@ -115,16 +114,12 @@ class Compiled(pydantic.BaseModel):
                         estimate.setdefault("of_runs", True)
         return data
 
-    @cached_property
-    def _parts(self) -> dict[str, Part]:
-        return {known: part for part, tasks in reversed(self.tasks.items()) for known in tasks}
-
     def part_of(self, task: Task) -> Part | None:
         """What ``task`` was for in this compile, whatever its id is now; None where it had no part in it.
 
         What the prompts do on tasks of ``compile`` and ``dev`` says nothing of others.
         """
-        return self._parts.get(fingerprint(task))
+        return self.tasks.get(fingerprint(task))
 
     @property
     def improved(self) -> bool:

@@ -20,6 +20,7 @@ from rb_dspy.config import TrackingConfig
 from rb_dspy.matts import MaTTS
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.testing import HashEmbedder
 from rb_dspy.tracking import Tracker
 from tests.cli.desk import CODES, staffed, write_tasks
 from tests.tracking.made import BETTER, compiled
@@ -228,6 +229,9 @@ def test_lessons_inside_are_told_of_and_can_be_had(capsys: pytest.CaptureFixture
     assert "the 1 lesson of scope desk inside it: not used here, where the bank has its own; `" in told
     assert "programs lessons inside 1` gets them" in told
 
+    MemoryBank.open("own.sqlite", scope="desk", embedder=HashEmbedder()).close()
+    (refused,) = called(capsys, "lessons", "inside", "1", "--out", "own.sqlite", code=2)
+    assert "a database, perhaps a bank" in refused
     written = called(capsys, "lessons", "inside", "1", "--out", "had.jsonl")
     assert written[0] == "1 lesson of scope desk written to had.jsonl"
     command = written[1].partition("bank import ")[2].split()

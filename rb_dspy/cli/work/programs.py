@@ -21,6 +21,7 @@ from rb_dspy.cli.tracked import where_to_look
 from rb_dspy.compile.state import Prompts
 from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.errors import InputError
+from rb_dspy.files import replaced
 from rb_dspy.text import visible
 from rb_dspy.tracking.described import uncompiled
 
@@ -147,10 +148,8 @@ def write_lessons(chosen: Settings, name: str, version: str | None, file: Path, 
             lessons = registered.lessons_file(found, folder)
         if lessons is None:
             raise InputError(f"{name} version {found.number}: no lessons inside; programs register --bank puts some in")
-        try:
-            shutil.copyfile(lessons, file)
-        except OSError as exc:
-            raise InputError(f"--out {file}: cannot be written: {exc.strerror}; give another") from None
+        with lessons.open("rb") as kept, replaced(file) as written:
+            shutil.copyfileobj(kept, written)
     if json_:
         print_json({"path": file, "lessons": found.lessons, "scope": found.scope, "version": found.number})
         return
