@@ -81,6 +81,15 @@ class Reopens(Protocol):
         ...
 
 
+@runtime_checkable
+class Instant(Protocol):
+    """An environment that says whether its calls are over at once: they compute a little and wait for nothing."""
+
+    instant: bool
+    """True: asyncio makes all calls but the first, ``reset``, on the event loop. Else, and where an environment does
+    not say, in a thread of its own, which costs some tenths of a millisecond each."""
+
+
 class EnvironmentFactory(Protocol):
     """Makes a fresh environment for one rollout of a task; every rollout gets its own."""
 

@@ -70,7 +70,7 @@ class Question:
 
     def make(self, task: Task) -> SingleTurn:
         _answers(task)  # a task that cannot be scored is refused before an agent works on it
-        return SingleTurn(_scorer)
+        return SingleTurn(_scorer, instant=True)
 
     def oracle(self, task: Task) -> Sequence[str]:
         """The first right answer; ``InputError`` where the task has none."""

@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 
 from rb_dspy.environments.factory import make_environment
 from rb_dspy.errors import InfrastructureError, RBError
-from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens
+from rb_dspy.protocols import Environment, EnvironmentFactory, Instant, Reopens
 from rb_dspy.schema import Outcome, Task
 
 
@@ -75,6 +75,11 @@ class _Sealed:
         self._closed = False
         self._reached: Outcome | None = None
         """What had been reached when going on broke."""
+
+    @property
+    def instant(self) -> bool:
+        """Scoring is of the environment's calls, too."""
+        return isinstance(self._inner, Instant) and self._inner.instant
 
     @property
     def action_rules(self) -> str:

@@ -43,7 +43,9 @@ class SingleTurn:
         " no explanation, no label."
     )
 
-    def __init__(self, prepare: Callable[[Task], Score | None]) -> None:
+    def __init__(self, prepare: Callable[[Task], Score | None], *, instant: bool = False) -> None:
+        """``instant``: whether ``prepare`` and the scorer are over at once (``protocols.Instant``)."""
+        self.instant = instant
         self._prepare = prepare
         self._score: Score | None = None
         self._begun = False

@@ -124,6 +124,8 @@ class Do:
 
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
+        if self.lane is not None and self.lane.here:
+            return self.run()
         job = asyncio.wrap_future((submit if self.lane is None else self.lane.submit)(self.run))
         try:
             return await asyncio.shield(job)

@@ -40,6 +40,8 @@ class Lane:
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
+        self.here = False
+        """Whether jobs are so short that they are done where they are asked for, also on an event loop."""
 
     def submit(self, function: Callable[..., T], *args: object) -> Future[T]:
         """As the function of that name, but always in the same thread, which is taken for the first job."""

@@ -92,11 +92,11 @@ class Together:
     async def arun(self) -> list[Result]:
         if len(self.jobs) == 1:
             return [await _aresult(self.jobs[0])]
-        turn = asyncio.Semaphore(self.most or len(self.jobs))
+        turn, line = asyncio.Semaphore(self.most or len(self.jobs)), _Line()
         with _merged(len(self.jobs)) as traces:
             tasks: list[asyncio.Task[Result]] = []
             for job, trace in zip(self.jobs, traces, strict=True):
-                tasks.append(asyncio.ensure_future(_ajob(job, trace, turn, tasks)))
+                tasks.append(asyncio.ensure_future(_ajob(job, trace, turn, line, tasks)))
             try:
                 return list(await asyncio.gather(*tasks))
             except BaseException:
@@ -159,10 +159,39 @@ class _Fatal(Exception):
         self.by = by
 
 
+class _Line:
+    """Jobs begin one after the other: the next when the one before waits, and what it waits for has had a moment.
+
+    dspy makes a prompt on the event loop, and of it a request in the loop's own threads. All at once, all prompts would
+    be made before the first request is sent: no model would be at work meanwhile, and all answers come at once, too.
+    """
+
+    def __init__(self) -> None:
+        self._begins = asyncio.Lock()
+
+    async def begun(self) -> None:
+        """It is this job's turn to begin."""
+        await self._begins.acquire()
+        asyncio.get_running_loop().call_soon(self._pass)  # when this job waits for the first time
+
+    def _pass(self) -> None:
+        try:
+            moment = asyncio.get_running_loop().run_in_executor(None, _nothing)  # in line behind the request
+        except RuntimeError:  # there are no threads any more: a job that wants one says so
+            self._begins.release()
+        else:
+            moment.add_done_callback(lambda _: self._begins.release())
+
+
+def _nothing() -> None:
+    pass
+
+
 async def _ajob(
-    job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore, tasks: Sequence[asyncio.Task[Result]]
+    job: Wanted, trace: list[Any] | None, turn: asyncio.Semaphore, line: _Line, tasks: Sequence[asyncio.Task[Result]]
 ) -> Result:
     async with turn:
+        await line.begun()
         try:
             with _tracing(trace):
                 return await _aresult(job)

@@ -40,6 +40,7 @@ class House:
 
     steps: int = 1
     reopens: bool = False
+    instant: bool = False
     faults: Mapping[str, tuple[str, Callable[[], BaseException]]] = field(default_factory=dict)
     made: list[Booth] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -72,6 +73,7 @@ class Booth:
 
     def __init__(self, house: House, rollout: str) -> None:
         self.house = house
+        self.instant = house.instant
         self.rollout = rollout
         self.words: list[str] = []
         self.closed = 0

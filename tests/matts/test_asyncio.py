@@ -43,10 +43,12 @@ def _told(done: dspy.Prediction) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("reopens", [False, True], ids=["fresh", "reopened"])
+@pytest.mark.parametrize(("reopens", "instant"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("extra", EXTRAS, ids=["plain", "all told", "early", "one by one"])
 @pytest.mark.parametrize("mode", MODES)
-async def test_asyncio_gives_what_threads_give(mode: MattsMode, extra: dict[str, Any], reopens: bool) -> None:
+async def test_asyncio_gives_what_threads_give(
+    mode: MattsMode, extra: dict[str, Any], reopens: bool, instant: bool
+) -> None:
     def checker(prompt: Prompt) -> Reply:
         return {"findings": "Say it again.", "decision": "confirm" if "earlier_checks" in prompt else "correct"}
 
@@ -55,7 +57,7 @@ async def test_asyncio_gives_what_threads_give(mode: MattsMode, extra: dict[str,
     script = Script({"1": "right", "3": "right"}, roles={"checker": checker})
     told = []
     for asynchronous in (False, True):
-        house = House(steps=2, reopens=reopens, faults={"2": ("step 1", ValueError)})
+        house = House(steps=2, reopens=reopens, instant=instant, faults={"2": ("step 1", ValueError)})
         run = scaled(script, house, config=MattsConfig.model_validate({"k": 4, "mode": mode, **extra}))
         with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank:
             first = await run.acall(task=booth_task(1), bank=bank) if asynchronous else run(booth_task(1), bank)

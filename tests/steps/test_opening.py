@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dis import opmap
@@ -13,11 +14,14 @@ import pytest
 
 from rb_dspy import program
 from rb_dspy.backbones import Backbones
+from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
+from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS, matts
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Task, Verdict
+from rb_dspy.protocols import EnvironmentFactory
+from rb_dspy.schema import Outcome, Task, Verdict
 from rb_dspy.steps import Act, Memory, Refine, act, ask, ended, episode, opening, refine, seen
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.opening import Opened, within
@@ -184,6 +188,68 @@ async def test_asyncio_closes_it_too(made: list[Counted]) -> None:
         except InfrastructureError:
             assert work is breaking
         assert [one.closings for one in made] == [1]
+
+
+class _Where(Corridor):
+    """Takes down what was called in which thread."""
+
+    def __init__(self, instant: bool) -> None:
+        super().__init__(1)
+        self.instant = instant
+        self.threads: dict[str, int] = {}
+
+    def reset(self, task: Task) -> str:
+        self.threads["reset"] = threading.get_ident()
+        return super().reset(task)
+
+    def step(self, action: str) -> tuple[str, bool]:
+        self.threads["step"] = threading.get_ident()
+        return super().step(action)
+
+    def outcome(self) -> Outcome:
+        self.threads["outcome"] = threading.get_ident()
+        return super().outcome()
+
+    def close(self) -> None:
+        self.threads["close"] = threading.get_ident()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("instant", [False, True])
+async def test_what_is_over_at_once_is_done_on_the_event_loop(instant: bool, sealed: bool) -> None:
+    world = _Where(instant)
+    factory: EnvironmentFactory = lambda task, rollout_id: world  # noqa: E731 (typed)
+    if sealed:
+        factory = ScoredEnvironments(factory)
+    with session(Backbones(agent=scripted_lm(answers))):
+        await Act().acall(TASK, Memory(), factory)
+    here = threading.get_ident()
+    assert world.threads.pop("reset") != here
+    assert {where == here for where in world.threads.values()} == {instant}
+    assert world.threads.keys() == ({"step", "outcome", "close"} if sealed else {"step", "close"})
+
+
+async def test_an_environment_that_cannot_say_whether_it_is_instant_is_closed() -> None:
+    class Mute(Corridor):
+        closings = 0
+
+        @property
+        def instant(self) -> bool:
+            raise ValueError("who knows")
+
+        @instant.setter
+        def instant(self, said: bool) -> None:
+            """What a corridor says of itself."""
+
+        def close(self) -> None:
+            Mute.closings += 1
+
+    with (
+        session(Backbones(agent=scripted_lm(answers))),
+        pytest.raises(InfrastructureError, match="whether the environment is instant broke: ValueError: who knows"),
+    ):
+        await Act().acall(TASK, Memory(), lambda task, rollout_id: Mute(1))
+    assert Mute.closings == 1
 
 
 async def test_who_is_cancelled_while_it_is_made_has_closed_it(made: list[Counted]) -> None:

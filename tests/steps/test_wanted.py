@@ -284,6 +284,49 @@ class _Interrupting:
         self.run()
 
 
+@dataclass(frozen=True)
+class _Twice:
+    """A job that waits once, for as short as there is; only asyncio begins jobs one after the other."""
+
+    name: str
+    told: list[str]
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    async def arun(self) -> None:
+        self.told.append(f"{self.name} begins")
+        await asyncio.sleep(0)
+        self.told.append(f"{self.name} goes on")
+
+
+async def test_asyncio_begins_a_job_when_the_one_before_has_had_a_moment() -> None:
+    told: list[str] = []
+    await results([_Twice(name, told) for name in "abc"], asynchronous=True)
+    assert told == [f"{name} {what}" for name in "abc" for what in ("begins", "goes on")]
+
+
+def test_asyncio_begins_jobs_where_there_are_no_threads_any_more() -> None:
+    async def ending(told: list[str]) -> None:
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await asyncio.wait_for(results([_Twice(name, told) for name in "abc"], asynchronous=True), 10)
+
+    told: list[str] = []
+    asyncio.run(ending(told))
+    assert len(told) == 6
+
+
+async def test_who_is_cancelled_in_line_never_begins() -> None:
+    told: list[str] = []
+    task = asyncio.ensure_future(results([_Twice(name, told) for name in "abc"], asynchronous=True))
+    while not told:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert told == ["a begins"]
+
+
 @BOTH
 def test_jobs_that_had_not_begun_never_do(asynchronous: bool) -> None:
     log: list[int] = []
