@@ -28,7 +28,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.compile.measure import rate_stream
 from rb_dspy.compile.ratings import Ratings
-from rb_dspy.compile.scores import Estimate, Says, compare, estimate
+from rb_dspy.compile.scores import SMALLEST, Estimate, Says, compare, estimate
 from rb_dspy.compile.stages import Program
 from rb_dspy.compile.state import load_program
 from rb_dspy.compile.truth import check_known, check_truth, say_left_out
@@ -63,6 +63,11 @@ class Cell(pydantic.BaseModel):
     difference: Estimate | None = None
     """Against the seed program on the same backbone, paired by task."""
     judge_agreement: float | None = None
+    judge_base_rate: float | None = None
+    """What ``judge_agreement`` would be of one who always says the same: of what this cell's own agent did."""
+    judge_balanced: float | None = None
+    """The judge's share of right verdicts on successes and on failures, the mean of both: 0.5 for one who always says
+    the same, however often the agent succeeds, so judges of different agents may be held against each other."""
     tokens: int = 0
     seconds: float = 0.0
     """Inside calls of language models."""
@@ -109,7 +114,8 @@ class Matrix(pydantic.BaseModel):
     def to_recompile(self) -> list[tuple[str, str]]:
         """Program and backbone of every cell that is no better than the seed program there.
 
-        Not of one that solves no less and judges better: its judge was compiled, say.
+        Not of one that solves no less and judges better: its judge was compiled, say. Better is ``judge_balanced`` by
+        0.05 or more.
         """
         return [
             (cell.program, cell.backbone) for cell in self.cells if cell.recompile and not self._judges_better(cell)
@@ -117,9 +123,9 @@ class Matrix(pydantic.BaseModel):
 
     def _judges_better(self, cell: Cell) -> bool:
         seed = next((each for each in self.cells if (each.program, each.backbone) == (SEED, cell.backbone)), None)
-        if seed is None or seed.judge_agreement is None or cell.judge_agreement is None or cell.difference is None:
+        if seed is None or seed.judge_balanced is None or cell.judge_balanced is None or cell.difference is None:
             return False
-        return cell.difference.says != "worse" and cell.judge_agreement > seed.judge_agreement
+        return cell.difference.says != "worse" and cell.judge_balanced >= seed.judge_balanced + SMALLEST
 
     def unusable(self) -> list[str]:
         """The backbones that cannot be used."""
@@ -264,6 +270,8 @@ def _run(
             cell.tokens = used.prompt_tokens + used.completion_tokens
             cell.seconds = used.seconds
     cell.broken = ratings.broken
-    agreed = [result.agreed for report in reports for result in report.results if result.agreed is not None]
-    cell.judge_agreement = sum(agreed) / len(agreed) if agreed else None
+    whole_run = RunReport("", [result for report in reports for result in report.results]).summary()
+    cell.judge_agreement = whole_run.judge_agreement
+    cell.judge_base_rate = whole_run.judge_base_rate
+    cell.judge_balanced = whole_run.judge_balanced
     return ratings

@@ -72,6 +72,8 @@ def test_a_program_is_compared_with_the_seed_program_on_every_backbone(tmp_path:
     seed = found.cell(SEED, "willing")
     assert seed.judge_agreement is not None
     assert seed.judge_agreement < 1.0
+    assert willing.judge_base_rate == 1.0, "all are solved, so that says nothing"
+    assert willing.judge_balanced is None
     assert seed.difference is None
     assert seed.tokens > 0
     assert seed.seconds > 0
@@ -286,16 +288,17 @@ def test_a_program_cannot_have_the_name_of_the_one_without_prompts(tmp_path: Pat
         matrix(program(), {SEED: tmp_path / "any.json"}, {"up": scripted_lm(pupil)}, HELD_OUT)
 
 
-@pytest.mark.parametrize(("agreement", "low", "high", "again"), [
-    (1.0, -0.2, 0.2, False), (0.5, -0.2, 0.2, True), (None, -0.2, 0.2, True), (1.0, -0.4, -0.1, True),
+@pytest.mark.parametrize(("balanced", "low", "high", "again"), [
+    (1.0, -0.2, 0.2, False), (0.55, -0.2, 0.2, False), (0.54, -0.2, 0.2, True), (None, -0.2, 0.2, True),
+    (1.0, -0.4, -0.1, True),
 ])  # fmt: skip
 def test_a_program_that_judges_better_and_solves_no_less_is_not_to_be_compiled_again(
-    agreement: float | None, low: float, high: float, again: bool
+    balanced: float | None, low: float, high: float, again: bool
 ) -> None:
     difference = Estimate(mean=(low + high) / 2, low=low, high=high, tasks=20)
     cells = [
-        Cell(program=SEED, backbone="up", judge_agreement=0.5),
-        Cell(program="judge", backbone="up", judge_agreement=agreement, difference=difference),
+        Cell(program=SEED, backbone="up", judge_agreement=0.2, judge_balanced=0.5),
+        Cell(program="judge", backbone="up", judge_agreement=0.9, judge_balanced=balanced, difference=difference),
     ]
     found = Matrix(stream="x", orders=1, cells=cells)
     assert cells[1].recompile

@@ -57,12 +57,14 @@ def print_matrix(found: Matrix) -> None:
         if cell.difference is not None:
             against = Text.assemble(change(cell.difference), "\n", in_words(cell.difference.says, short=True))
         agreed = "-" if cell.judge_agreement is None else f"{cell.judge_agreement:.0%}"
+        if cell.judge_base_rate is not None:
+            agreed += f"\nbase {cell.judge_base_rate:.0%}"
         solved = share(cell.success) + (f"\n{cell.broken} broke" if cell.broken else "")
         table.add_row(*names, solved, against, agreed, short_number(cell.tokens))
     out.print(table)
     told = (
         f"{UNCOMPILED}: the program without compiled prompts; in brackets, 95 % intervals; judge: in how many of the"
-        " tasks that it judged it said what ground truth says"
+        " tasks that it judged it said what ground truth says; base: the same of one that always says the same"
     )
     out.print(Text(told, "dim"), soft_wrap=True)
     for cell in found.cells:
