@@ -201,7 +201,7 @@ class BackboneConfig(_Config):
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
     """Sampling temperature of every answer, instead of each step's own."""
     timeout: float | None = pydantic.Field(default=None, gt=0)
-    """Seconds; for hosted models."""
+    """Seconds that a server may send nothing, where dspy's own 600 are not meant; for hosted models."""
     cache: bool = False
     """Whether dspy may answer from its cache; off, so that what a run reports is what it cost."""
     context: int = pydantic.Field(default=8192, ge=512)
