@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rb_dspy.backbones import Backbones
@@ -137,6 +139,18 @@ def item(title: str, content: str, evidence: Sequence[int] = ()) -> dict[str, An
 
 def backbones(script: Any = answers, **kwargs: Any) -> Backbones:
     return Backbones(agent=scripted_lm(script, **kwargs))
+
+
+def cut_off(made: Backbones) -> Backbones:
+    """The same, whose answers all say that a cap of tokens ended them."""
+    for engine in {id(lm.engine): lm.engine for lm in made.roles().values()}.values():
+        answered = engine.complete
+        engine.complete = partial(_cut, answered)
+    return made
+
+
+def _cut(answered: Any, *args: Any, **kwargs: Any) -> Any:
+    return replace(answered(*args, **kwargs), finish_reason="length")
 
 
 def prompts(bones: Backbones) -> list[Prompt]:

@@ -14,7 +14,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Step
 from rb_dspy.testing import Prompt, Reply
-from tests.worlds import backbones, item
+from tests.worlds import backbones, cut_off, item
 
 
 def answered(prompt: Prompt) -> Reply:
@@ -73,6 +73,20 @@ def test_what_waits_is_learned_from(play: object, capsys: pytest.CaptureFixture[
         assert bank.seen_tasks() == {"one", "three"}
     assert resume() == 0
     assert capsys.readouterr().out == "nothing waits to be learned from\n"
+
+
+def test_answers_that_were_cut_off_are_told_of_once(
+    play: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Backbones, "from_settings", lambda configs: cut_off(backbones(answered)))
+    keep("one")
+    keep("two")
+    assert resume() == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "2 answers of the distiller were cut off: raise program.distill.max_tokens",
+        "2 answers of the judge were cut off: raise program.judge.max_tokens",
+    ]
+    assert not [record for record in caplog.records if "truncated" in record.getMessage()]
 
 
 def test_only_those_that_are_named(play: object, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from rb_dspy.cli.main import main
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.testing import Prompt, Reply
-from tests.worlds import backbones, item
+from tests.worlds import backbones, cut_off, item
 
 UNSCORED = """
 from rb_dspy.environments.question import Question
@@ -58,18 +56,10 @@ def run(
     monkeypatch: pytest.MonkeyPatch, *more: str, script: Callable[[Prompt], Reply] = counts, cut: bool = False
 ) -> int:
     def from_settings(configs: object) -> Backbones:
-        made = backbones(script)
-        for lm in {id(lm): lm for lm in made.roles().values()}.values() if cut else ():
-            _cut_off(lm.engine)
-        return made
+        return cut_off(backbones(script)) if cut else backbones(script)
 
     monkeypatch.setattr(Backbones, "from_settings", from_settings)
     return main(["run", "--stream", "sums.jsonl", "--bank", "kept.sqlite", "--no-track", *more])
-
-
-def _cut_off(engine: Any) -> None:
-    answered = engine.complete
-    engine.complete = lambda *args, **kwargs: replace(answered(*args, **kwargs), finish_reason="length")
 
 
 def test_answers_that_were_cut_off_are_told_once_by_role_with_the_setting_to_raise(

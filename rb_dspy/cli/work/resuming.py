@@ -14,6 +14,7 @@ from rb_dspy.cli.built import give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import prompts_of
+from rb_dspy.cli.work.cut import told_once
 from rb_dspy.config import Settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, InvalidVector, RBError
 from rb_dspy.matts import MaTTS
@@ -28,6 +29,7 @@ def learn_from_waiting(chosen: Settings, ids: Sequence[str], prompts: str | None
     if misfit:
         err.print(Text(misfit))
     with (
+        told_once(chosen),
         named(),
         MemoryBank.open(
             chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder, create=False
