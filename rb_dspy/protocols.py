@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from rb_dspy.schema import Outcome, Retrieved, Task, Trajectory, Verdict
 
 Vectors = NDArray[np.float32]
+
+_log = logging.getLogger("rb_dspy")
 
 
 @runtime_checkable
@@ -81,13 +84,23 @@ class Reopens(Protocol):
         ...
 
 
-@runtime_checkable
 class Instant(Protocol):
     """An environment that says whether its calls are over at once: they compute a little and wait for nothing."""
 
     instant: bool
-    """True: asyncio makes all calls but the first, ``reset``, on the event loop. Else, and where an environment does
-    not say, in a thread of its own, which costs some tenths of a millisecond each."""
+    """True: asyncio makes all calls but the first, ``reset``, on the event loop, so nothing that ``reset`` opens may be
+    for one thread only. Else, and where an environment does not say, in a thread of its own, which costs some tenths of
+    a millisecond each.
+    """
+
+
+def is_instant(environment: Environment) -> bool:
+    """Whether ``environment`` says that it is ``Instant``. One that cannot say, whatever it raises, does not."""
+    try:
+        return getattr(environment, "instant", False) is True
+    except Exception as exc:  # noqa: BLE001 (one that hands unknown names on may raise anything, and works all the same)
+        _log.debug("%s has no attribute 'instant': %s", type(environment).__name__, exc)
+        return False
 
 
 class EnvironmentFactory(Protocol):

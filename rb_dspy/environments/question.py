@@ -9,12 +9,16 @@ import string
 import unicodedata
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import groupby
 
 from rb_dspy.environments.single_turn import Score, SingleTurn, unwrapped
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
 
 _EDGES = string.whitespace + string.punctuation.translate(str.maketrans("", "", "+-%$#()[]{}<>")) + "“”‘’…"
+
+_MARKS = 30
+"""Combining marks in a row that a text has at most (Unicode's Stream-Safe Text Format, UAX 15)."""
 
 ANSWERS = ("answer", "answers")
 """The arguments of a task that hold what is right."""
@@ -27,12 +31,24 @@ def normalised(text: str) -> str:
     """``text`` as it is compared: unwrapped, NFKC, case folded, white space collapsed, edge punctuation cut.
 
     Signs, brackets and units at the edges stay, because they can be part of an answer: ``-3``, ``50%``, ``[1, 2]``.
-    A leading dot followed by a digit stays as well: ``.5``.
+    A leading dot followed by a digit stays as well: ``.5``. What has more marks than text is left as it is.
     """
-    text = " ".join(unicodedata.normalize("NFKC", unwrapped(text)).casefold().split())
+    text = " ".join(_composed(unwrapped(text)).casefold().split())
     cut = text.strip(_EDGES)
     start = text.find(cut)
     return f".{cut}" if cut[:1].isdigit() and text[:start].endswith(".") else cut
+
+
+def _composed(text: str) -> str:
+    """NFKC, which for thousands of marks in a row takes a good part of a second."""
+    if text.isascii():
+        return text
+    marks = (sum(1 for _ in run) for is_mark, run in groupby(text, _is_mark) if is_mark)
+    return text if max(marks, default=0) > _MARKS else unicodedata.normalize("NFKC", text)
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.combining(character) > 0
 
 
 def number(text: str) -> Decimal | None:

@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 
 from rb_dspy.environments.factory import make_environment
 from rb_dspy.errors import InfrastructureError, RBError
-from rb_dspy.protocols import Environment, EnvironmentFactory, Instant, Reopens
+from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens, is_instant
 from rb_dspy.schema import Outcome, Task
 
 
@@ -79,7 +79,7 @@ class _Sealed:
     @property
     def instant(self) -> bool:
         """Scoring is of the environment's calls, too."""
-        return isinstance(self._inner, Instant) and self._inner.instant
+        return is_instant(self._inner)
 
     @property
     def action_rules(self) -> str:

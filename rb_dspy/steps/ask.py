@@ -125,6 +125,7 @@ class Do:
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
         if self.lane is not None and self.lane.here:
+            await asyncio.sleep(0)  # else an agent that waits for nothing would let nobody else in for a whole rollout
             return self.run()
         job = asyncio.wrap_future((submit if self.lane is None else self.lane.submit)(self.run))
         try:

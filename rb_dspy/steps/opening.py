@@ -11,7 +11,7 @@ from operator import methodcaller
 from typing import TypeVar
 
 from rb_dspy.errors import InfrastructureError
-from rb_dspy.protocols import Environment, EnvironmentFactory, Instant
+from rb_dspy.protocols import Environment, EnvironmentFactory, is_instant
 from rb_dspy.schema import Task
 from rb_dspy.steps.ask import Do, Routine, translated
 from rb_dspy.steps.seen import Seen, at_first
@@ -92,8 +92,7 @@ class _Opening:
             first = at_first(made[0], task)
             with translated("reading the environment's action rules"):
                 rules = visible(made[0].action_rules)
-            with translated("reading whether the environment is instant"):
-                self.lane.here = isinstance(made[0], Instant) and made[0].instant is True
+            self.lane.here = is_instant(made[0])
         except Exception as exc:  # noqa: BLE001 (raised where the episode begins)
             first = exc
         except BaseException:

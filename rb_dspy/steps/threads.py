@@ -33,6 +33,24 @@ def submit(function: Callable[..., T], *args: object) -> Future[T]:
     return future
 
 
+def moment() -> Future[None]:
+    """Done when threads that had something to do have had a moment to begin.
+
+    In a thread of its own, which nobody else can keep busy: who waits for it must not wait for anything else.
+    """
+    if not _moments:
+        _moments.append(Worker("rb-dspy moments"))
+    return _moments[0].submit(_nothing)
+
+
+_moments: list[Worker] = []
+"""One, or none yet."""
+
+
+def _nothing() -> None:
+    pass
+
+
 class Lane:
     """One thread for jobs that belong together, one after the other, such as all of one environment's: what it opened
     in a thread may be for that thread only, as SQLite's connections and browsers are.
@@ -75,3 +93,4 @@ def _taken() -> Worker:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_idle.clear)  # the threads stay with the parent
+    os.register_at_fork(after_in_child=_moments.clear)

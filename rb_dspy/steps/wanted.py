@@ -16,7 +16,7 @@ import dspy
 from rb_dspy.backbones.stop import stopped, stopping
 from rb_dspy.backbones.worker import wait_for
 from rb_dspy.steps.ask import Routine, Stopped, Wanted, adrive, drive
-from rb_dspy.steps.threads import submit
+from rb_dspy.steps.threads import moment, submit
 
 Result = object
 """What a job gave, or the exception that it raised."""
@@ -160,10 +160,10 @@ class _Fatal(Exception):
 
 
 class _Line:
-    """Jobs begin one after the other: the next when the one before waits, and what it waits for has had a moment.
+    """Jobs begin one after the other: the next when the one before waits, and other threads have had a moment.
 
-    dspy makes a prompt on the event loop, and of it a request in the loop's own threads. All at once, all prompts would
-    be made before the first request is sent: no model would be at work meanwhile, and all answers come at once, too.
+    dspy makes a prompt on the event loop, and of it a request in another thread. All at once, all prompts would be made
+    before the first request is sent: no model would be at work meanwhile, and all answers come at once, too.
     """
 
     def __init__(self) -> None:
@@ -176,15 +176,10 @@ class _Line:
 
     def _pass(self) -> None:
         try:
-            moment = asyncio.get_running_loop().run_in_executor(None, _nothing)  # in line behind the request
-        except RuntimeError:  # there are no threads any more: a job that wants one says so
+            asyncio.wrap_future(moment()).add_done_callback(lambda _: self._begins.release())
+        except BaseException:
             self._begins.release()
-        else:
-            moment.add_done_callback(lambda _: self._begins.release())
-
-
-def _nothing() -> None:
-    pass
+            raise
 
 
 async def _ajob(

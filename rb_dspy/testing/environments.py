@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from rb_dspy.schema import Outcome, Task
 
 
+def _instant(environment: object, own: type) -> bool:
+    """A subclass may wait for something, so it says for itself whether it does."""
+    return bool(vars(type(environment)).get("instant", type(environment) is own))
+
+
 class Corridor:
     """Walk to the end of a corridor: ``length`` times ``forward``. Lists its valid actions.
 
@@ -18,7 +23,7 @@ class Corridor:
     def __init__(self, length: int = 3) -> None:
         self.length = length
         self.position = 0
-        self.instant = type(self) is Corridor  # a subclass says for itself
+        self.instant = _instant(self, Corridor)
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Corridor:
@@ -73,7 +78,7 @@ class Lock:
     def __init__(self, code: str) -> None:
         self._code = code
         self._answer: str | None = None
-        self.instant = type(self) is Lock
+        self.instant = _instant(self, Lock)
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Lock:
@@ -122,7 +127,7 @@ class Doors:
         self._right = right
         self._names = tuple(names)
         self._opened: list[str] = []
-        self.instant = type(self) is Doors
+        self.instant = _instant(self, Doors)
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Doors:

@@ -46,6 +46,15 @@ def test_a_near_answer_is_wrong(answer, right):
     assert answered(answer, answer=right).reward == 0.0
 
 
+def test_marks_are_put_in_order_but_for_so_many_that_it_is_no_text():
+    acute, below = "\u0301", "\u0316"
+    assert answered(f"e{acute}{below}", answer=f"e{below}{acute}").success
+    assert answered(f"é{below * 3}", answer=f"e{below * 3}{acute}").success
+    many = f"e{acute * 5000}{below * 4999}"
+    assert answered(many, answer=many).success
+    assert not answered(many, answer=f"e{below * 4999}{acute * 5000}").success, "it is left as it is"
+
+
 def test_any_of_several_answers_is_right():
     assert answered("NYC", answers=["New York", "NYC"]).success
     assert answered("Boston", answer="Boston", answers=["NYC"]).success

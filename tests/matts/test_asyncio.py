@@ -241,7 +241,7 @@ async def test_a_call_that_is_cancelled_while_a_model_thinks_keeps_what_there_is
         nonlocal asked
         if role_of(prompt) == role:
             asked += 1
-            if asked == 3 or role != "judge":  # the first is judged while others go on
+            if asked == 3 or role not in ("agent", "judge"):  # the first is asked, and judged, while others go on
                 thinking.set()
             return 30.0
         return 0.0

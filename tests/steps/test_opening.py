@@ -10,12 +10,14 @@ from contextlib import contextmanager, suppress
 from dis import opmap
 from typing import Any
 
+import dspy
 import pytest
 
 from rb_dspy import program
 from rb_dspy.backbones import Backbones
 from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
+from rb_dspy.config import ActConfig
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS, matts
@@ -229,27 +231,65 @@ async def test_what_is_over_at_once_is_done_on_the_event_loop(instant: bool, sea
     assert world.threads.keys() == ({"step", "outcome", "close"} if sealed else {"step", "close"})
 
 
-async def test_an_environment_that_cannot_say_whether_it_is_instant_is_closed() -> None:
-    class Mute(Corridor):
-        closings = 0
+class _Table:
+    """Hands names on that it has not, and raises what is no ``AttributeError`` where nobody else has them either."""
 
-        @property
-        def instant(self) -> bool:
-            raise ValueError("who knows")
+    def __init__(self, inner: Corridor) -> None:
+        self._calls = {name: getattr(inner, name) for name in dir(inner) if not name.startswith("_")}
+        del self._calls["instant"]
 
-        @instant.setter
-        def instant(self, said: bool) -> None:
-            """What a corridor says of itself."""
+    def __getattr__(self, name: str) -> Any:
+        return self._calls[name]
 
-        def close(self) -> None:
-            Mute.closings += 1
 
-    with (
-        session(Backbones(agent=scripted_lm(answers))),
-        pytest.raises(InfrastructureError, match="whether the environment is instant broke: ValueError: who knows"),
-    ):
-        await Act().acall(TASK, Memory(), lambda task, rollout_id: Mute(1))
-    assert Mute.closings == 1
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_an_environment_that_cannot_say_whether_it_is_instant_is_not(sealed: bool) -> None:
+    def tables(task: Task, rollout_id: str) -> Any:
+        return _Table(Corridor(1))
+
+    with session(Backbones(agent=scripted_lm(answers))):
+        done = await Act().acall(TASK, Memory(), ScoredEnvironments(tables) if sealed else tables)
+    assert done.stop_reason == "done"
+
+
+async def test_an_agent_that_waits_for_nothing_lets_others_in_between_steps() -> None:
+    class AtOnce(dspy.Module):
+        async def aforward(self, **inputs: Any) -> dspy.Prediction:
+            return dspy.Prediction(thought="", action="wait")
+
+    turns = 0
+    seen: list[int] = []
+
+    class Clocked(Corridor):
+        instant = True
+
+        def step(self, action: str) -> tuple[str, bool]:
+            seen.append(turns)
+            return super().step(action)
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    act = Act(ActConfig(max_steps=20))
+    act.predict = AtOnce()
+    with session(Backbones(agent=scripted_lm(answers))):
+        beside = asyncio.ensure_future(other())
+        await act.acall(TASK, Memory(), lambda task, rollout_id: Clocked(1))
+        beside.cancel()
+    assert len(set(seen)) == 20
+
+
+def test_a_subclass_of_a_toy_environment_says_for_itself_whether_it_is_instant() -> None:
+    class Quiet(Corridor):
+        pass
+
+    class Quick(Corridor):
+        instant = True
+
+    assert [made().instant for made in (Corridor, Quiet, Quick)] == [True, False, True]
 
 
 async def test_who_is_cancelled_while_it_is_made_has_closed_it(made: list[Counted]) -> None:

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -306,13 +307,27 @@ async def test_asyncio_begins_a_job_when_the_one_before_has_had_a_moment() -> No
     assert told == [f"{name} {what}" for name in "abc" for what in ("begins", "goes on")]
 
 
-def test_asyncio_begins_jobs_where_there_are_no_threads_any_more() -> None:
-    async def ending(told: list[str]) -> None:
-        await asyncio.get_running_loop().shutdown_default_executor()
-        await asyncio.wait_for(results([_Twice(name, told) for name in "abc"], asynchronous=True), 10)
+async def test_asyncio_begins_jobs_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise RuntimeError("can't start new thread")
 
+    raised: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context["exception"]))
+    monkeypatch.setattr("rb_dspy.steps.wanted.moment", none)
     told: list[str] = []
-    asyncio.run(ending(told))
+    await asyncio.wait_for(results([_Twice(name, told) for name in "abc"], asynchronous=True), 10)
+    assert len(told) == 6
+    assert {str(each) for each in raised} == {"can't start new thread"}
+
+
+async def test_asyncio_begins_jobs_while_all_threads_of_the_loop_are_busy() -> None:
+    done = threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    busy = asyncio.ensure_future(asyncio.to_thread(done.wait, 10))
+    told: list[str] = []
+    await asyncio.wait_for(results([_Twice(name, told) for name in "abc"], asynchronous=True), 5)
+    done.set()
+    assert await busy
     assert len(told) == 6
 
 
