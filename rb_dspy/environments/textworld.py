@@ -36,7 +36,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class TextWorld:
-    """A family of one game; a template is ``<game>/<variant>/<fold>``, and no split has a part of a fold.
+    """A family of one game; a template is ``<game>/<variant>/<fold>``; splits keep folds whole.
 
     The instruction is the game's own task description, with the room the player starts in and the step limit. Reward is
     the engine's score, cut to [0, 1]; success is a game that is won. A game ends when it is won, lost, or at its step
