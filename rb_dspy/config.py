@@ -235,7 +235,8 @@ class RunConfig(_Config):
     templates: tuple[str, ...] | None = None
     """Kinds of tasks of a named stream; None: all that it has."""
     split: Split = "all"
-    """Which part of the templates of a named stream; no two parts share one."""
+    """Which part of the templates of a named stream; no two parts share one. Where a family has folds, as ``twc`` and
+    ``cookingworld``, ``compile`` is train, ``dev`` is dev, ``held-out`` is test, and there is no ``stream``."""
     memory: Literal["on", "frozen", "off"] = "on"
     """``frozen``: lessons are shown, and nothing is judged or learned; ``off``: none are shown either. Both do tasks
     that the bank has seen as well, so that runs with and without memory do the same ones."""

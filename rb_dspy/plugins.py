@@ -12,10 +12,11 @@ from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from rb_dspy.errors import InputError, MissingDependency, RBError
-from rb_dspy.protocols import Embedder, EnvironmentFamily
+from rb_dspy.protocols import Embedder, EnvironmentFamily, SaysFolds
 
 EMBEDDER = ("id", "dimension", "embed")
 _FAMILY = ("check", "templates", "tasks", "make")  # the others are for baselines only
+_FOLDS = ("folds", "fold")
 
 
 def environment_names() -> list[str]:
@@ -52,6 +53,15 @@ def instruction_tells_all(name: str) -> bool:
     family = environment_family(name)
     told: bool = getattr(family, "instruction_tells_all", True)  # see ``SaysWhatTells``
     return told
+
+
+@functools.cache
+def says_folds(name: str) -> SaysFolds | None:
+    """The family ``name`` where it says which folds its tasks fall into; None of others, and of one not installed."""
+    if name not in environment_names():
+        return None
+    family: Any = environment_family(name)
+    return None if lacks(family, _FOLDS) else family
 
 
 @functools.cache

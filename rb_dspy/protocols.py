@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from rb_dspy.schema import Outcome, Retrieved, Task, Trajectory, Verdict
 
 Vectors = NDArray[np.float32]
+
+Fold = Literal["train", "dev", "test"]
+"""A share of a family's tasks with a world of its own."""
 
 _log = logging.getLogger("rb_dspy")
 
@@ -112,7 +115,8 @@ class EnvironmentFactory(Protocol):
 class EnvironmentFamily(Protocol):
     """A named kind of environment: its tasks, its episodes, and the baselines that show its scoring is sound.
 
-    Where instructions do not tell tasks apart, it says so as ``SaysWhatTells``.
+    Where instructions do not tell tasks apart, it says so as ``SaysWhatTells``; where templates share what they are
+    about, as ``SaysFolds``.
     """
 
     name: str
@@ -122,7 +126,7 @@ class EnvironmentFamily(Protocol):
         ...
 
     def templates(self) -> Sequence[str]:
-        """The kinds of task, in a fixed order. Splits keep them apart."""
+        """The kinds of task, in a fixed order. Splits keep them apart, and folds too (``SaysFolds``)."""
         ...
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
@@ -150,6 +154,23 @@ class SaysWhatTells(Protocol):
     instruction_tells_all: bool
     """False where tasks that differ have the same instruction, since the rest is to be seen in their worlds. Then
     splits take those of its tasks for near-duplicates that have the same ``env_args``, whatever their instructions."""
+
+
+@runtime_checkable
+class SaysFolds(Protocol):
+    """A family whose tasks fall into folds: what can be known by heart of the tasks of one says nothing of another's.
+
+    Splits then put all of a fold into one part: prompts are compiled on ``train`` and chosen on ``dev``, and ``test``
+    is held out, whatever the templates.
+    """
+
+    def folds(self) -> Mapping[str, Fold]:
+        """Template -> its fold. A template that is not in it is like those of families without folds."""
+        ...
+
+    def fold(self, task: Task) -> Fold | None:
+        """That of one task, whose template may be another's: from what its world is made of. None: of no fold."""
+        ...
 
 
 class Judge(Protocol):

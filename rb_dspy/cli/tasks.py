@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rb_dspy.config import RunConfig, Split
+from rb_dspy.config import RunConfig
 from rb_dspy.errors import InputError
 from rb_dspy.stream import COMPILE_SHARES, Streams, TaskStream, split_streams
 from rb_dspy.stream.installed import check_environments
+from rb_dspy.stream.splits import SPLITS
 
 _READ: dict[str, Callable[[Path], TaskStream]] = {
     ".jsonl": TaskStream.from_jsonl,
@@ -18,8 +19,6 @@ _READ: dict[str, Callable[[Path], TaskStream]] = {
 
 USUAL = 40
 """Tasks of a named stream where nobody says how many."""
-
-_SPLITS: dict[str, Split] = {"compile": "compile", "dev": "dev", "held_out": "held-out"}
 
 
 def compile_streams(config: RunConfig, file: Path | None, n: int | None) -> Streams:
@@ -56,7 +55,7 @@ def is_file(stream: str) -> bool:
 
 def _named(config: RunConfig, part: str, n: int | None) -> TaskStream:
     tasks = max(1, round(COMPILE_SHARES[part] * (n or USUAL)))
-    split = _SPLITS[part]
+    split = SPLITS[part]
     found = TaskStream.named(config.stream, n=tasks, seed=config.seed, split=split, templates=config.templates)
     if not len(found):
         raise InputError(f"{config.stream}: no task in its split {split}; choose another stream, or a file of tasks")

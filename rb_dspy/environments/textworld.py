@@ -6,16 +6,16 @@ import dataclasses
 import itertools
 import random
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from rb_dspy.environments.engine import ENGINE, Engine, Frame, Game, NoSuchGame
 from rb_dspy.environments.generate import chosen_templates, distinct, in_turn, mixed_seed
 from rb_dspy.environments.textworld_episode import Episode, GameArgs
-from rb_dspy.protocols import Environment
+from rb_dspy.protocols import Environment, Fold
 from rb_dspy.schema import Task
 
-FOLDS = ("train", "dev", "test")
-"""The engine's folds: each has its own objects, or its own ingredients and preparations."""
+FOLDS: tuple[Fold, ...] = ("train", "dev", "test")
+"""The engine's folds: each has its own objects to put away, or its own preparations of the same ingredients."""
 
 _TRIES = 8
 """The engine's solutions are random walks: the shortest of so many is taken."""
@@ -36,7 +36,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class TextWorld:
-    """A family of one game; a template is ``<game>/<variant>/<fold>``.
+    """A family of one game; a template is ``<game>/<variant>/<fold>``; splits keep folds whole.
 
     The instruction is the game's own task description, with the room the player starts in and the step limit. Reward is
     the engine's score, cut to [0, 1]; success is a game that is won. A game ends when it is won, lost, or at its step
@@ -58,6 +58,13 @@ class TextWorld:
     def templates(self) -> Sequence[str]:
         return tuple(self._variants())
 
+    def folds(self) -> Mapping[str, Fold]:
+        return {template: fold for template, (_, fold) in self._variants().items()}
+
+    def fold(self, task: Task) -> Fold | None:
+        """That which the game is made with, and not what the template says: a file may have its own."""
+        return next((fold for fold in FOLDS if fold == task.env_args.get("fold")), None)
+
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
         """See ``EnvironmentFamily``; the engine is asked for every game, so Java is needed here already."""
         self.check()
@@ -77,7 +84,7 @@ class TextWorld:
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
         return rng.choice(environment.valid_actions() or [""])
 
-    def _variants(self) -> dict[str, tuple[Variant, str]]:
+    def _variants(self) -> dict[str, tuple[Variant, Fold]]:
         """Template -> its variant and fold."""
         pairs = itertools.product(self.variants, FOLDS)
         return {f"{self.name}/{variant.name}/{fold}": (variant, fold) for variant, fold in pairs}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import pydantic
 
 from rb_dspy.environments.engine import Engine, Frame, Game
 from rb_dspy.errors import InputError, RBError
+from rb_dspy.protocols import Fold
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.text import visible
 
@@ -22,7 +22,7 @@ class GameArgs(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     params: str
-    fold: Literal["train", "dev", "test"]
+    fold: Fold
     seed: int = pydantic.Field(ge=0, lt=2**31)
     step_limit: int = pydantic.Field(ge=1)
 

@@ -5,10 +5,5 @@ from .report import RunReport as RunReport, Summary as Summary
 from .result import TaskResult as TaskResult
 from .run import Program as Program, run_stream as run_stream
 from .scaling import PassAt as PassAt, Passes as Passes, Scaling as Scaling
-from .tasks import (
-    PRESETS as PRESETS,
-    SHARES as SHARES,
-    TaskStream as TaskStream,
-    split_templates as split_templates,
-    stream_names as stream_names,
-)
+from .splits import SHARES as SHARES, split_templates as split_templates
+from .tasks import PRESETS as PRESETS, TaskStream as TaskStream, stream_names as stream_names

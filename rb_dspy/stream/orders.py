@@ -10,6 +10,7 @@ from dataclasses import InitVar, dataclass
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Task
 from rb_dspy.stream.alike import near_duplicates, similarity
+from rb_dspy.stream.folds import check_folds, fixed_parts, folds_missing
 from rb_dspy.stream.tasks import TaskStream
 
 COMPILE_SHARES: dict[str, float] = {"compile": 0.5, "dev": 0.2, "held_out": 0.3}
@@ -20,8 +21,8 @@ COMPILE_SHARES: dict[str, float] = {"compile": 0.5, "dev": 0.2, "held_out": 0.3}
 class Streams:
     """What prompts are compiled on, chosen on, and judged on.
 
-    Raises ``InputError`` that names two tasks where a template or nearly the same text stands in two of the streams;
-    ``check=False`` allows it. How near: see ``rb_dspy.stream.alike``.
+    Raises ``InputError`` that names two tasks where a template, a fold of a family (``SaysFolds``) or nearly the same
+    text stands in two of the streams; ``check=False`` allows it. How near: see ``rb_dspy.stream.alike``.
     """
 
     compile: TaskStream
@@ -41,8 +42,10 @@ def split_streams(
 
     Tasks of one template stay together, and so do near-duplicates, whatever their template; a task without a template
     is one of its own. ``shares`` are relative, and met as nearly as such groups allow: the largest groups are placed
-    first. Deterministic for the tasks and ``seed``, in whatever order the tasks come. With ``check=False`` only
-    templates stay together. Raises ``InputError`` where one of the three would be empty.
+    first. Where a family says that its tasks fall into folds (``SaysFolds``), its fold train is compiled on, dev is
+    dev, and test is held out, whatever the shares and the seed. Deterministic for the tasks and ``seed``, in whatever
+    order the tasks come. With ``check=False`` only templates stay together. Raises ``InputError`` where one of the
+    three would be empty, or tasks of two folds would have to stay together.
     """
     wanted = _checked_shares(shares)
     groups = _Groups(stream.tasks)
@@ -50,9 +53,12 @@ def split_streams(
     if check:
         for first, second in near_duplicates(stream.tasks, lambda one, two: groups.of(one) != groups.of(two)):
             groups.join(first, second)
-    if groups.count() < len(wanted):
-        raise InputError(_too_few(stream, kinds, groups.count()))
-    split = _placed(groups.members(), stream.tasks, wanted, seed)
+    members = groups.members()
+    fixed: list[str | None] = fixed_parts(members, stream.tasks) if check else [None] * len(members)
+    empty = [name for name in wanted if name not in fixed]
+    if fixed.count(None) < len(empty):
+        raise InputError(_too_few(stream, kinds, len(members), empty))
+    split = _placed(members, fixed, stream.tasks, wanted, seed)
     parts = {
         name: TaskStream(f"{stream.name}/{name}", tuple(stream.tasks[position] for position in sorted(split[name])))
         for name in wanted
@@ -91,18 +97,24 @@ class _Groups:
 
 
 def _placed(
-    groups: list[list[int]], tasks: Sequence[Task], wanted: Mapping[str, float], seed: int
+    groups: list[list[int]], fixed: list[str | None], tasks: Sequence[Task], wanted: Mapping[str, float], seed: int
 ) -> dict[str, list[int]]:
-    """Each group in the split that lacks most: by size, and among equals in an order drawn from ``seed``."""
+    """Each group in the part that is ``fixed`` for it, then each other one in that which lacks most: by size, and among
+    equals in an order drawn from ``seed``.
+    """
 
     def drawn(group: list[int]) -> tuple[int, bytes]:
         name = min(tasks[position].id for position in group)
         return -len(group), hashlib.sha256(f"{seed}\n{name}".encode()).digest()
 
     split: dict[str, list[int]] = {name: [] for name in wanted}
-    for number, group in enumerate(sorted(groups, key=drawn)):
+    for group, part in zip(groups, fixed, strict=True):
+        if part is not None:
+            split[part] += group
+    free = [group for group, part in zip(groups, fixed, strict=True) if part is None]
+    for number, group in enumerate(sorted(free, key=drawn)):
         empty = [name for name in split if not split[name]]
-        open_ones = empty if len(groups) - number == len(empty) else list(split)  # the last ones fill what is empty
+        open_ones = empty if len(free) - number == len(empty) else list(split)  # the last ones fill what is empty
         best = max(open_ones, key=lambda name: wanted[name] * len(tasks) - len(split[name]))
         split[best] += group
     return split
@@ -117,7 +129,9 @@ def _checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
     return {name: shares[name] / whole for name in COMPILE_SHARES}
 
 
-def _too_few(stream: TaskStream, kinds: int, groups: int) -> str:
+def _too_few(stream: TaskStream, kinds: int, groups: int, empty: list[str]) -> str:
+    if len(empty) < len(COMPILE_SHARES):
+        return folds_missing(stream.name, stream, empty)
     what = f"{stream.name}: {len(stream)} tasks, but {groups} group(s) of tasks that must stay together"
     if kinds < len(COMPILE_SHARES):
         return f"{what}; expected at least 3, one for each split: add tasks of other templates"
@@ -140,6 +154,7 @@ def _check_apart(streams: Streams) -> None:
                 f"{tasks[first].id!r} in {places[first]} and {task.id!r} in {places[position]} have the template"
                 f" {task.template!r}; expected each in one of them: split_streams keeps templates apart; or check=False"
             )
+    check_folds(tasks, places)
     for first, second in near_duplicates(tasks, lambda one, two: places[one] != places[two]):
         same = similarity(tasks[first], tasks[second])
         raise InputError(

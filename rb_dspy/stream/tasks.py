@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +18,10 @@ from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.schema import Task
 from rb_dspy.stream import jsonl, tables
 from rb_dspy.stream.records import digest
+from rb_dspy.stream.splits import folds_of, split_templates
 
 if TYPE_CHECKING:
     import datasets
-
-SHARES: dict[str, float] = {"compile": 0.3, "dev": 0.15, "stream": 0.35, "held-out": 0.2}
-"""How many of a family's templates each split gets."""
 
 PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reasoning-gym-small": ("reasoning-gym", SMALL_MODEL_TEMPLATES),
@@ -81,8 +78,10 @@ class TaskStream:
     ) -> TaskStream:
         """The first ``n`` tasks of a named stream whose ids are not in ``skip``; fewer where the stream is finite.
 
-        Splits share no template. Deterministic for name, seed, split and templates. Raises ``InputError`` for a name or
-        template that does not exist, ``MissingDependency`` where the environment cannot run here.
+        Splits share no template, nor a fold where the family has some: then compile is the fold train, dev dev,
+        held-out test, and there is no split stream. Deterministic for name, seed, split and templates. Raises
+        ``InputError`` for a name or template that does not exist, or where no template is in the split,
+        ``MissingDependency`` where the environment cannot run here.
         """
         _check_number(n)
         family_name, preset = PRESETS.get(name, (name, None))
@@ -91,7 +90,8 @@ class TaskStream:
             raise InputError(f"unknown stream {name!r}; known: {known}")
         family = environment_family(family_name)
         family.check()
-        chosen = split_templates(preset or family.templates() if templates is None else templates, split)
+        kinds = preset or family.templates() if templates is None else templates
+        chosen = split_templates(kinds, split, folds=folds_of(family_name))
         fresh = (task for task in family.tasks(seed=seed, templates=chosen) if task.id not in skip)
         return cls(name, tuple(islice(fresh, n)))
 
@@ -206,25 +206,6 @@ class TaskStream:
             if start + size >= len(self):
                 break
         return found
-
-
-def split_templates(templates: Sequence[str], split: Split, *, shares: dict[str, float] = SHARES) -> list[str]:
-    """The templates of ``split``, in their own order; the splits are disjoint and together give all.
-
-    Drawn once with a fixed seed, so a template stays in its split across runs and machines.
-    """
-    if split == "all":
-        return list(templates)
-    drawn = sorted(templates)
-    random.Random("rb_dspy template split").shuffle(drawn)
-    start = 0.0
-    for name, share in shares.items():
-        end = start + share * len(drawn)
-        if name == split:
-            chosen = set(drawn[round(start) : round(end)])
-            return [template for template in templates if template in chosen]
-        start = end
-    raise InputError(f"unknown split {split!r}; known: all, {', '.join(shares)}")
 
 
 def _check_number(n: int | object | None) -> None:

@@ -79,6 +79,7 @@ def _line(capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "--task", "What?", "--stream", "a.jsonl"], 2, "--task and --stream: one question, or a stream"),
         (["run", "--stream", "missing.jsonl"], 2, "no such file"),
         (["run", "--stream", "chess"], 2, "unknown stream 'chess'"),
+        (["run", "--stream", "twc", "--set", "run.split=stream"], 2, "the split 'stream' has no template"),
         (["run", "--stream", "a.jsonl", "--set", "run.split=held-out"], 2, "run.split is for named streams"),
         (["run", "--stream", "a.jsonl", "--set", 'run.templates=["a"]'], 2, "run.templates is for named streams"),
         (["run", "--set", "run.taks=3"], 2, "unknown key 'run.taks'; did you mean 'tasks'"),

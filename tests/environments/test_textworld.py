@@ -22,6 +22,7 @@ from rb_dspy.environments.java import find_java
 from rb_dspy.environments.textworld import TWC, CookingWorld, TextWorld, Variant
 from rb_dspy.errors import InfrastructureError, InputError, MissingDependency, RBError
 from rb_dspy.schema import Task
+from rb_dspy.stream import TaskStream
 
 FAMILIES = {"twc": TWC(), "cookingworld": CookingWorld()}
 TEMPLATES = [(name, template) for name, family in FAMILIES.items() for template in family.templates()]
@@ -183,6 +184,30 @@ def test_folds_hold_different_objects():
     train, test = taken("train"), taken("test")
     assert len(train) > 30
     assert not train & test
+
+
+def put_away(task: Task) -> set[str]:
+    return {a.removeprefix("put ").partition(" in ")[0] for a in FAMILIES["twc"].oracle(task) if a.startswith("put ")}
+
+
+def prepared(task: Task) -> set[tuple[str, ...]]:
+    """The ingredients of the recipe, each with what is done to it."""
+    walk = FAMILIES["cookingworld"].oracle(task)
+    (recipe, _), _ = watched(task, walk[: walk.index("read cookbook") + 1])[-1]
+    steps = [line.strip().partition(" the ") for line in recipe.partition("Directions:")[2].splitlines()]
+    things = {thing for _, the, thing in steps if the}
+    return {(thing, *(done for done, _, other in steps if other == thing)) for thing in things}
+
+
+@pytest.mark.parametrize(("name", "known_by_heart"), [("twc", put_away), ("cookingworld", prepared)])
+def test_held_out_tasks_are_about_other_things_than_those_to_compile_on(name, known_by_heart):
+    parts = {split: TaskStream.named(name, n=60, split=split) for split in ("compile", "dev", "held-out")}
+    things = {split: set().union(*map(known_by_heart, part)) for split, part in parts.items()}
+
+    assert all(len(each) > 20 for each in things.values())
+    assert not things["compile"] & things["held-out"]
+    assert not things["dev"] & things["held-out"]
+    assert not things["compile"] & things["dev"]
 
 
 def test_the_agent_is_told_the_task_in_the_games_own_words():
