@@ -83,8 +83,8 @@ class ReasoningBank(Whole):
     ) -> dspy.Prediction:
         """Do ``task`` with what the bank has learned, and learn from it. A text is a task of the env ``question``.
 
-        A ``Task`` is never shown a lesson that a task of its id gave, so that no score is its own echo. A text that
-        comes again is another occasion, and is shown what it taught before.
+        A ``Task`` is never shown a lesson that a task of its id gave first, so that no score is its own echo. A text
+        that comes again is another occasion, and is shown what it taught before.
 
         ``environments``: in place of the program's own. ``run_id`` names the attempt: a task is learned from once in a
         run, and without a name the same rollout is. ``learn=False`` only retrieves and acts: the bank is not written

@@ -92,6 +92,45 @@ def on_questions(kind: str, **kwargs: Any) -> ReasoningBank | MaTTS:
     return made if kind == "ReasoningBank" else MaTTS(made, k=2)
 
 
+def test_a_task_is_shown_a_lesson_that_another_gave_first_though_it_gave_it_once_more(bank: MemoryBank) -> None:
+    run = program()
+    first, second, third = (lock("Abus", number) for number in (1, 2, 3))
+    assert not run(task=first, bank=bank, run_id="on").memory
+    (learned,) = bank.items()
+    for task in (second, third):
+        assert [item.id for item in run(task=task, bank=bank, run_id="on").memory.items] == [learned.id]
+    assert {source.task_id for source in bank.get(learned.id).provenances} == {first.id, second.id, third.id}
+    assert not run.recall(first, bank), "it would be shown what came of it, by way of others"
+    assert [item.id for item in run.recall(second, bank).items] == [learned.id]
+    assert [item.id for item in run.recall(third, bank).items] == [learned.id]
+    bank.delete(bank.experiences()[0].id)
+    assert not run.recall(second, bank), "now it is the first"
+    assert [item.id for item in run.recall(third, bank).items] == [learned.id]
+
+
+def _told_on_failure(prompt: Prompt) -> Reply:
+    """As ``answers``, but a lock that stayed shut teaches its code, too."""
+    if "memory_items" in prompt.wants:
+        return {"analysis": "Hm.", "memory_items": [item("Use the code", "For these locks the code is 4711.")]}
+    return answers(prompt)
+
+
+def test_memory_as_it_is_is_worth_on_the_same_tasks_what_it_was_worth_when_it_was_learned(bank: MemoryBank) -> None:
+    tasks = [lock("Abus", number) for number in range(5)]
+    runs = {
+        name: run_stream(
+            program(backbones(_told_on_failure), config=ProgramConfig(retrieve=RetrieveConfig(k=k))),
+            tasks,
+            bank,
+            run_id=name,
+            learn=name == "on",
+        )
+        for name, k in (("on", 1), ("frozen", 1), ("off", 0))
+    }
+    numbers = {name: (report.summary().solved, report.summary().shown) for name, report in runs.items()}
+    assert numbers == {"on": (4, 4), "frozen": (4, 4), "off": (0, 0)}
+
+
 @pytest.mark.parametrize("kind", ["ReasoningBank", "MaTTS"])
 async def test_a_text_is_a_task(kind: str, bank: MemoryBank) -> None:
     run = on_questions(kind)

@@ -21,9 +21,9 @@ from rb_dspy.steps.memory import Memory, render
 class Retrieve(dspy.Module):
     """The nearest experiences by the task's own text (paper, section 3.2: top 1, no threshold).
 
-    A task never retrieves a lesson that a task of its own id gave, also where others gave it after being shown it, so
-    that no score is its own echo; one that is done ``again``, on another occasion, does. Reads the bank, never writes
-    to it. With a ``reranker`` the bank gives ``candidates``, and the first ``k`` of what the reranker makes of them are
+    A task never retrieves a lesson that a task of its own id gave first, also where others gave it after being shown
+    it, so that no score is its own echo; one that is done ``again``, on another occasion, does. What another task gave
+    first, and this one once more, it may. Reads the bank, never writes to it. With a ``reranker`` the bank gives ``candidates``, and the first ``k`` of what the reranker makes of them are
     shown.
     """
 
@@ -57,7 +57,7 @@ class Retrieve(dspy.Module):
 
 
 def _of_others(look: Callable[..., list[Retrieved]], k: int, task_id: str) -> list[Retrieved]:
-    """The ``k`` nearest of which ``task_id`` gave nothing; further ones in the place of those that are left out."""
+    """The ``k`` nearest that ``task_id`` did not give first; further ones in the place of those that are left out."""
     wanted = k
     while True:
         found = look(k=wanted, exclude_tasks=(task_id,))
@@ -68,8 +68,8 @@ def _of_others(look: Callable[..., list[Retrieved]], k: int, task_id: str) -> li
 
 
 def _without(match: Retrieved, task_id: str) -> Retrieved | None:
-    """``match`` without the lessons that ``task_id`` gave as well; None where nothing is left of it."""
-    items = tuple(item for item in match.items if all(each.task_id != task_id for each in item.provenances))
+    """``match`` without the lessons that ``task_id`` gave first; None where nothing is left of it."""
+    items = tuple(item for item in match.items if item.provenance.task_id != task_id)
     if len(items) == len(match.items):
         return match
     return match.model_copy(update={"items": items}) if items else None

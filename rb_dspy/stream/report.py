@@ -60,9 +60,13 @@ class Summary(pydantic.BaseModel):
     """Over all tasks that came to their end. Low also where the agent gives up early."""
     mean_steps_solved: float | None = None
     """Over those of them that are solved."""
+    shown: int = 0
+    """Tasks that came to their end and had been shown a lesson, or several."""
     items: int
     known_items: int = 0
     """Of the items, those that the bank had from another experience: what was learned once more."""
+    noted: int = 0
+    """Tasks that were learned from and whose experience has a note, which says why lessons were left out, or all."""
     usage: Usage
     scaling: Scaling | None = None
     """Test-time scaling; None for a program that is not scaled."""
@@ -158,8 +162,10 @@ class RunReport:
             unknown_verdicts=sum(result.label == "unknown" for result in self.results),
             mean_steps=_rate(sum(steps), len(steps)),
             mean_steps_solved=_rate(sum(of_solved), len(of_solved)),
+            shown=sum(map(_shown, done)),
             items=sum(len(prediction.memory_items) for prediction in done),
             known_items=sum(map(_known, done)),
+            noted=sum(map(_noted, done)),
             usage=_total([result.usage for result in self.results]),
             scaling=scaling(self.results),
         )
@@ -172,6 +178,14 @@ def _rate(part: int, whole: int) -> float | None:
 def _known(done: dspy.Prediction) -> int:
     """How many of the items that a task gave another experience gave first."""
     return sum(item.provenance.experience_id != done.experience.id for item in done.memory_items)
+
+
+def _shown(done: dspy.Prediction) -> bool:
+    return done.get("memory") is not None and bool(done.memory.items)
+
+
+def _noted(done: dspy.Prediction) -> bool:
+    return done.get("experience") is not None and bool(done.experience.note)
 
 
 def _total(usages: Sequence[Usage]) -> Usage:

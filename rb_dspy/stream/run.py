@@ -80,8 +80,8 @@ def run_stream(
     ends the run: ``BackboneError``, ``ConfigError``, any other ``BankError``, and ``InfrastructureError`` when
     ``MAX_BROKEN_IN_A_ROW`` tasks broke. What was done stays in the bank.
 
-    No ``Task`` is shown what was learned from a task of its id, whatever ``bank`` held before; a text is, as in a call
-    of the program. Raises ``InputError``, before anything is done, for what is no program, no stream of tasks, no
+    No ``Task`` is shown what was learned from a task of its id first, whatever ``bank`` held before; a text is, as in a
+    call of the program. Raises ``InputError``, before anything is done, for what is no program, no stream of tasks, no
     bank or no name of a run, and for two tasks with one id.
     """
     _check(program, resume)
