@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rb_dspy.backbones.download import CHUNK, Partial, SourceUnavailable
 from rb_dspy.backbones.models import HubFile, ModelSpec, Progress
+from rb_dspy.wording import first_line
 
 CONNECT_SECONDS = 4.0
 """How long an unreachable hub may hold up the next source."""
@@ -41,7 +42,7 @@ def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) ->
             if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
                 raise  # the disk, not the network
             if partial.size <= have:
-                raise SourceUnavailable(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+                raise SourceUnavailable(first_line(error, kind=True)) from error
             have = partial.size
         else:
             if partial.size != spec.size:

@@ -17,6 +17,7 @@ from rb_dspy.compile.stages import STAGES, Program, Stage
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
 from rb_dspy.matts import MaTTS
 from rb_dspy.steps import Distilled
+from rb_dspy.wording import one_line
 
 log = logging.getLogger("rb_dspy")
 
@@ -95,7 +96,7 @@ class _Metric:
         except (BackboneError, MissingDependency, InfrastructureError):
             raise  # not a rating: a number in its place would read as one
         except Exception as exc:  # noqa: BLE001 (an optimizer would end, or count it as it likes)
-            log.warning("a metric broke: %s: %s; it gives %r", type(exc).__name__, exc, otherwise)
+            log.warning("a metric broke: %s; it gives %r", one_line(exc, kind=True), otherwise)
             return otherwise
 
 

@@ -23,6 +23,7 @@ from rb_dspy.compile.state import (
 from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Task, Usage
 from rb_dspy.stream.records import fingerprint
+from rb_dspy.wording import first_misfit
 
 Part = Literal["compile", "dev", "held_out"]
 """What a task was for: to compile on, to choose by, or to measure with."""
@@ -163,9 +164,7 @@ class Compiled(pydantic.BaseModel):
         try:
             return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})
         except pydantic.ValidationError as exc:
-            first = exc.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InputError(f"{path}: {where}: {first['msg'].lower()}; expected what Compiled.save wrote") from None
+            raise InputError(f"{path}: {first_misfit(exc)}; expected what Compiled.save wrote") from None
 
 
 def _lines(prompts: dict[str, Any] | None) -> list[str]:
