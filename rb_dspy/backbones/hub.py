@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from rb_dspy.backbones.download import CHUNK, Partial, SourceUnavailable
-from rb_dspy.backbones.models import HubFile, ModelSpec, Progress
+from rb_dspy.backbones.models import DownloadProgress, HubFile, ModelSpec
 from rb_dspy.wording import first_line
 
 CONNECT_SECONDS = 4.0
@@ -15,7 +15,7 @@ CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 
 
-def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) -> None:
+def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: DownloadProgress) -> None:
     """Stream the file into ``partial``, from where an earlier, interrupted call has stopped.
 
     Where the connection breaks, another is made, for as long as each gets further.
@@ -49,7 +49,7 @@ def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) ->
                 raise SourceUnavailable(f"the download ended at {partial.size:,} of {spec.size:,} bytes")
 
 
-def _go_on(url: str, partial: Partial, have: int, report: Progress) -> None:
+def _go_on(url: str, partial: Partial, have: int, report: DownloadProgress) -> None:
     """One connection: the bytes after the first ``have``; all of them from a server that gives no part of a file."""
     import httpx
 

@@ -10,7 +10,7 @@ from dspy.utils.exceptions import ContextWindowExceededError
 
 from rb_dspy.wording import one_line
 
-MOST = 300
+MOST_SAID = 300
 """Characters of what an error says, in a message."""
 
 _FATAL = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
@@ -62,7 +62,7 @@ def explain(exc: BaseException, model: str) -> str:
 def complaint(exc: BaseException, model: str) -> str:
     """One line for who runs tasks: a provider's own words, and those of ``explain`` where they are for others."""
     if meaning(exc) != "fatal" or isinstance(exc, _FATAL):
-        return explain(exc, model) if isinstance(exc, dspy.LMNotConfiguredError) else one_line(exc, MOST)
+        return explain(exc, model) if isinstance(exc, dspy.LMNotConfiguredError) else one_line(exc, MOST_SAID)
     return "; ".join(_NO_PROVIDER) if _has_no_provider(exc) else explain(exc, model)
 
 

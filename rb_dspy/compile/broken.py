@@ -8,7 +8,7 @@ import dspy
 
 from rb_dspy.stream.report import RunReport
 
-MOST = 500
+MOST_SAID = 500
 """Characters of what broke, in a message or a report."""
 
 

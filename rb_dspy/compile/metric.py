@@ -13,9 +13,9 @@ import dspy
 from rb_dspy.compile.credit import Credit, Credited
 from rb_dspy.compile.evidence import ending, literals, misjudged, passed_over, quoted, short, taken_up
 from rb_dspy.compile.feedback import MOST, stream_feedback
-from rb_dspy.compile.stages import STAGES, Program, Stage
+from rb_dspy.compile.stages import STAGES, Stage
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
-from rb_dspy.matts import MaTTS
+from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.steps import Distilled
 from rb_dspy.wording import one_line
 
@@ -37,7 +37,7 @@ class Metric(Protocol):
     ) -> float | dspy.Prediction: ...
 
 
-def metric_for(stage: Stage, program: Program) -> Metric:
+def metric_for(stage: Stage, program: BankProgram) -> Metric:
     """The metric of ``stage``.
 
     =================  ====================================================================

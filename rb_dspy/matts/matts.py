@@ -257,6 +257,10 @@ class MaTTS(Whole):
             )
 
 
+BankProgram = ReasoningBank | MaTTS
+"""A program of ours that learns with a bank: scaled, or not."""
+
+
 def _prediction(
     memory: Memory,
     trajectories: tuple[Trajectory, ...],

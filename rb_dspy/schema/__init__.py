@@ -7,7 +7,7 @@ Words: a *verdict* is a judge's opinion; an *outcome* is the environment's groun
 from rb_dspy.schema.experience import Experience, ExperienceDraft
 from rb_dspy.schema.frozen import Text
 from rb_dspy.schema.history import Change, ChangeKind, Removal, Snapshot
-from rb_dspy.schema.ingestion import Ingestion, Stage
+from rb_dspy.schema.ingestion import Ingestion, IngestionStage
 from rb_dspy.schema.item import MemoryItem, Polarity, Provenance, Retrieved
 from rb_dspy.schema.task import MAX_INSTRUCTION, Task
 from rb_dspy.schema.trajectory import Check, Step, StopReason, Trajectory
@@ -24,6 +24,7 @@ __all__ = [
     "Experience",
     "ExperienceDraft",
     "Ingestion",
+    "IngestionStage",
     "Label",
     "MemoryDraft",
     "MemoryItem",
@@ -34,7 +35,6 @@ __all__ = [
     "Retrieved",
     "RoleUsage",
     "Snapshot",
-    "Stage",
     "Step",
     "StopReason",
     "Task",

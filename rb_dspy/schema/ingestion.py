@@ -13,7 +13,7 @@ from rb_dspy.schema.trajectory import Trajectory
 from rb_dspy.schema.verdict import Verdict
 from rb_dspy.signatures.draft import MemoryDraft
 
-Stage = Literal["recorded", "judged", "distilled"]
+IngestionStage = Literal["recorded", "judged", "distilled"]
 """How far learning from rollouts got: they are kept; their verdicts are; the drafts are, and can be admitted."""
 
 
@@ -46,6 +46,6 @@ class Ingestion(Frozen):
     created_at: str = ""
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> IngestionStage:
         """How far it got."""
         return "recorded" if self.verdicts is None else "judged" if self.drafts is None else "distilled"
