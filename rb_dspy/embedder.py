@@ -19,6 +19,7 @@ import numpy as np
 
 from rb_dspy.errors import MissingDependency
 from rb_dspy.protocols import Vectors
+from rb_dspy.wording import one_line
 
 _ENGINE = threading.Lock()
 """One model call at a time in a process: tokenizers keep padding and truncation as state, and torch's thread count is
@@ -169,7 +170,7 @@ def _load(name: str, folder: Path, device: str) -> Any:
     try:
         return SentenceTransformer(str(folder), device=device, local_files_only=True)
     except (OSError, ValueError, KeyError, SafetensorError) as exc:
-        reason = " ".join(str(exc).split())[:200]
+        reason = one_line(exc, 200)
         raise MissingDependency(f"the embedding model {name!r} cannot be loaded from {folder}: {reason}") from exc
     finally:
         if bars:

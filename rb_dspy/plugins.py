@@ -13,6 +13,7 @@ from typing import Any
 
 from rb_dspy.errors import InputError, MissingDependency, RBError
 from rb_dspy.protocols import Embedder, EnvironmentFamily, SaysFolds
+from rb_dspy.wording import one_line
 
 EMBEDDER = ("id", "dimension", "embed")
 _FAMILY = ("check", "templates", "tasks", "make")  # the others are for baselines only
@@ -99,7 +100,7 @@ def _made(found: EntryPoints, what: str, parts: Sequence[str], *given: str) -> A
     except RBError:
         raise
     except Exception as exc:  # the code is another package's, which may raise anything
-        said = " ".join((str(exc) if isinstance(exc, ImportError) else f"{type(exc).__name__}: {exc}").split())[:200]
+        said = one_line(exc, 200, kind=not isinstance(exc, ImportError))
         raise MissingDependency(
             f"the {what} {first.name!r} of {package} cannot be {done}: {said}; install what it needs, or choose another"
         ) from exc

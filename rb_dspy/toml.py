@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import pydantic
 
 from rb_dspy.errors import ConfigError
+from rb_dspy.wording import first_misfit
 
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
@@ -38,17 +39,17 @@ def load(
         _set(data, override)
     for key, (option, value) in options.items():
         _put(data, key, value, option)
-    if path is not None and _first_error(model, of_file) == _first_error(model, data):  # the file's own, or none
+    if path is not None and _first_misfit(model, of_file) == _first_misfit(model, data):  # the file's own, or none
         return parse(model, data, str(path))
     return parse(model, data, "--set", {key: option for key, (option, _) in options.items()})
 
 
-def _first_error(model: type[pydantic.BaseModel], data: Mapping[str, Any]) -> object:
+def _first_misfit(model: type[pydantic.BaseModel], data: Mapping[str, Any]) -> object:
     try:
         model.model_validate(data)
     except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        return first["loc"], first["type"], repr(first["input"])
+        misfit = first_misfit(exc)
+        return misfit.loc, misfit.type, repr(misfit.input)
     return None
 
 
@@ -62,19 +63,19 @@ def parse(
     try:
         return model.model_validate(data)
     except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        location = [str(part) for part in first["loc"] if part != "[key]"]
+        misfit = first_misfit(exc)
+        location = [str(part) for part in misfit.loc if part != "[key]"]
         key = ".".join(location)
-        if first["type"] == "extra_forbidden" or "[key]" in first["loc"]:
+        if misfit.type == "extra_forbidden" or "[key]" in misfit.loc:
             known = _known_keys(model, location)
             near = difflib.get_close_matches(location[-1], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
             raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
-        if first["type"] == "missing":
+        if misfit.type == "missing":
             raise ConfigError(f"{source}: {key} is missing") from None
         option = (options or {}).get(key)
-        where = f"{option} {_shown(first['input'])}" if option else f"{source}: {key} = {_shown(first['input'])}"
-        raise ConfigError(f"{where}: {first['msg'].lower()}") from None
+        where = f"{option} {_shown(misfit.input)}" if option else f"{source}: {key} = {_shown(misfit.input)}"
+        raise ConfigError(f"{where}: {misfit.why}") from None
 
 
 def _known_keys(model: type[pydantic.BaseModel], location: list[str]) -> list[str]:

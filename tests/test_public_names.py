@@ -153,7 +153,11 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
         assert name in errors.__doc__
 
 
-@pytest.mark.parametrize("word", ["Outcome", "Check", "Verdict", "Trajectory", "Experience", "Stopped"])
+ONCE = """Outcome Check Verdict Trajectory Experience Stopped Candidates Columns Embedder Episode Found Missing Part
+Prepared Program Progress Prompts Record Rollouts Row Unit"""
+
+
+@pytest.mark.parametrize("word", ONCE.split())
 def test_a_word_names_one_thing_on_every_floor(word: str) -> None:
     """The first is the environment's ground truth, and must not be taken for what a job or a request gave."""
     package = Path(rb_dspy.__file__).parent

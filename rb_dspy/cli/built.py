@@ -14,16 +14,14 @@ from rb_dspy.cli.scaling import MODES
 from rb_dspy.compile.state import COMPILED_FORMAT, only_scaling_differs, prompts_of, read_state, set_state
 from rb_dspy.config import Settings
 from rb_dspy.errors import ConfigError
-from rb_dspy.matts import MaTTS
+from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import ReasoningBank
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
 
-Program = ReasoningBank | MaTTS
 
-
-def program_for(chosen: Settings) -> Program:
+def program_for(chosen: Settings) -> BankProgram:
     """The program that the settings describe, with their language models."""
     program = ReasoningBank(chosen.program, backbones=Backbones.from_settings(chosen.backbones))
     return program if chosen.matts is None else MaTTS(program, config=chosen.matts)
@@ -52,7 +50,7 @@ def saved(path: Path) -> tuple[dict[str, Any], Compiled | None]:
 
 
 def give_prompts(
-    program: Program, path: Path, *, whole: bool = False, source: str | None = None
+    program: BankProgram, path: Path, *, whole: bool = False, source: str | None = None
 ) -> tuple[Compiled | None, str]:
     """Give ``program`` the prompts in a file; the report of its compile, if it has one, and what does not fit.
 

@@ -22,6 +22,7 @@ from rb_dspy.cli.common import err
 from rb_dspy.cli.ending import told_to_end
 from rb_dspy.errors import RBError, StorageError
 from rb_dspy.text import visible
+from rb_dspy.wording import one_line
 
 app = typer.Typer(
     name="rb-dspy",
@@ -129,7 +130,7 @@ def _run(args: Sequence[str] | None) -> int:
 def _told(error: RBError) -> int:
     """The exit code of an error that has been told in one line; where that cannot be written, the code says it all."""
     with suppress(OSError, SystemExit):
-        err.print(Text.assemble(("error:", "bold red"), " ", visible(" ".join(str(error).split()))))
+        err.print(Text.assemble(("error:", "bold red"), " ", visible(one_line(error))))
     return error.exit_code
 
 

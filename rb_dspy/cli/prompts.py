@@ -25,7 +25,7 @@ def is_registered(given: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Prompts:
+class NamedPrompts:
     """Where prompts are."""
 
     path: Path
@@ -41,14 +41,14 @@ class Prompts:
 
 
 @contextmanager
-def prompts_of(given: str | None, tracking: TrackingConfig) -> Iterator[Prompts | None]:
+def prompts_named(given: str | None, tracking: TrackingConfig) -> Iterator[NamedPrompts | None]:
     """The prompts that ``given`` names; None where nothing is given.
 
     ``models:/NAME@ALIAS``, ``models:/NAME/2``, and ``models:/NAME``, which is the champion, are put into a file that is
     gone when the block ends. Raises ``InputError`` where no such version is registered.
     """
     if given is None or not is_registered(given):
-        yield None if given is None else Prompts(Path(given), given)
+        yield None if given is None else NamedPrompts(Path(given), given)
         return
     named = _registered(given)
     if named is None:
@@ -58,7 +58,7 @@ def prompts_of(given: str | None, tracking: TrackingConfig) -> Iterator[Prompts 
             version = registered.version(place, named["name"], named["version"] or registered.CHAMPION)
             file = registered.state_file(version, folder)
             report = registered.report_file(version, folder)
-        yield Prompts(file, given, report, version.data, _lessons(version))
+        yield NamedPrompts(file, given, report, version.data, _lessons(version))
 
 
 def _lessons(version: Version) -> str:

@@ -12,6 +12,7 @@ from rb_dspy.cli.common import settings
 from rb_dspy.cli.options import default
 from rb_dspy.config import MattsConfig, MattsMode, Settings
 from rb_dspy.errors import ConfigError
+from rb_dspy.wording import first_misfit
 
 MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
 
@@ -54,8 +55,7 @@ def _check_k(k: int) -> None:
     try:
         MattsConfig(k=k)
     except pydantic.ValidationError as exc:
-        said = exc.errors()[0]["msg"].lower()
-        raise ConfigError(f"--k {k}: {said}; it is how many rollouts, or passes, a task has") from None
+        raise ConfigError(f"--k {k}: {first_misfit(exc).why}; it is how many rollouts, or passes, a task has") from None
 
 
 def _mode(given: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What broke, in words that fit on a line."""
+"""What broke in a compile, or in every task of a stream."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.errors import RBError
 from rb_dspy.stream.report import RunReport
+
+MOST_SAID = 500
+"""Characters of what broke, in a message or a report."""
 
 
 def all_broke(prediction: Any) -> str:
@@ -20,9 +22,3 @@ def first_error(report: RunReport) -> str:
     """The first error of a report in which every task broke, else empty."""
     errors = [result.error for result in report.results]
     return errors[0] if errors and all(errors) else ""
-
-
-def said(exc: Exception) -> str:
-    """What broke, in one line."""
-    text = str(exc) if isinstance(exc, RBError) else f"{type(exc).__name__}: {exc}"
-    return " ".join(text.split())[:500]

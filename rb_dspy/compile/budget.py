@@ -16,7 +16,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.compile.answers import Cast
-from rb_dspy.compile.broken import all_broke, said
+from rb_dspy.compile.broken import MOST_SAID, all_broke
 from rb_dspy.compile.candidates import Candidates
 from rb_dspy.compile.demos import fit
 from rb_dspy.compile.progress import Teller
@@ -24,6 +24,7 @@ from rb_dspy.compile.ratings import rated_example
 from rb_dspy.compile.state import Prompts, digest, prompts_of
 from rb_dspy.compile.truth import Missing
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, RBError
+from rb_dspy.wording import what_broke
 
 MAX_BROKEN_IN_A_ROW = 10
 """A compile ends when so many calls in a row broke: a server that is down would only use up the budget."""
@@ -104,7 +105,7 @@ class Record:
             with self._working():
                 score = float(self._metric(gold, pred, trace))
         except InfrastructureError as exc:  # the program ran, and nobody can tell how good that was
-            pred._rb_error = said(exc)
+            pred._rb_error = what_broke(exc, MOST_SAID)
             self._count_broken(pred._rb_error)
             return 0.0
         with self._lock:
@@ -190,7 +191,7 @@ class Record:
         except Exception as exc:  # noqa: BLE001 (an example that breaks is rated 0, whatever broke it)
             self._check_kept()
             prediction = dspy.Prediction()
-            prediction._rb_error = said(exc)
+            prediction._rb_error = what_broke(exc, MOST_SAID)
         else:
             self._check_kept()
             error = all_broke(prediction)

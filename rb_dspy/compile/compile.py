@@ -23,10 +23,11 @@ from rb_dspy.compile.plan import Plan, examples_of
 from rb_dspy.compile.progress import OnProgress, Teller, silent
 from rb_dspy.compile.result import Compiled, Found
 from rb_dspy.compile.scoring import kept, scores_of
-from rb_dspy.compile.stages import STAGES, Program, Stage
+from rb_dspy.compile.stages import STAGES, Stage
 from rb_dspy.compile.state import Prompts, digest, prompts_of, set_prompts, state_of, thawed, with_prompts
 from rb_dspy.compile.student import student_of
 from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
+from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.orders import Streams
 from rb_dspy.stream.program import check_bank
@@ -49,7 +50,7 @@ _FIRST = 3
 
 
 def compile_program(
-    program: Program,
+    program: BankProgram,
     streams: Streams,
     *,
     optimizer: str = "gepa",
@@ -92,7 +93,7 @@ def compile_program(
     """
     optimizer_named(optimizer)
     _check(stage, budget=budget, threads=threads, orders=orders, window=window)
-    if not isinstance(program, Program):
+    if not isinstance(program, BankProgram):
         raise InputError(f"got {type(program).__name__} for a program; expected a ReasoningBank, or MaTTS around one")
     if not isinstance(streams, Streams):
         raise InputError(
@@ -221,9 +222,9 @@ def _smoke(module: dspy.Module, examples: Sequence[Any], cast: Cast) -> None:
         raise broke
 
 
-def _with(program: Program, prompts: Prompts) -> Program:
+def _with(program: BankProgram, prompts: Prompts) -> BankProgram:
     """A copy of ``program`` with ``prompts``."""
-    copied: Program = program.deepcopy()
+    copied: BankProgram = program.deepcopy()
     set_prompts(copied, prompts)
     return copied
 

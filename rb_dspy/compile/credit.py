@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import dspy
 
 from rb_dspy.backbones.session import session
-from rb_dspy.compile.stages import Program
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
+from rb_dspy.matts import BankProgram
 from rb_dspy.schema import MemoryDraft, MemoryItem, Outcome, Provenance, Retrieved, Task, Trajectory
 from rb_dspy.steps import Memory
 from rb_dspy.steps.memory import render
@@ -76,7 +76,7 @@ class Credit:
     is no part of what is compiled. ``on_rollout`` is called after every rollout that came to its end.
     """
 
-    def __init__(self, program: Program, on_rollout: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, program: BankProgram, on_rollout: Callable[[], None] = lambda: None) -> None:
         self._program = program
         self._on_rollout = on_rollout
 

@@ -12,6 +12,7 @@ from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
+from rb_dspy.wording import first_line
 
 _ROLLOUT: dict[str, Any] = {"task": Task, "trajectory": Trajectory}
 _ROLLOUTS: dict[str, Any] = {"task": Task, "trajectories": tuple[Trajectory, ...], "verdicts": tuple[Verdict, ...]}
@@ -129,8 +130,8 @@ def from_plain(stage: Stage, plain: Mapping[str, Any]) -> Any:
         try:
             fields[name] = kind.validate_python(plain[name])
         except (pydantic.ValidationError, InputError) as exc:
-            first = str(exc).splitlines()[0]
-            raise InputError(f"an example for {stage!r}: {name!r} cannot be read ({first}); harvest again") from None
+            why = f"{name!r} cannot be read ({first_line(exc)})"
+            raise InputError(f"an example for {stage!r}: {why}; harvest again") from None
     return _example(stage, **fields)
 
 

@@ -17,7 +17,8 @@ from rb_dspy.compile.examples import (
     select_example,
 )
 from rb_dspy.compile.siblings import Siblings
-from rb_dspy.compile.stages import Program, Stage
+from rb_dspy.compile.stages import Stage
+from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
 from rb_dspy.stream.report import RunReport
 
@@ -54,7 +55,7 @@ class Gathered:
 
 def gathered(
     reports: Sequence[RunReport],
-    program: Program | None,
+    program: BankProgram | None,
     siblings: int,
     rollouts: int,
     on_sibling: Callable[[int], None] = lambda rollouts: None,

@@ -15,9 +15,10 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.counted import counting
 from rb_dspy.compile.examples import INPUTS, from_plain, to_plain
 from rb_dspy.compile.gather import gathered
-from rb_dspy.compile.stages import Program, Stage
+from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import InputError
 from rb_dspy.files import replaced
+from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.program import StreamProgram
 from rb_dspy.stream.report import RunReport
@@ -97,7 +98,7 @@ class Harvest:
 
 
 def harvest(
-    program: Program,
+    program: BankProgram,
     streams: Iterable[TaskStream],
     bank: MemoryBank | None = None,
     *,
@@ -127,7 +128,7 @@ def harvest(
 
 
 def harvest_report(
-    report: RunReport, program: Program | None = None, *, siblings: int = 3, rollouts: int = 1
+    report: RunReport, program: BankProgram | None = None, *, siblings: int = 3, rollouts: int = 1
 ) -> Harvest:
     """What a run that there is already teaches. Nobody is asked but the agent of ``program``, for ``distill`` and
     ``contrast``, which have no examples without it."""
@@ -136,7 +137,7 @@ def harvest_report(
 
 def _harvested(
     reports: Sequence[RunReport],
-    program: Program | None,
+    program: BankProgram | None,
     siblings: int,
     rollouts: int,
     on_sibling: Callable[[int], None] = lambda rollouts: None,

@@ -29,10 +29,10 @@ from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.compile.measure import rate_stream
 from rb_dspy.compile.ratings import Ratings
 from rb_dspy.compile.scores import SMALLEST, Estimate, Says, compare, estimate
-from rb_dspy.compile.stages import Program
 from rb_dspy.compile.state import load_program
 from rb_dspy.compile.truth import check_known, check_truth, say_left_out
 from rb_dspy.errors import BackboneError, InputError, RBError
+from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream.program import StreamProgram, check_bank
@@ -156,7 +156,7 @@ def state_for(path: str | Path, backbone: str) -> Path:
 
 
 def matrix(
-    program: Program,
+    program: BankProgram,
     programs: Mapping[str, str | Path],
     backbones: Mapping[str, Any],
     stream: TaskStream,

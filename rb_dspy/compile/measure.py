@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import dspy
 
 from rb_dspy.compile.answers import Cast
-from rb_dspy.compile.broken import all_broke, said
+from rb_dspy.compile.broken import MOST_SAID, all_broke
 from rb_dspy.compile.budget import Rate
 from rb_dspy.compile.counted import counting
 from rb_dspy.compile.ratings import Ratings, rated_run
 from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency
 from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.wording import what_broke
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ def rate_examples(
         except (BackboneError, MissingDependency):
             raise
         except Exception as exc:  # noqa: BLE001 (an example that breaks counts as 0, whatever broke it)
-            return 0.0, said(exc)
+            return 0.0, what_broke(exc, MOST_SAID)
         finally:
             cast.check()
 

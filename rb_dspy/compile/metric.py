@@ -13,10 +13,11 @@ import dspy
 from rb_dspy.compile.credit import Credit, Credited
 from rb_dspy.compile.evidence import ending, literals, misjudged, passed_over, quoted, short, taken_up
 from rb_dspy.compile.feedback import MOST, stream_feedback
-from rb_dspy.compile.stages import STAGES, Program, Stage
+from rb_dspy.compile.stages import STAGES, Stage
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
-from rb_dspy.matts import MaTTS
+from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.steps import Distilled
+from rb_dspy.wording import one_line
 
 log = logging.getLogger("rb_dspy")
 
@@ -36,7 +37,7 @@ class Metric(Protocol):
     ) -> float | dspy.Prediction: ...
 
 
-def metric_for(stage: Stage, program: Program) -> Metric:
+def metric_for(stage: Stage, program: BankProgram) -> Metric:
     """The metric of ``stage``.
 
     =================  ====================================================================
@@ -95,7 +96,7 @@ class _Metric:
         except (BackboneError, MissingDependency, InfrastructureError):
             raise  # not a rating: a number in its place would read as one
         except Exception as exc:  # noqa: BLE001 (an optimizer would end, or count it as it likes)
-            log.warning("a metric broke: %s: %s; it gives %r", type(exc).__name__, exc, otherwise)
+            log.warning("a metric broke: %s; it gives %r", one_line(exc, kind=True), otherwise)
             return otherwise
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import dspy
 
 from rb_dspy.compile.balance import dealt, evened
-from rb_dspy.compile.broken import said
+from rb_dspy.compile.broken import MOST_SAID
 from rb_dspy.compile.budget import Record
 from rb_dspy.compile.measure import in_threads
 from rb_dspy.compile.quiet import quiet
 from rb_dspy.compile.student import Student
 from rb_dspy.errors import InfrastructureError, InputError, RBError
+from rb_dspy.wording import what_broke
 
 MAX_DEMOS = 2
 """Demonstrations a predictor; of an agent each holds a whole episode."""
@@ -83,11 +84,11 @@ def optimize(name: str, job: Job) -> None:
             optimizer.run(job)
         except dspy.LMError as exc:  # miprov2 lets it through; the programs' own are counted, and never get here
             model = job.record.cast.reflection.model
-            raise InfrastructureError(f"who proposes prompts ({model}) broke: {said(exc)}") from exc
+            raise InfrastructureError(f"who proposes prompts ({model}) broke: {what_broke(exc, MOST_SAID)}") from exc
         except RBError:
             raise
         except Exception as exc:  # what was found before must not be lost with it
-            raise RBError(f"{name} itself broke: {said(exc)}; another optimizer may do") from exc
+            raise RBError(f"{name} itself broke: {what_broke(exc, MOST_SAID)}; another optimizer may do") from exc
 
 
 def check_budget(name: str, budget: int, train: int, dev: int) -> None:

@@ -18,12 +18,12 @@ from rb_dspy.compile.gather import UNKNOWN
 from rb_dspy.compile.harvest import Harvest, harvest as harvested
 from rb_dspy.compile.identity import named, named_embedder
 from rb_dspy.compile.progress import Teller
-from rb_dspy.compile.result import Hashes, Part
-from rb_dspy.compile.stages import Program, Stage, stage_module
+from rb_dspy.compile.result import Hashes, Split
+from rb_dspy.compile.stages import Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
 from rb_dspy.compile.truth import check_truth, may_be_scored, no_truth
 from rb_dspy.errors import InfrastructureError, InputError
-from rb_dspy.matts import MaTTS
+from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.orders import Streams
 from rb_dspy.stream.program import stream_example
@@ -44,7 +44,7 @@ _SIBLINGS = 3
 class Plan:
     """What a compile works on."""
 
-    work: Program
+    work: BankProgram
     streams: Streams
     stage: Stage
     bank: MemoryBank | None
@@ -62,7 +62,7 @@ class Plan:
         first = () if self.given is not None else (self.streams.compile,)
         check_truth((*first, self.streams.dev, self.streams.held_out), self.work.environments)
 
-    def module(self, program: Program) -> dspy.Module:
+    def module(self, program: BankProgram) -> dspy.Module:
         """What is compiled of ``program``."""
         return stage_module(program, self.stage, bank=self.bank, embedder=self.embedder)
 
@@ -102,10 +102,10 @@ class Plan:
             bank=_bank_digest(self.bank),
         )
 
-    def tasks(self) -> dict[str, Part]:
+    def tasks(self) -> dict[str, Split]:
         """The fingerprint of every task -> its part."""
         streams = self.streams
-        parts: dict[Part, TaskStream] = {  # of one that stands in several, the last counts
+        parts: dict[Split, TaskStream] = {  # of one that stands in several, the last counts
             "held_out": streams.held_out,
             "dev": streams.dev,
             "compile": streams.compile,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rb_dspy.stream.program import solved, untold
 from rb_dspy.stream.report import RunReport
 
-Unit = Literal["task", "template"]
+SamplingUnit = Literal["task", "template"]
 """What is taken to be drawn independently."""
 
 
@@ -22,7 +22,7 @@ class Ratings:
 
     scores: dict[str, list[float]] = field(default_factory=dict)
     crossed: bool = False
-    unit: Unit = "task"
+    unit: SamplingUnit = "task"
     weights: dict[str, list[float]] = field(default_factory=dict)
     """Aligned with ``scores``; empty where every task counts the same."""
     broken: int = 0

@@ -23,8 +23,9 @@ from rb_dspy.compile.state import (
 from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Task, Usage
 from rb_dspy.stream.records import fingerprint
+from rb_dspy.wording import first_misfit
 
-Part = Literal["compile", "dev", "held_out"]
+Split = Literal["compile", "dev", "held_out"]
 """What a task was for: to compile on, to choose by, or to measure with."""
 
 
@@ -99,7 +100,7 @@ class Compiled(pydantic.BaseModel):
     """How many examples the optimizer had: ``train`` and ``dev``."""
     orders: int = 1
     hashes: Hashes
-    tasks: dict[str, Part] = pydantic.Field(default_factory=dict, repr=False)
+    tasks: dict[str, Split] = pydantic.Field(default_factory=dict, repr=False)
     """The fingerprint of every task -> its part; empty in files of before there were any."""
     versions: dict[str, str]
 
@@ -114,7 +115,7 @@ class Compiled(pydantic.BaseModel):
                         estimate.setdefault("of_runs", True)
         return data
 
-    def part_of(self, task: Task) -> Part | None:
+    def part_of(self, task: Task) -> Split | None:
         """What ``task`` was for in this compile, whatever its id is now; None where it had no part in it.
 
         What the prompts do on tasks of ``compile`` and ``dev`` says nothing of others.
@@ -163,9 +164,7 @@ class Compiled(pydantic.BaseModel):
         try:
             return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})
         except pydantic.ValidationError as exc:
-            first = exc.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InputError(f"{path}: {where}: {first['msg'].lower()}; expected what Compiled.save wrote") from None
+            raise InputError(f"{path}: {first_misfit(exc)}; expected what Compiled.save wrote") from None
 
 
 def _lines(prompts: dict[str, Any] | None) -> list[str]:

@@ -32,7 +32,7 @@ from typing import Literal
 import pydantic
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from rb_dspy.compile.ratings import Ratings, Unit, left_out
+from rb_dspy.compile.ratings import Ratings, SamplingUnit, left_out
 from rb_dspy.errors import InputError
 
 LEVEL = 0.95
@@ -70,7 +70,7 @@ class Estimate(pydantic.BaseModel):
     tasks: int
     """How many units: tasks, or templates where that is what was rated."""
     orders: int = 1
-    unit: Unit = "task"
+    unit: SamplingUnit = "task"
     of_runs: bool = False
     """Whether these are runs of a stream, in which lessons pass from one task to the next."""
 

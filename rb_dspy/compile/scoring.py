@@ -15,15 +15,15 @@ from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.ratings import Ratings
 from rb_dspy.compile.result import Scores
 from rb_dspy.compile.scores import Comparison, compare
-from rb_dspy.compile.stages import Program
 from rb_dspy.compile.state import save_program
 from rb_dspy.compile.truth import check_known, say_left_out
 from rb_dspy.errors import RBError, Unscored
+from rb_dspy.matts import BankProgram
 from rb_dspy.stream.tasks import TaskStream
 
 
 @contextmanager
-def kept(found: Callable[[], Program | None], place: Path | None) -> Iterator[None]:
+def kept(found: Callable[[], BankProgram | None], place: Path | None) -> Iterator[None]:
     """Whatever breaks inside the block, what was ``found`` is not lost: it is in ``Unscored``, and in ``place``.
 
     Where that is None there is nothing to lose, and what broke is raised as it is.
@@ -45,7 +45,9 @@ def kept(found: Callable[[], Program | None], place: Path | None) -> Iterator[No
         ) from exc
 
 
-def scores_of(plan: Plan, program: Program, examples: Examples, cast: Cast, teller: Teller, *, changed: bool) -> Scores:
+def scores_of(
+    plan: Plan, program: BankProgram, examples: Examples, cast: Cast, teller: Teller, *, changed: bool
+) -> Scores:
     """The program of ``plan`` against ``program``, on dev and held-out."""
 
     def scored(name: str, stream: TaskStream, of_stream: Sequence[Any]) -> Comparison:
@@ -58,7 +60,7 @@ def scores_of(plan: Plan, program: Program, examples: Examples, cast: Cast, tell
         say_left_out(stream, before, after)
         return compare(before, after)
 
-    def rated(of: Program, stream: TaskStream, of_stream: Sequence[Any]) -> Ratings:
+    def rated(of: BankProgram, stream: TaskStream, of_stream: Sequence[Any]) -> Ratings:
         module = plan.module(of)
         if plan.stage == "all":
             return rate_stream(

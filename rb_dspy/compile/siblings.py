@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rb_dspy.compile.credit import Credit
-from rb_dspy.compile.stages import Program
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
+from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.stream.program import untold
 from rb_dspy.stream.result import TaskResult
@@ -41,7 +41,7 @@ class Siblings:
     def __init__(
         self,
         results: Sequence[TaskResult],
-        program: Program | None,
+        program: BankProgram | None,
         most: int,
         rollouts: int,
         on_done: Callable[[int], None],

@@ -13,8 +13,7 @@ from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError
-from rb_dspy.matts import MaTTS
-from rb_dspy.program import ReasoningBank
+from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
@@ -23,11 +22,9 @@ from rb_dspy.stream.program import StreamProgram
 Stage = Literal["judge", "distill", "contrast", "select", "agent", "all"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
-Program = ReasoningBank | MaTTS
-
 
 def stage_module(
-    program: Program, stage: Stage, *, bank: MemoryBank | None = None, embedder: Embedder | str | None = None
+    program: BankProgram, stage: Stage, *, bank: MemoryBank | None = None, embedder: Embedder | str | None = None
 ) -> dspy.Module:
     """The module whose prompts are compiled in ``stage``. It holds the program's own step, not a copy.
 
@@ -63,7 +60,7 @@ def stage_module(
 class JudgeStage(dspy.Module):
     """One verdict."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BankProgram) -> None:
         super().__init__()
         self.backbones = program.backbones
         self.judge = program.judge
@@ -77,7 +74,7 @@ class JudgeStage(dspy.Module):
 class DistillStage(dspy.Module):
     """The lessons of one rollout."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BankProgram) -> None:
         super().__init__()
         self.backbones = program.backbones
         self.distill = program.distill
@@ -123,7 +120,7 @@ class SelectStage(dspy.Module):
 class AgentStage(dspy.Module):
     """One rollout of a task with lessons that are given."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BankProgram) -> None:
         super().__init__()
         self.backbones = program.backbones
         self.environments = program.environments

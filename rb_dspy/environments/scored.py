@@ -10,6 +10,7 @@ from rb_dspy.environments.factory import make_environment
 from rb_dspy.errors import InfrastructureError, RBError
 from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens, is_instant
 from rb_dspy.schema import Outcome, Task
+from rb_dspy.wording import one_line
 
 
 class ScoredEnvironments:
@@ -132,8 +133,7 @@ class _Sealed:
             if self._whole:
                 outcome = self._told()
         except Exception as exc:  # noqa: BLE001 (an environment may raise anything; it is the task's error)
-            said = " ".join(str(exc).split())[:300]
-            broke = f"the environment's outcome broke: {type(exc).__name__}: {said}"
+            broke = f"the environment's outcome broke: {one_line(exc, 300, kind=True)}"
         finally:
             self._keep(outcome, closed=True, broke=broke)
             self._inner.close()

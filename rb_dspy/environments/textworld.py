@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from rb_dspy.environments.engine import ENGINE, Engine, Frame, Game, NoSuchGame
 from rb_dspy.environments.generate import chosen_templates, distinct, in_turn, mixed_seed
-from rb_dspy.environments.textworld_episode import Episode, GameArgs
+from rb_dspy.environments.textworld_episode import GameArgs, GameEpisode
 from rb_dspy.protocols import Environment, Fold
 from rb_dspy.schema import Task
 
@@ -73,7 +73,7 @@ class TextWorld:
 
     def make(self, task: Task) -> Environment:
         GameArgs.of(task)  # a task of another family is refused before an agent works on it
-        return Episode(self.engine, self.name, self.action_rules)
+        return GameEpisode(self.engine, self.name, self.action_rules)
 
     def oracle(self, task: Task) -> Sequence[str]:
         """The shortest of a few solutions that the engine finds."""

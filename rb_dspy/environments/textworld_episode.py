@@ -37,7 +37,7 @@ class GameArgs(pydantic.BaseModel):
             ) from None
 
 
-class Episode:
+class GameEpisode:
     """One game and one player.
 
     An action is matched to the valid ones without regard to case and to quotes, spaces or a full stop around it; any

@@ -19,14 +19,14 @@ from rb_dspy.steps.ask import Do, Routine, Wanted
 from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.wanted import Call, Result, Together, values
 
-Rollouts = tuple[Trajectory, ...]
+Trajectories = tuple[Trajectory, ...]
 
 
 @dataclass(frozen=True)
 class Known:
     """What is known of rollouts before they are learned from."""
 
-    rollouts: Rollouts = ()
+    rollouts: Trajectories = ()
     verdicts: Sequence[Ruling] = ()
     """One for each."""
     results: Mapping[Hashable, Result] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Lessons:
         """Whether the selector, where there is one, reads verdicts."""
         return self.mode != "sequential" and self.select.config.verdicts
 
-    def early(self, task: Task, rollouts: Rollouts) -> dict[Hashable, Wanted]:
+    def early(self, task: Task, rollouts: Trajectories) -> dict[Hashable, Wanted]:
         """Wanted: what needs no verdicts, by name, so that it need not wait for the judge. First what takes longest."""
         jobs: dict[Hashable, Wanted] = {}
         if self._contrasts(rollouts) and not self.contrast.config.labels:
@@ -77,7 +77,7 @@ class Lessons:
             jobs["select"] = Call(self.select, (task, rollouts))
         return jobs
 
-    def learned(self, ingest: Ingest, known: Known) -> Routine[tuple[Rollouts, Selection | None]]:
+    def learned(self, ingest: Ingest, known: Known) -> Routine[tuple[Trajectories, Selection | None]]:
         """Judge, draw lessons, select: what is missing of it. Gives what was chosen from, and the choice.
 
         None for a choice that is still to be made, since the lessons had been drawn before. What is ``known`` of other
@@ -90,14 +90,14 @@ class Lessons:
             selection = yield from self._learned_from(ingest, chosen_from, of_these)
         return chosen_from, selection
 
-    def chosen(self, task: Task, rollouts: Rollouts, verdicts: Sequence[Verdict]) -> Routine[Selection]:
+    def chosen(self, task: Task, rollouts: Trajectories, verdicts: Sequence[Verdict]) -> Routine[Selection]:
         """Which rollout is handed in."""
         if not self._selects(rollouts):
             return self._last(rollouts)
         selection: Selection = yield Call(self.select, (task, rollouts, verdicts))
         return selection
 
-    def _learned_from(self, ingest: Ingest, rollouts: Rollouts, known: Known) -> Routine[Selection | None]:
+    def _learned_from(self, ingest: Ingest, rollouts: Trajectories, known: Known) -> Routine[Selection | None]:
         task = ingest.task.without_ground_truth()
         given: Sequence[Ruling] = ingest.verdicts or known.verdicts
         done: dict[Hashable, Any] = dict(known.results)
@@ -152,20 +152,20 @@ class Lessons:
         results = yield Together(list(jobs.values()), self.at_once)
         return dict(zip(jobs, results, strict=True))
 
-    def _last(self, rollouts: Rollouts) -> Selection:
+    def _last(self, rollouts: Trajectories) -> Selection:
         """The last attempt, or rather the last with an answer, where any gave one, or that was not broken off."""
         whole = [i for i, rollout in enumerate(rollouts) if rollout.stop_reason not in ("unreadable", "context")]
         answered = [i for i, rollout in enumerate(rollouts) if rollout.answer is not None]
         return Selection((answered or whole or [len(rollouts) - 1])[-1])
 
-    def _contrasts(self, rollouts: Rollouts) -> bool:
+    def _contrasts(self, rollouts: Trajectories) -> bool:
         return len(rollouts) > 1 and self.mode in ("parallel", "sequential")
 
-    def _selects(self, rollouts: Rollouts) -> bool:
+    def _selects(self, rollouts: Trajectories) -> bool:
         return len(rollouts) > 1 and self.mode != "sequential"
 
 
-def _same(one: Rollouts, other: Rollouts) -> bool:
+def _same(one: Trajectories, other: Trajectories) -> bool:
     """Whether the same happened in both, one by one; what they used counts for nothing."""
     return [each.rollout_id for each in one] == [each.rollout_id for each in other] and same_rollouts(one, other)
 
@@ -202,7 +202,7 @@ def told(results: Sequence[Any]) -> list[Verdict]:
 
 
 def _joined(
-    results: Mapping[int, Any], rollouts: Rollouts, verdicts: Sequence[Verdict]
+    results: Mapping[int, Any], rollouts: Trajectories, verdicts: Sequence[Verdict]
 ) -> tuple[Distilled, Polarity | None]:
     """What distilling some of the rollouts gave, as one, and its polarity where all lessons have the same.
 

@@ -30,6 +30,7 @@ from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.player import heat
 from rb_dspy.steps.wanted import Call, Result, Together, values
 from rb_dspy.steps.whole import Whole
+from rb_dspy.wording import first_misfit
 
 _OWN = ("contrast", "select", "refine")
 
@@ -256,6 +257,10 @@ class MaTTS(Whole):
             )
 
 
+BankProgram = ReasoningBank | MaTTS
+"""A program of ours that learns with a bank: scaled, or not."""
+
+
 def _prediction(
     memory: Memory,
     trajectories: tuple[Trajectory, ...],
@@ -291,8 +296,8 @@ def _config(config: MattsConfig, **given: Any) -> MattsConfig:
     try:
         made = MattsConfig.model_validate({**dict(config), **update})
     except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        raise ConfigError(f"MaTTS: {first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from None
+        misfit = first_misfit(exc)
+        raise ConfigError(f"MaTTS: {misfit.loc[0]} = {misfit.input!r}: {misfit.why}") from None
     if made.mode == "sequential" and made.adaptive.enabled:
         raise ConfigError(
             "MaTTS: adaptive is for rollouts side by side; sequential scaling ends early with refine.until_confirmed"

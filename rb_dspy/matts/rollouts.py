@@ -19,6 +19,7 @@ from rb_dspy.steps.events import RolloutLost, emit
 from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.latch import Latch
 from rb_dspy.steps.wanted import Call, Result, Sub, Together, values
+from rb_dspy.wording import what_broke
 
 Ruling = Verdict | RBError | None
 """A verdict, what broke the judge, or None for a rollout that is still to be judged."""
@@ -112,7 +113,7 @@ class SideBySide:
             done = partial(ended.__setitem__, number)
             results = yield Together([Call(self.act, (task, memory, environments, number, done))])
             if isinstance(results[0], Exception) and not isinstance(results[0], Stopped):
-                emit(RolloutLost(task, str(number), _said(results[0])))
+                emit(RolloutLost(task, str(number), what_broke(results[0])))
             (trajectory,) = values(results)
             ended[number] = trajectory
         finally:
@@ -173,11 +174,7 @@ def _beside(meanwhile: Meanwhile, ended: Ended, none_goes_on: Latch) -> Routine[
 def _lose(done: Rollouts, number: int, error: Exception) -> None:
     """Take down what broke. It may be anything: a bug in somebody's environment must not cost the other rollouts."""
     done.errors.append(error)
-    done.lost.append(Lost(str(number), _said(error)))
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, RBError) else f"{type(error).__name__}: {error}"
+    done.lost.append(Lost(str(number), what_broke(error)))
 
 
 def _for_all(exc: Exception) -> bool:

@@ -22,10 +22,11 @@ from rb_dspy.backbones import Meter, adapter_for, report
 from rb_dspy.backbones.chat import ChatAdapter
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
-from rb_dspy.backbones.trouble import complaint, meaning, one_line
+from rb_dspy.backbones.trouble import MOST_SAID, complaint, meaning
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
 from rb_dspy.steps.player import pinned, player, sampling, takes_more
 from rb_dspy.steps.threads import Lane, submit
+from rb_dspy.wording import one_line
 
 T = TypeVar("T")
 
@@ -182,7 +183,7 @@ def awaited(what: str) -> Iterator[None]:
 
 
 def _broken(what: str, exc: BaseException) -> InfrastructureError:
-    return InfrastructureError(f"{what} broke: {type(exc).__name__}: {one_line(exc)}")
+    return InfrastructureError(f"{what} broke: {one_line(exc, MOST_SAID, kind=True)}")
 
 
 Routine = Generator[Wanted, Any, T]
@@ -251,7 +252,7 @@ class _Call:
                     " check), or raise its max_tokens"
                 ) from exc
             raise UnparseableOutput(
-                f"the {self.role}'s answer could not be read, nor its repair: {one_line(first)}"
+                f"the {self.role}'s answer could not be read, nor its repair: {one_line(first, MOST_SAID)}"
             ) from exc
 
 

@@ -16,6 +16,7 @@ from rb_dspy.errors import InputError, InvalidTask, InvalidTrajectory
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps import messages
 from rb_dspy.steps.ask import Do, Routine
+from rb_dspy.wording import first_misfit
 
 Foreign = Trajectory | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A trajectory; a dict with ``steps`` (or a trajectory's own fields); a list of chat messages, or of step dicts."""
@@ -132,10 +133,7 @@ def _validated(fields: Mapping[str, Any]) -> Trajectory:
     try:
         return Trajectory.model_validate(fields)
     except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = f"{where}: {first['msg'].lower()}; expected steps of thought, action, observation"
-        raise InvalidTrajectory(message) from None
+        raise InvalidTrajectory(f"{first_misfit(exc)}; expected steps of thought, action, observation") from None
 
 
 def _plain(element: Any, i: int) -> dict[str, Any]:

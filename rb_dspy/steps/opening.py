@@ -17,6 +17,7 @@ from rb_dspy.steps.ask import Do, Routine, translated
 from rb_dspy.steps.seen import Seen, at_first
 from rb_dspy.steps.threads import Lane
 from rb_dspy.text import visible
+from rb_dspy.wording import one_line
 
 log = logging.getLogger("rb_dspy")
 
@@ -139,5 +140,5 @@ class Closing:
             # In one step of the interpreter, too: a Ctrl-C comes before, or when the environment is closing itself.
             next(self._closings, None)
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 (whatever an environment may raise)
-            log.warning("the environment of task %s did not close: %s: %s", self._task.id, type(exc).__name__, exc)
+            log.warning("the environment of task %s did not close: %s", self._task.id, one_line(exc, kind=True))
         self.done = True

@@ -23,6 +23,7 @@ from rb_dspy.steps.opening import Opened, within
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import final_state, view
 from rb_dspy.steps.wanted import Sub, Together
+from rb_dspy.wording import what_broke
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Refine(dspy.Module):
             if isinstance(result, Exception):
                 if not work.attempts or isinstance(result, Stopped):
                     raise result
-                why = str(result) if isinstance(result, RBError) else f"{type(result).__name__}: {result}"
+                why = what_broke(result)
                 emit(RolloutLost(task, str(work.number), why))
                 return Refined(tuple(work.attempts), work.passes, why, work.number)
             again = result

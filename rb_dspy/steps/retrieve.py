@@ -23,8 +23,8 @@ class Retrieve(dspy.Module):
 
     A task never retrieves a lesson that a task of its own id gave first, also where others gave it after being shown
     it, so that no score is its own echo; one that is done ``again``, on another occasion, does. What another task gave
-    first, and this one once more, it may. Reads the bank, never writes to it. With a ``reranker`` the bank gives ``candidates``, and the first ``k`` of what the reranker makes of them are
-    shown.
+    first, and this one once more, it may. Reads the bank, never writes to it. With a ``reranker`` the bank gives
+    ``candidates``, and the first ``k`` of what the reranker makes of them are shown.
     """
 
     def __init__(self, config: RetrieveConfig | None = None, reranker: Reranker | None = None) -> None:

@@ -14,6 +14,7 @@ import pydantic
 
 from rb_dspy.errors import InputError, InvalidTask
 from rb_dspy.schema import Task
+from rb_dspy.wording import first_misfit
 
 log = logging.getLogger("rb_dspy")
 
@@ -95,13 +96,12 @@ def task_of(place: str, fields: Mapping[str, Any], ids: Ids) -> Task:
     except InvalidTask as exc:
         raise InvalidTask(f"{place}: {exc}") from None
     except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        if first["type"] == "extra_forbidden":
-            name = str(first["loc"][0])[:200]
+        misfit = first_misfit(exc)
+        if misfit.type == "extra_forbidden":
+            name = str(misfit.loc[0])[:200]
             told = f"{place}: a task has no field {name!r}; it has {', '.join(FIELDS)}"
             raise InvalidTask(f"{told}; a question's right answer goes into env_args.answer") from None
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidTask(f"{place}: {where[:200]}: {first['msg'].lower()}") from None
+        raise InvalidTask(f"{place}: {misfit.place[:200]}: {misfit.why}") from None
 
 
 def as_json(task: Task, value: Mapping[str, Any], *, sort_keys: bool = False, ensure_ascii: bool = True) -> str:

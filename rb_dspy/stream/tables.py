@@ -21,7 +21,7 @@ from rb_dspy.stream.records import FIELDS, Ids, as_json, check_ids, check_writab
 if TYPE_CHECKING:
     import datasets
 
-Columns = Mapping[str, str]
+ColumnNames = Mapping[str, str]
 """Field of ``Task`` -> column of a table that holds it. ``"env_args.answer"`` is the argument ``answer``."""
 
 _ANSWER = "answer"
@@ -42,7 +42,7 @@ def to_dataset(tasks: Sequence[Task], name: str) -> datasets.Dataset:
     return datasets.Dataset.from_dict(_table(tasks), features=features, info=info)
 
 
-def from_dataset(dataset: datasets.Dataset, columns: Columns | None, name: str) -> list[Task]:
+def from_dataset(dataset: datasets.Dataset, columns: ColumnNames | None, name: str) -> list[Task]:
     """See ``TaskStream.from_dataset``."""
     import datasets
 
@@ -73,7 +73,7 @@ def write_parquet(tasks: Sequence[Task], name: str, path: Path) -> None:
         pq.write_table(table, file, write_page_checksum=True)
 
 
-def read_parquet(path: Path, columns: Columns | None, name: str | None) -> tuple[str, list[Task]]:
+def read_parquet(path: Path, columns: ColumnNames | None, name: str | None) -> tuple[str, list[Task]]:
     """See ``TaskStream.from_parquet``. Returns the stream's name too: ``name``, the file's own, or that of the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -92,7 +92,7 @@ def read_parquet(path: Path, columns: Columns | None, name: str | None) -> tuple
     return name, _rows(rows, wanted, name, str(path))
 
 
-def read_csv(path: Path, columns: Columns | None, name: str | None) -> tuple[str, list[Task]]:
+def read_csv(path: Path, columns: ColumnNames | None, name: str | None) -> tuple[str, list[Task]]:
     """See ``TaskStream.from_csv``. Returns the stream's name too."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -121,7 +121,7 @@ def read_csv(path: Path, columns: Columns | None, name: str | None) -> tuple[str
     return name, _rows(rows, _wanted(columns, there, str(path)), name, str(path))
 
 
-def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: str) -> list[Task]:
+def _rows(rows: Iterable[Mapping[str, Any]], wanted: ColumnNames, name: str, place: str) -> list[Task]:
     """Tasks of the rows of a table. A cell without a value is as if its column were not there."""
     tasks: list[Task] = []
     ids = Ids(name)
@@ -144,7 +144,7 @@ def _rows(rows: Iterable[Mapping[str, Any]], wanted: Columns, name: str, place: 
     return tasks
 
 
-def _wanted(columns: Columns | None, there: Sequence[str], place: str) -> Columns:
+def _wanted(columns: ColumnNames | None, there: Sequence[str], place: str) -> ColumnNames:
     """The columns to read: those that are asked for, else all, which must then be fields of ``Task``."""
     known = ", ".join(map(repr, there)) or "none"
     if columns is None:

@@ -21,6 +21,7 @@ from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.steps import Judge
+from rb_dspy.wording import first_misfit
 
 BackbonesLike = Backbones | Mapping[Role, dspy.BaseLM | BackboneConfig | str] | str
 """Backbones, or by role an LM, a configuration or a model's name, or ``package.module:attribute`` of a function that
@@ -115,10 +116,9 @@ def _sampling(lm: Any) -> dict[str, Any]:
         kept = BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True)
         return kept | ({_ELSEWHERE: True} if lm.kwargs.get("api_base") else {})
     except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
         raise InputError(
-            f"{lm.model}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}; change it, or say which backbones"
-            " the model has when it is loaded, as backbones='package.module:attribute'"
+            f"{lm.model}: {first_misfit(exc)}; change it, or say which backbones the model has when it is loaded, as"
+            " backbones='package.module:attribute'"
         ) from None
 
 
@@ -150,9 +150,7 @@ def _backbone(role: str, given: object) -> object:
     try:
         return BackboneConfig.model_validate(given)
     except pydantic.ValidationError as exc:
-        first = exc.errors()[0]
-        where = ".".join(map(str, (role, *first["loc"])))
-        raise ConfigError(f"backbones: {where}: {first['msg'].lower()}; expected a backbone as in rb.toml") from None
+        raise ConfigError(f"backbones: {first_misfit(exc, role)}; expected a backbone as in rb.toml") from None
 
 
 def named(place: str) -> Any:

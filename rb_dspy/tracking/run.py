@@ -17,6 +17,7 @@ from rb_dspy.tracking.data import dataset_input
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.where import Place, load_mlflow
+from rb_dspy.wording import one_line
 
 Kind = Literal["stream", "compile", "candidate", "evaluation", "cell", "model"]
 KIND = "rb.kind"
@@ -160,7 +161,7 @@ class Run:
             yield
         except BaseException as exc:
             interrupted = not isinstance(exc, Exception)
-            said = "interrupted" if interrupted else f"{type(exc).__name__}: {' '.join(str(exc).split())}"
+            said = "interrupted" if interrupted else one_line(exc, kind=True)
             self.tags({"error": self.hidden(said)})
             self.end("KILLED" if interrupted else "FAILED")
             raise

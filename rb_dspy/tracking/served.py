@@ -18,6 +18,7 @@ from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Task
 from rb_dspy.tracking.rebuilt import BackbonesLike, made_backbones, named, rebuilt
+from rb_dspy.wording import first_misfit
 
 _NO_ID = "served"
 """Id of a task that comes without one."""
@@ -123,7 +124,7 @@ def _task(given: TaskIn | Task) -> Task:
             template=given.template,
         )
     except pydantic.ValidationError as exc:  # what is no JSON, in process
-        raise InputError(f"env_args: {exc.errors()[0]['msg'].lower()}; expected what JSON has") from None
+        raise InputError(f"env_args: {first_misfit(exc).why}; expected what JSON has") from None
 
 
 def _bank(settings: dict[str, Any], file: str | None) -> MemoryBank:

@@ -12,8 +12,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import prompts_of, signature_hash
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
-from rb_dspy.matts import MaTTS
-from rb_dspy.program import ReasoningBank
+from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.tracking.described import (
     described,
@@ -40,8 +39,6 @@ if TYPE_CHECKING:  # what is below imports MLflow, or may
     from rb_dspy.tracking.run import Kind, Run
     from rb_dspy.tracking.streams import StreamRun
 
-Program = ReasoningBank | MaTTS
-
 
 class Tracker:
     """Keeps what runs do in MLflow.
@@ -64,7 +61,7 @@ class Tracker:
     @contextmanager
     def stream_run(
         self,
-        program: Program,
+        program: BankProgram,
         stream: TaskStream,
         bank: MemoryBank,
         *,
@@ -114,7 +111,7 @@ class Tracker:
     def compile_run(
         self,
         name: str,
-        program: Program,
+        program: BankProgram,
         streams: Streams,
         *,
         reflection: Any = None,
@@ -145,7 +142,7 @@ class Tracker:
     def evaluation(
         self,
         name: str,
-        program: Program | None = None,
+        program: BankProgram | None = None,
         stream: TaskStream | None = None,
         *,
         params: Mapping[str, Any] | None = None,
@@ -163,7 +160,7 @@ class Tracker:
     def matrix_run(
         self,
         name: str,
-        program: Program,
+        program: BankProgram,
         backbones: Mapping[str, Backbones],
         stream: TaskStream,
         bank: MemoryBank | None = None,
@@ -193,7 +190,7 @@ class Tracker:
     def register(
         self,
         compiled: Compiled | None,
-        program: Program,
+        program: BankProgram,
         name: str,
         *,
         backbones: BackbonesLike | None = None,
@@ -265,7 +262,7 @@ class Tracker:
         self,
         name: str,
         kind: Kind,
-        program: Program | None,
+        program: BankProgram | None,
         params: Mapping[str, Any] | None,
         others: Iterable[Any] = (),
     ) -> Iterator[Run | None]:

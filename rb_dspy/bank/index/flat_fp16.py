@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.engine import faiss, one_thread, selector
-from rb_dspy.bank.index.part import CHUNK, Allowed, Found, least, lengths
+from rb_dspy.bank.index.part import CHUNK, Allowed, ScoredRows, least, lengths
 from rb_dspy.bank.index.pq_screen import PqScreen
 from rb_dspy.bank.index.view import SPARE
 from rb_dspy.protocols import Vectors
@@ -32,7 +32,7 @@ class Fp16Rows:
         self._fp16 = fp16_of(index)
         self._lengths = np.concatenate([lengths(rows) for rows in self.vectors()])
 
-    def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> Found:
+    def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> ScoredRows:
         """See ``Part``."""
         stop = min(self.stop, size)
         wanted = min(k, stop - self.start)
@@ -67,7 +67,7 @@ class Fp16Rows:
         mask[: stop - self.start] = True if allowed is None else allowed(slice(self.start, stop))
         return mask
 
-    def _read(self, query: Vectors, wanted: int, mask: NDArray[np.bool_] | None) -> Found:
+    def _read(self, query: Vectors, wanted: int, mask: NDArray[np.bool_] | None) -> ScoredRows:
         possible = self.stop - self.start if mask is None else int(np.count_nonzero(mask))
         wanted = min(wanted, possible)
         if not wanted:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.engine import faiss, one_thread, selector
-from rb_dspy.bank.index.part import CHUNK, Allowed, Found, least, lengths
+from rb_dspy.bank.index.part import CHUNK, Allowed, ScoredRows, least, lengths
 from rb_dspy.bank.index.pq import MOST, PqCodes, candidates, looked_through
 from rb_dspy.bank.index.view import SPARE
 from rb_dspy.protocols import Vectors
@@ -59,7 +59,7 @@ class IvfRows:
         self._places: NDArray[np.int64] = faiss().rev_swig_ptr(index.direct_map.array.data(), int(index.ntotal))
         """Where each row is: its list, and in the lower half of the bits its place there."""
 
-    def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> Found:
+    def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> ScoredRows:
         """See ``Part``."""
         wanted, stop = min(k, min(self.stop, size) - self.start), min(self.stop, size)
         if wanted <= 0:
@@ -93,7 +93,9 @@ class IvfRows:
         usual = max(AT_LEAST, lists * PROBED, lists * 8 * fetch / (self.stop - self.start))
         return min(lists, math.ceil(usual * (self.stop - self.start) / possible))
 
-    def _looked(self, query: Vectors, wanted: int, allowed: Allowed | None, stop: int) -> tuple[Found | None, float]:
+    def _looked(
+        self, query: Vectors, wanted: int, allowed: Allowed | None, stop: int
+    ) -> tuple[ScoredRows | None, float]:
         """What is found among candidates that are looked for without the filter, None where these do not suffice; and
         how much further to look then: where what is left out lies about the query, what is left lies further away."""
         every, depth = self.stop - self.start, wanted
@@ -129,7 +131,7 @@ class IvfRows:
 
     def _found(
         self, query: Vectors, mask: NDArray[np.bool_] | None, wanted: int, possible: int, further: float = 1
-    ) -> Found:
+    ) -> ScoredRows:
         """Products with, and places of, the ``wanted`` nearest and what ties with the last of these."""
         if self.codes is not None and mask is None and wanted <= MOST:
             found = self._best(query, self._estimated(query, min(candidates(wanted), possible), 1), wanted)
@@ -148,7 +150,7 @@ class IvfRows:
             else:
                 lists = min(self._all_lists, 4 * lists)
 
-    def _probe(self, query: Vectors, fetch: int, lists: int, mask: NDArray[np.bool_] | None) -> Found:
+    def _probe(self, query: Vectors, fetch: int, lists: int, mask: NDArray[np.bool_] | None) -> ScoredRows:
         chosen = None if mask is None else selector(mask)
         parameters = faiss().SearchParametersIVF(nprobe=lists, sel=chosen)
         # ``search`` does the same and checks what it is given once more.
@@ -157,7 +159,7 @@ class IvfRows:
         self.index.search_c(1, pointer(query), fetch, pointer(scores), pointer(rows), parameters)
         return scores, rows
 
-    def _estimated(self, query: Vectors, fetch: int, further: int) -> Found:
+    def _estimated(self, query: Vectors, fetch: int, further: int) -> ScoredRows:
         """What the codes take for the ``fetch`` nearest, best first; -1 where these lists hold no more.
 
         ``further``: how many times as many lists as usual are looked through.
@@ -170,8 +172,8 @@ class IvfRows:
         return self.codes.nearest(query, fetch, lists, centres)
 
     def _best(
-        self, query: Vectors, given: Found, wanted: int, kept: NDArray[np.bool_] | slice = slice(None)
-    ) -> Found | None:
+        self, query: Vectors, given: ScoredRows, wanted: int, kept: NDArray[np.bool_] | slice = slice(None)
+    ) -> ScoredRows | None:
         """``_found`` of the candidates ``given``, best first as they were estimated, that are ``kept``.
 
         None where the estimates do not tell all that ties with the last one.
@@ -193,7 +195,7 @@ class IvfRows:
         near = int(np.count_nonzero(products >= least(products, wanted)))
         return (products[:near], found[:near]) if set(found[:near].tolist()).isdisjoint(chance) else None
 
-    def _scored(self, query: Vectors, products: NDArray[np.float32], places: NDArray[np.int64]) -> Found:
+    def _scored(self, query: Vectors, products: NDArray[np.float32], places: NDArray[np.int64]) -> ScoredRows:
         """Cosines, as exact search would give them."""
         rows = self.rows(places)
         return (rows @ query) / lengths(rows), places + self.start

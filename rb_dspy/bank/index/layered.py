@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
-from rb_dspy.bank.index.view import NO_FILTER, Candidates, Filter, View, merged
+from rb_dspy.bank.index.view import NO_FILTER, Filter, Nearest, View, merged
 from rb_dspy.bank.parts import Changes
 from rb_dspy.protocols import Vectors
 
@@ -50,7 +50,7 @@ class LayeredView:
         ended = self.ended[: np.searchsorted(self.ended[:, 1], mark, side="right")]
         return LayeredView(self.base, self.own.at(mark), ended, frozenset(ended[:, 0].tolist()))
 
-    def candidates(self, query: Vectors, k: int, chosen: Filter) -> Candidates:
+    def candidates(self, query: Vectors, k: int, chosen: Filter) -> Nearest:
         """See ``View.candidates``."""
         below = self.base.candidates(query, k, self._below(chosen))
         return merged([below, self.own.candidates(query, k, chosen)])

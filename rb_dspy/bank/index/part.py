@@ -22,7 +22,7 @@ few values that are not zero, a twentieth of it for embedded text."""
 Allowed = Callable[[slice | NDArray[np.int64]], NDArray[np.bool_]]
 """Which rows of an index may be found."""
 
-Found = tuple[NDArray[np.float32], NDArray[np.int64]]
+ScoredRows = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Products with, and places of, rows of a part; or scores and rows."""
 
 
@@ -40,7 +40,7 @@ class Part(Protocol):
         """Whether all rows are read wherever there is a doubt. Such a part is faster made again than a file checked."""
         ...
 
-    def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> Found:
+    def nearest(self, query: Vectors, k: int, allowed: Allowed | None, size: int) -> ScoredRows:
         """Scores and rows of the ``k`` nearest and of all that tie with the last of these, in no order.
 
         Only rows before ``size`` that are ``allowed``; None, all.

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rb_dspy.bank.index.part import Found, least, read
+from rb_dspy.bank.index.part import ScoredRows, least, read
 from rb_dspy.bank.index.pq import PqCodes
 from rb_dspy.protocols import Vectors
 
@@ -73,7 +73,7 @@ class PqScreen:
         query: Vectors,
         wanted: int,
         allowed: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None,
-    ) -> Found | None:
+    ) -> ScoredRows | None:
         """Products with, and places of, the ``wanted`` nearest and what ties with the last of these, in no order.
 
         Only of rows whose places are ``allowed``; None, all. None where there is a doubt.

@@ -21,6 +21,7 @@ from rb_dspy.bank.index.pq import PqCodes
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
 from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import StorageError
+from rb_dspy.wording import first_line
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -145,7 +146,7 @@ class Sidecar:
         try:  # its bytes have been found to be those that FAISS wrote here
             return faiss().read_index(str(self._files.path(file)), _mapped())
         except RuntimeError as exc:
-            raise UnusableError(f"{file.name} cannot be read: {str(exc).splitlines()[0]}") from None
+            raise UnusableError(f"{file.name} cannot be read: {first_line(exc)}") from None
 
     def _write_part(self, part: IvfRows) -> SavedPart:
         rows = self._write_index(part.index, "faiss")
@@ -161,7 +162,7 @@ class Sidecar:
             written = engine.read_index(str(temporary), _mapped())
         except RuntimeError as exc:
             temporary.unlink(missing_ok=True)
-            raise OSError(str(exc).splitlines()[0]) from exc
+            raise OSError(first_line(exc)) from exc
         if written.ntotal != index.ntotal:
             raise OSError(f"{temporary} was not written whole")
         return self._files.settle(temporary, kind)

@@ -17,12 +17,12 @@ from rb_dspy.bank.index.building import build
 from rb_dspy.bank.index.columns import Columns, no_rows
 from rb_dspy.bank.index.exact import BLOCK, ExactRows
 from rb_dspy.bank.index.part import Part
-from rb_dspy.bank.index.view import NO_FILTER, TIE, Candidates, Filter, Hit, View, merged
+from rb_dspy.bank.index.view import NO_FILTER, TIE, Filter, Hit, Nearest, View, merged
 from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.errors import InvalidVector
 from rb_dspy.protocols import Vectors
 
-__all__ = ["EXACT_UP_TO", "TAIL", "TIE", "Hit", "IndexView", "Prepared", "VectorIndex", "View"]
+__all__ = ["EXACT_UP_TO", "TAIL", "TIE", "Hit", "IndexView", "PreparedPart", "VectorIndex", "View"]
 
 EXACT_UP_TO = 1 << 17
 """Rows up to which all are read wherever there is a doubt: in 5 ms."""
@@ -82,7 +82,7 @@ class IndexView:
         parts = tuple(part for part in self.parts if part.start < columns.size)
         return IndexView(mark, columns, parts, self.tail.before(columns.size), dead)
 
-    def candidates(self, query: Vectors, k: int, chosen: Filter) -> Candidates:
+    def candidates(self, query: Vectors, k: int, chosen: Filter) -> Nearest:
         """See ``View.candidates``. Exact in rows that no part holds; in those, see ``Fp16Rows`` and ``IvfRows``."""
         filtered = self.dead > 0 or bool(chosen)
 
@@ -93,16 +93,16 @@ class IndexView:
         for part in self.parts:
             whole = part.stop <= self.columns.size
             scores, rows = part.nearest(query, k, allowed if filtered or not whole else None, self.columns.size)
-            found.append(Candidates(scores, self.columns.seqs[rows]))
+            found.append(Nearest(scores, self.columns.seqs[rows]))
         if self.tail.stop > self.tail.start:
             mask = allowed(slice(self.tail.start, self.tail.stop)) if filtered else None
             scores, rows = self.tail.nearest(query, k, mask)
-            found.append(Candidates(scores, self.columns.seqs[rows]))
+            found.append(Nearest(scores, self.columns.seqs[rows]))
         return merged(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPart:
     """A part that was built aside, to be put in place of what it was built from."""
 
     part: Part
@@ -158,7 +158,7 @@ class VectorIndex:
         enough = self._tail if size > self._exact_up_to else max(self._half_from, size // 8)
         return view.tail.stop - view.tail.start > enough
 
-    def prepare(self, stopped: Callable[[], bool] = lambda: False) -> Prepared | None:
+    def prepare(self, stopped: Callable[[], bool] = lambda: False) -> PreparedPart | None:
         """Build a part of the rows that are in now, aside. Hold no lock: it takes a while.
 
         Some 20 CPU seconds for a million rows, on one thread, the interpreter free for others; what is searched or
@@ -175,9 +175,9 @@ class VectorIndex:
             replaced.insert(0, part)
             start = part.start
         built = build(replaced, view.tail, stopped, exact=exact)
-        return None if built is None else Prepared(built, tuple(replaced))
+        return None if built is None else PreparedPart(built, tuple(replaced))
 
-    def install(self, prepared: Prepared | None) -> bool:
+    def install(self, prepared: PreparedPart | None) -> bool:
         """Search what was prepared from now on: a millisecond. False where there is none, or another was faster."""
         if prepared is None:
             return False

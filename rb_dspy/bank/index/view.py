@@ -48,7 +48,7 @@ NO_FILTER = Filter()
 """Leaves out nothing."""
 
 
-class Candidates(NamedTuple):
+class Nearest(NamedTuple):
     """Rows, in no order: the nearest ones that were asked for, and every other that ties with the last of these."""
 
     scores: NDArray[np.float32]
@@ -87,7 +87,7 @@ class View(Protocol):
         """The state at a number that is not after ``mark``; a later number gives this view itself."""
         ...
 
-    def candidates(self, query: Vectors, k: int, chosen: Filter) -> Candidates:
+    def candidates(self, query: Vectors, k: int, chosen: Filter) -> Nearest:
         """What ``search`` ranks: ``query`` has been checked, and ``k`` is at least 1."""
         ...
 
@@ -115,7 +115,7 @@ def checked_query(query: Vectors, dimension: int) -> Vectors:
     return query
 
 
-def ranked(found: Candidates, k: int, min_score: float | None = None) -> list[Hit]:
+def ranked(found: Nearest, k: int, min_score: float | None = None) -> list[Hit]:
     """The ``k`` best of ``found``, best first, each run of equal scores (within ``TIE``) with the newest first."""
     pairs = sorted(zip(found.scores.tolist(), found.seqs.tolist(), strict=True), reverse=True)
     floor = -2.0 if min_score is None else min_score - TIE
@@ -139,11 +139,11 @@ def _newest(pair: tuple[float, int]) -> int:
     return -pair[1]
 
 
-def merged(parts: Iterable[Candidates]) -> Candidates:
+def merged(parts: Iterable[Nearest]) -> Nearest:
     """The candidates of several sets of rows as those of all of them."""
     kept = [part for part in parts if len(part.seqs)]
     if len(kept) == 1:
         return kept[0]
     if not kept:
-        return Candidates(np.empty(0, np.float32), np.empty(0, np.int64))
-    return Candidates(np.concatenate([part.scores for part in kept]), np.concatenate([part.seqs for part in kept]))
+        return Nearest(np.empty(0, np.float32), np.empty(0, np.int64))
+    return Nearest(np.concatenate([part.scores for part in kept]), np.concatenate([part.seqs for part in kept]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rb_dspy.bank.lineage import Member, Row
+from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.memory.rows import ExperienceRow, ItemRow, numbered
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import Source
@@ -21,7 +21,7 @@ def members(of: Timeline, source: Source, at: int | None = None) -> list[Member]
     return [*below, *(Member(row.seq, row.new.id, row.lives(at)) for row in _born(of, source) if row.seq <= at)]
 
 
-def rows(timeline: Timeline, of: str | int, at: int | None = None) -> list[Row]:
+def rows(timeline: Timeline, of: str | int, at: int | None = None) -> list[GivenRow]:
     """See ``BankStore``. What is damaged in the store below is there only once it has ended: it cannot end here."""
     at = timeline.reached(at)
     below = timeline.under.rows(of, at)
@@ -40,7 +40,7 @@ def _of_item(timeline: Timeline, id: str) -> list[ItemRow]:
         return []
 
 
-def _of_experience(timeline: Timeline, number: int, below: list[Row]) -> list[ItemRow]:
+def _of_experience(timeline: Timeline, number: int, below: list[GivenRow]) -> list[ItemRow]:
     born = numbered(timeline.born, number)
     if born is not None:
         return born.rows
@@ -64,7 +64,7 @@ def _now(of: Timeline, below: Member, at: int) -> Member:
     return below._replace(lives=below.lives and of.away.get(below.id, at + 1) > at)
 
 
-def _row(of: Timeline, row: ItemRow, at: int) -> Row:
+def _row(of: Timeline, row: ItemRow, at: int) -> GivenRow:
     born, id = numbered(of.born, row.experience), row.provenance.experience_id
     lives = born.lives(at) if born is not None else of.away.get(id, at + 1) > at
-    return Row(row.seq, row.new.id, row.lives(at), Member(row.experience, id, lives))
+    return GivenRow(row.seq, row.new.id, row.lives(at), Member(row.experience, id, lives))

@@ -11,7 +11,7 @@ from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import UNITS, Unit
 from rb_dspy.protocols import Vectors
 
-Missing = tuple[str, Unit, int, str]
+Unembedded = tuple[str, Unit, int, str]
 """Scope, unit, number and text of a row that has no new vector yet."""
 
 _BATCH = 500
@@ -26,7 +26,7 @@ class Reindexing:
         self._embed = embed
         self._made: dict[tuple[str, Unit, int], bytes] = {}
 
-    def missing(self) -> list[Missing]:
+    def missing(self) -> list[Unembedded]:
         """What there is to make; more may have come when it is asked for again."""
         return [
             (scope, unit, seq, text)
@@ -36,7 +36,7 @@ class Reindexing:
             if (scope, unit, seq) not in self._made
         ]
 
-    def make(self, missing: Sequence[Missing]) -> None:
+    def make(self, missing: Sequence[Unembedded]) -> None:
         """Make the vectors of these rows."""
         for start in range(0, len(missing), _BATCH):
             page = missing[start : start + _BATCH]

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Literal
 
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.lineage import Member, Row
+from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.memory import descent, indexed, snapshots as memory_snapshots, writes as memory_writes
 from rb_dspy.bank.memory.reindexing import Reindexing
 from rb_dspy.bank.memory.stats import stats
@@ -217,7 +217,7 @@ class MemoryStore:
         with self._lock:
             return descent.members(self._timeline(scope), source, at)
 
-    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[Row]:
+    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[GivenRow]:
         with self._lock:
             return descent.rows(self._timeline(scope), of, at)
 

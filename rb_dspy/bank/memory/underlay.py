@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.lineage import Member, Row
+from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.memory.rows import FOREVER
 from rb_dspy.bank.parts import Giving, Match, Source, Unit
 from rb_dspy.errors import InputError
@@ -91,7 +91,7 @@ class Underlay:
     def members(self, source: Source, at: int = FOREVER) -> list[Member]:
         return self.base.members(self._scope, source, self.upto(at)) if self.base else []
 
-    def rows(self, of: str | int, at: int = FOREVER) -> list[Row]:
+    def rows(self, of: str | int, at: int = FOREVER) -> list[GivenRow]:
         return self.base.rows(self._scope, of, self.upto(at)) if self.base else []
 
     def snapshots(self) -> list[Snapshot]:

@@ -12,7 +12,7 @@ from rb_dspy.bank import journal
 from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.parts import Placed
 from rb_dspy.bank.sqlite import failpoints, ids, ingestions, keys, queries
-from rb_dspy.bank.sqlite.embedders import Embedder, refuse_another
+from rb_dspy.bank.sqlite.embedders import StoredEmbedder, refuse_another
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Prepared
 from rb_dspy.bank.sqlite.scoped import Scope, State
@@ -32,7 +32,7 @@ class Append:
     location: str
     scope: str
     batch: Sequence[Prepared]
-    embedder: Embedder
+    embedder: StoredEmbedder
     refuse_removed: bool
 
 
@@ -41,7 +41,7 @@ class _Writing:
     """A scope while it is written to."""
 
     scope: Scope
-    embedder: Embedder
+    embedder: StoredEmbedder
     seq: int
     head: bytes
     waiting: bool

@@ -11,7 +11,7 @@ from rb_dspy.bank.sqlite import hard_links
 from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
-from rb_dspy.bank.sqlite.files import DAMAGE, one_line
+from rb_dspy.bank.sqlite.files import DAMAGE, short
 from rb_dspy.bank.sqlite.scoped import Scope
 
 _RESTORE = "restore the file from a copy, or export what can be read and import it into a new bank"
@@ -41,7 +41,7 @@ def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
                 )
             )
     except sqlite3.DatabaseError as exc:
-        found.append(_broken(location, f"reading it stopped: {one_line(exc)}"))
+        found.append(_broken(location, f"reading it stopped: {short(exc)}"))
     return sorted(found, key=lambda finding: finding.severity)
 
 
@@ -52,7 +52,7 @@ def _read(scope: Scope, findings: Iterator[Finding]) -> list[Finding]:
         for finding in findings:
             found.append(finding)
     except DAMAGE as exc:
-        found.append(_broken(f"scope {scope.name!r}", f"a check stopped at a damaged row: {one_line(exc)}"))
+        found.append(_broken(f"scope {scope.name!r}", f"a check stopped at a damaged row: {short(exc)}"))
     return found
 
 
@@ -77,7 +77,7 @@ def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
                 remedy=_RESTORE,
             )
     except sqlite3.DatabaseError as exc:
-        yield _broken(location, f"SQLite cannot read it: {one_line(exc)}")
+        yield _broken(location, f"SQLite cannot read it: {short(exc)}")
 
 
 def _broken(location: str, what: str) -> Finding:

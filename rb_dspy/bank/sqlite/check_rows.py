@@ -14,6 +14,7 @@ from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.vectors import unpacked
 from rb_dspy.errors import CorruptBank
 from rb_dspy.text import visible
+from rb_dspy.wording import first_line
 
 _FROM_A_COPY = "it is left out of what is read; restore the file from a copy, or delete it"
 
@@ -41,7 +42,9 @@ def _experiences(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findi
             if given != (task_id, template, instruction):
                 raise ValueError("the columns and the payload name another task")
         except (zlib.error, ValueError, TypeError) as exc:
-            yield _row(f"scope {scope.name!r}: experience {id}", f"its task and rollouts cannot be read: {_said(exc)}")
+            yield _row(
+                f"scope {scope.name!r}: experience {id}", f"its task and rollouts cannot be read: {first_line(exc)}"
+            )
         if not _is_found(connection, scope, id, key):
             yield _row(f"scope {scope.name!r}: experience {id}", _LOST)
 
@@ -116,12 +119,8 @@ def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findin
         try:
             rows.ingestion(payload, id, scope.location)
         except CorruptBank as exc:
-            yield _row(f"scope {scope.name!r}: ingestion {id}", f"its rollouts cannot be read: {_said(exc)}")
+            yield _row(f"scope {scope.name!r}: ingestion {id}", f"its rollouts cannot be read: {first_line(exc)}")
 
 
 def _row(where: str, what: str) -> Finding:
     return Finding(severity="error", kind="row", where=where, what=what, remedy=_FROM_A_COPY)
-
-
-def _said(exc: Exception) -> str:
-    return (str(exc).splitlines() or [type(exc).__name__])[0]

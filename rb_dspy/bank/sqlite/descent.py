@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from rb_dspy.bank.lineage import Member, Row
+from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.ids import named
@@ -30,7 +30,7 @@ def members(connection: sqlite3.Connection, state: State, source: Source) -> lis
     return [Member(keys.number(key), id, bool(lives)) for key, id, lives in found]
 
 
-def rows(connection: sqlite3.Connection, state: State, of: str | int) -> list[Row]:
+def rows(connection: sqlite3.Connection, state: State, of: str | int) -> list[GivenRow]:
     """See ``BankStore``. Damaged rows are among them: they end with the others."""
     if isinstance(of, str):
         where, given = named("i"), state.named(of)
@@ -43,6 +43,6 @@ def rows(connection: sqlite3.Connection, state: State, of: str | int) -> list[Ro
         given,
     )
     return [
-        Row(keys.number(key), item, bool(lives), Member(keys.number(experience), id, bool(stands)))
+        GivenRow(keys.number(key), item, bool(lives), Member(keys.number(experience), id, bool(stands)))
         for key, item, lives, experience, id, stands in found
     ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from rb_dspy.bank.parts import Changes, Unit, VectorBatch
 from rb_dspy.bank.sqlite import keys, rows
-from rb_dspy.bank.sqlite.embedders import Embedder, checked_embedder
+from rb_dspy.bank.sqlite.embedders import StoredEmbedder, checked_embedder
 from rb_dspy.bank.sqlite.scoped import Row, Scope
 from rb_dspy.bank.vectors import unpacked
 
@@ -26,7 +26,7 @@ def mark(connection: sqlite3.Connection, scope: Scope) -> int:
 
 
 def changes(
-    connection: sqlite3.Connection, scope: Scope, unit: Unit, *, after: int, limit: int, embedder: Embedder
+    connection: sqlite3.Connection, scope: Scope, unit: Unit, *, after: int, limit: int, embedder: StoredEmbedder
 ) -> Changes:
     """Rows for the index. A damaged vector is left out, and does not end the paging (``Changes.more``).
 

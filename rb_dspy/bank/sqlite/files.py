@@ -22,6 +22,7 @@ from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.errors import BankError, CorruptBank, StorageError
+from rb_dspy.wording import one_line
 
 WAIT_SECONDS = 60.0
 """How long a writer waits for another process's writer."""
@@ -59,10 +60,9 @@ def leniently(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def one_line(exc: Exception) -> str:
-    """What an error says, short, on one line, and what it is."""
-    said = " ".join(str(exc).split())
-    return f"{type(exc).__name__}: {said if len(said) <= 200 else f'{said[:200]}…'}"
+def short(exc: Exception) -> str:
+    """What an error is and says, on one line."""
+    return one_line(exc, 200, kind=True)
 
 
 class translated:
@@ -93,7 +93,7 @@ class readable(translated):
         # UnicodeEncodeError is of what a caller asked for: no row gives such a text.
         if isinstance(error, DAMAGE) and not isinstance(error, UnicodeEncodeError):
             raise CorruptBank(
-                f"{self._location}: a damaged row is in the way ({one_line(error)}); rb-dspy bank doctor says more"
+                f"{self._location}: a damaged row is in the way ({short(error)}); rb-dspy bank doctor says more"
             ) from error
         super().__exit__(kind, error, trace)
 
@@ -103,8 +103,8 @@ def _said(location: str, exc: Exception) -> BankError | None:
     if isinstance(exc, OSError):
         return StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions")
     if isinstance(exc, UnicodeDecodeError):  # of SQLite's own words about damaged tables
-        return CorruptBank(f"{location}: a text is damaged ({one_line(exc)}); restore the file from a copy")
-    cause = exc.orig if isinstance(exc, sa.exc.DBAPIError) else exc
+        return CorruptBank(f"{location}: a text is damaged ({short(exc)}); restore the file from a copy")
+    cause = (exc.orig or exc) if isinstance(exc, sa.exc.DBAPIError) else exc
     if not isinstance(exc, sa.exc.DBAPIError | sqlite3.Error):
         return None
     code = getattr(cause, "sqlite_errorcode", None)
@@ -113,7 +113,7 @@ def _said(location: str, exc: Exception) -> BankError | None:
     if code is None:
         return None  # a misuse of sqlite3: ours to fix, not the user's
     kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
-    return kind(f"{location}: {reason} ({' '.join(str(cause).split())})")
+    return kind(f"{location}: {reason} ({one_line(cause)})")
 
 
 def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> sa.Engine:

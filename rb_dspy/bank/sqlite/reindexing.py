@@ -14,7 +14,7 @@ from rb_dspy.bank.sqlite.writes import Body
 from rb_dspy.errors import StorageError
 from rb_dspy.protocols import Vectors
 
-Missing = tuple[int, str]
+Unembedded = tuple[int, str]
 """The key of a row that has no new vector yet, and its text."""
 
 _PAGE = 500
@@ -38,7 +38,7 @@ class Reindexing:
     def __init__(
         self,
         location: str,
-        read: Callable[[Callable[[sqlite3.Connection], list[Missing]]], list[Missing]],
+        read: Callable[[Callable[[sqlite3.Connection], list[Unembedded]]], list[Unembedded]],
         write: Callable[[Body], object],
         embedder: tuple[str, int],
         embed: Callable[[Sequence[str]], Vectors],
@@ -69,7 +69,7 @@ class Reindexing:
             failpoints.reached("mid-reindex")
             after = page[-1][0]
 
-    def _made(self, page: Sequence[Missing]) -> list[tuple[int, bytes]]:
+    def _made(self, page: Sequence[Unembedded]) -> list[tuple[int, bytes]]:
         found = self._embed([text for _, text in page])
         return [(key, vectors.packed(vector)) for (key, _), vector in zip(page, found, strict=True)]
 
@@ -123,5 +123,5 @@ class Reindexing:
             raise StorageError(f"{self._location}: another reindex began and this one ends; wait for the other")
 
 
-def _missing(connection: sqlite3.Connection, *, unit: Unit, after: int, limit: int) -> list[Missing]:
+def _missing(connection: sqlite3.Connection, *, unit: Unit, after: int, limit: int) -> list[Unembedded]:
     return connection.execute(_TEXTS[unit], (after, limit)).fetchall()

@@ -6,7 +6,7 @@ import sqlite3
 from typing import NamedTuple
 
 from rb_dspy.bank.sqlite import keys
-from rb_dspy.bank.sqlite.embedders import Embedder
+from rb_dspy.bank.sqlite.embedders import StoredEmbedder
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import UnknownScope
 
@@ -33,7 +33,7 @@ class ScopeState(NamedTuple):
     id: int
     seq: int
     head: bytes
-    embedder: Embedder
+    embedder: StoredEmbedder
     waiting: bool
     """Whether rollouts wait to be learned from."""
 

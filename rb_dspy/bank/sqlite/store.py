@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import sqlalchemy as sa
 
 from rb_dspy.bank import vectors
-from rb_dspy.bank.lineage import Member, Row
+from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
 from rb_dspy.bank.sqlite import (
     check,
@@ -39,7 +39,7 @@ from rb_dspy.bank.sqlite.appends import Append
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.original import Original
-from rb_dspy.bank.sqlite.reindexing import Missing, Reindexing
+from rb_dspy.bank.sqlite.reindexing import Reindexing, Unembedded
 from rb_dspy.bank.sqlite.rows import Ready
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
@@ -171,7 +171,7 @@ class SqliteStore:
         )
 
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
-        def missing(query: Callable[[sqlite3.Connection], list[Missing]]) -> list[Missing]:
+        def missing(query: Callable[[sqlite3.Connection], list[Unembedded]]) -> list[Unembedded]:
             return self._read(query)
 
         embedder = embedder_id, dimension
@@ -196,7 +196,7 @@ class SqliteStore:
     def members(self, scope: str, source: Source, at: int | None = None) -> list[Member]:
         return self._at(scope, at, partial(descent.members, source=source))
 
-    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[Row]:
+    def rows(self, scope: str, of: str | int, at: int | None = None) -> list[GivenRow]:
         return self._at(scope, at, partial(descent.rows, of=of))
 
     def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:

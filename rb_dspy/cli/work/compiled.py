@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.rule import Rule
 from rich.text import Text
 
-from rb_dspy.cli.built import Program
 from rb_dspy.cli.common import out
 from rb_dspy.cli.scored import in_words, print_diff, print_scores, print_usage
+from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams
 from rb_dspy.tracking.described import models, models_of_compile
 from rb_dspy.tracking.prices import costs
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
 
 
-def print_head(title: str, program: Program, streams: Streams, given: dict[str, Any], place: Path) -> None:
+def print_head(title: str, program: BankProgram, streams: Streams, given: dict[str, Any], place: Path) -> None:
     """Before it begins: what is compiled for what, on which tasks, and where a stopped one goes on from."""
     names = set(models(program.backbones).values())
     out.print(
@@ -48,7 +48,7 @@ def _known(place: Path) -> str:
         return f"if it is stopped, it goes on from {place}"
 
 
-def print_result(compiled: Compiled, program: Program, reflection: Any) -> None:
+def print_result(compiled: Compiled, program: BankProgram, reflection: Any) -> None:
     """Scores, prompts and cost. ``reflection``: the language model that proposed prompts; None: the agent's."""
     out.print(Rule("scores", align="left", style="dim"))
     print_scores(out, compiled.scores, compiled.measure)

@@ -13,10 +13,10 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.cli import apart
 from rb_dspy.cli.again import as_argument, options
 from rb_dspy.cli.bar import CompileBar
-from rb_dspy.cli.built import Program, give_prompts, lessons, program_for, saved
+from rb_dspy.cli.built import give_prompts, lessons, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.ending import interrupted
-from rb_dspy.cli.prompts import prompts_of as prompts_named
+from rb_dspy.cli.prompts import prompts_named
 from rb_dspy.cli.tasks import chosen_file, compile_streams
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.compiled import as_json, print_head, print_next, print_result
@@ -27,6 +27,7 @@ from rb_dspy.compile.stages import Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
 from rb_dspy.config import BackboneConfig, Settings
 from rb_dspy.errors import InputError
+from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams
 from rb_dspy.tracking.described import described, described_bank
 from rb_dspy.tracking.names import check_name, fitting_name
@@ -161,7 +162,7 @@ def _reflection(chosen: Settings, given: str | None) -> Any:
 
 
 def _folder(
-    program: Program, streams: Streams, bank: MemoryBank | None, given: dict[str, Any], proposer: Any, embedder: str
+    program: BankProgram, streams: Streams, bank: MemoryBank | None, given: dict[str, Any], proposer: Any, embedder: str
 ) -> Path:
     """A folder of its own for every compile, so that other arguments never meet what these have left."""
     data = [part.digest for part in (streams.compile, streams.dev, streams.held_out)]
@@ -173,7 +174,7 @@ def _folder(
     return _FOLDERS / made_of[:12]
 
 
-def _check_plan(program: Program, stage: Stage, optimizer: str) -> None:
+def _check_plan(program: BankProgram, stage: Stage, optimizer: str) -> None:
     """Before MLflow is opened: that there is such an optimizer, and that the program has such a step."""
     from rb_dspy.compile.optimizers import optimizer_named  # brings scipy
 

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.cli.again import options
-from rb_dspy.cli.built import Program, give_prompts, lessons, program_for, saved
+from rb_dspy.cli.built import give_prompts, lessons, program_for, saved
 from rb_dspy.cli.common import err, out, print_json
-from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
+from rb_dspy.cli.prompts import NamedPrompts, is_registered, prompts_named
 from rb_dspy.cli.tasks import chosen_file, held_out
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.cut import told_once
@@ -23,6 +23,7 @@ from rb_dspy.cli.work.measured import print_head, print_matrix, print_next, size
 from rb_dspy.compile.files import write_json
 from rb_dspy.config import BackboneConfig, Settings, load_settings
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency, RBError
+from rb_dspy.matts import BankProgram
 from rb_dspy.stream import TaskStream
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def run_matrix(
         lessons(chosen, bank, scope) as base,
     ):
         given_prompts = {
-            name: registered.enter_context(prompts_of(value, chosen.tracking)) or Prompts(Path(value), value)
+            name: registered.enter_context(prompts_named(value, chosen.tracking)) or NamedPrompts(Path(value), value)
             for name, value in named.items()
         }
         apart = todo if file is not None and not whole else None  # named streams have splits of their own
@@ -182,7 +183,11 @@ class _Missing(dspy.BaseLM):
 
 
 def _states(
-    program: Program, given: Mapping[str, Prompts], backbones: Iterable[str], folder: Path, held_out: TaskStream | None
+    program: BankProgram,
+    given: Mapping[str, NamedPrompts],
+    backbones: Iterable[str],
+    folder: Path,
+    held_out: TaskStream | None,
 ) -> dict[str, Path]:
     """The ``given`` states, as files that hold nothing else; each is tried on the program before anything is run.
 

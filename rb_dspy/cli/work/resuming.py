@@ -13,7 +13,7 @@ from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.ending import interrupted
-from rb_dspy.cli.prompts import prompts_of
+from rb_dspy.cli.prompts import prompts_named
 from rb_dspy.cli.work.cut import told_once
 from rb_dspy.config import Settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, InvalidVector, RBError
@@ -24,7 +24,7 @@ from rb_dspy.schema import Experience
 def learn_from_waiting(chosen: Settings, ids: Sequence[str], prompts: str | None, *, json_: bool) -> None:
     """Those of ``ids``, or all; with the prompts that ``prompts`` names, where it is given."""
     learner = _learner(chosen)
-    with prompts_of(prompts, chosen.tracking) as found:
+    with prompts_named(prompts, chosen.tracking) as found:
         misfit = "" if found is None else give_prompts(learner, found.path, source=found.name)[1]
     if misfit:
         err.print(Text(misfit))

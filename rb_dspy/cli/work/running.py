@@ -15,11 +15,11 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.cli import apart
 from rb_dspy.cli.bank_embedder import named
-from rb_dspy.cli.built import Program, give_prompts, program_for, saved
+from rb_dspy.cli.built import give_prompts, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display
 from rb_dspy.cli.ending import interrupted
-from rb_dspy.cli.prompts import Prompts, is_registered, prompts_of
+from rb_dspy.cli.prompts import NamedPrompts, is_registered, prompts_named
 from rb_dspy.cli.summary import print_summary
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
@@ -27,6 +27,7 @@ from rb_dspy.cli.work.cut import told_once
 from rb_dspy.cli.work.results import as_json
 from rb_dspy.config import RunConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
 from rb_dspy.steps.ingest import as_task
@@ -46,7 +47,7 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
     if own is None and file is None and not _named(chosen.run, 1):
         raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
     built = program_for(chosen)
-    with prompts_of(prompts, chosen.tracking) as found:
+    with prompts_named(prompts, chosen.tracking) as found:
         compiled, noted = (None, "") if found is None else _compiled(built, found)
     with named():
         opened = _bank(chosen, built)
@@ -77,7 +78,7 @@ def _of_file(config: RunConfig) -> TaskStream:
     return of_file(Path(config.stream))
 
 
-def _compiled(program: Program, prompts: Prompts) -> tuple[Compiled | None, str]:
+def _compiled(program: BankProgram, prompts: NamedPrompts) -> tuple[Compiled | None, str]:
     """Give ``program`` these prompts; the report of their compile, where there is one, and what to say of them."""
     compiled, misfit = give_prompts(program, prompts.path, source=prompts.name)
     if prompts.report is not None:
@@ -86,7 +87,7 @@ def _compiled(program: Program, prompts: Prompts) -> tuple[Compiled | None, str]
     return compiled, "; ".join(filter(None, [f"prompts from {prompts.name}{by}", misfit, prompts.lessons]))
 
 
-def _bank(chosen: Settings, program: Program) -> MemoryBank:
+def _bank(chosen: Settings, program: BankProgram) -> MemoryBank:
     """The bank of the settings; one that is empty, and of which ``program`` is shown nothing, where memory is off."""
     bank, memory = chosen.bank, chosen.run.memory
     if memory == "off":
@@ -117,7 +118,7 @@ def _named(config: RunConfig, n: int, seen: Collection[str] = ()) -> list[Task]:
 
 
 def _run(
-    program: Program,
+    program: BankProgram,
     name: str,
     todo: list[Task],
     given: Sequence[Task | str],
@@ -274,7 +275,7 @@ def _scaled(chosen: Settings) -> str:
     return f"{matts.mode.replace('_', '-')} MaTTS, {some}{matts.k} {one if matts.k == 1 else more} a task  "
 
 
-def _models(program: Program) -> str:
+def _models(program: BankProgram) -> str:
     """Who plays what; one name where one model plays every role."""
     played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
     names = set(played.values())
