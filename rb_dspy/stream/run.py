@@ -89,7 +89,7 @@ def run_stream(
     if run_id == "":
         raise InputError("run_id is empty; expected a name for the run, since a task is learned from once a run")
     check_run(run_id)
-    tasks = _tasks(stream)
+    tasks = tasks_of(stream)
     report = RunReport(run_id)
     scored = ScoredEnvironments(program.environments)
     broken = 0
@@ -136,7 +136,16 @@ def _check(program: Program | object, resume: str) -> None:
         raise InputError(f"resume={resume!r}; expected 'own' or 'all'")
 
 
-def _tasks(stream: TaskStream | Sequence[Task | str] | object) -> list[Task]:
+def as_stream(stream: TaskStream | Sequence[Task | str] | object) -> TaskStream:
+    """``stream``, or a stream of what ``run_stream`` takes in its place. Raises ``InputError`` for anything else."""
+    return stream if isinstance(stream, TaskStream) else TaskStream("tasks", tuple(tasks_of(stream)))
+
+
+def tasks_of(stream: TaskStream | Sequence[Task | str] | object) -> list[Task]:
+    """The tasks of a stream, texts as the tasks that they stand for.
+
+    Raises ``InputError`` for what is no stream of tasks, and for two tasks with one id.
+    """
     if isinstance(stream, str | bytes | PathLike) or not (isinstance(stream, Iterable) and isinstance(stream, Sized)):
         raise InputError(
             f"got {type(stream).__name__} for a stream; expected a TaskStream, or a list of Task:"

@@ -55,8 +55,17 @@ def _searched(stage: str) -> str:
     return f"{told} the optimizer chose. `dev/...` and `held_out/...` are of {measured}: do not compare them."
 
 
-def of_stream(summary: Summary) -> str:
-    """How much was solved, whether the judge was right, and what was learned."""
+_LESSONS = {
+    "frozen": "memory frozen: lessons were shown, and nothing was learned",
+    "off": "memory off: no lesson was shown, and nothing was learned",
+}
+
+
+def of_stream(summary: Summary, memory: str = "", first: str = "") -> str:
+    """How much was solved, whether the judge was right, and what was learned; and what was done before.
+
+    ``memory``: what became of lessons. ``first``: the run that this one goes on from, where that is known.
+    """
     solved = f"**{summary.solved} of {summary.scored} solved**" if summary.scored else "no ground truth"
     parts = [f"{summary.tasks} tasks, {solved}"]
     if summary.judged:
@@ -65,8 +74,16 @@ def of_stream(summary: Summary) -> str:
         parts.append(f"the judge was right on {summary.agreements} of {summary.judged}, where {always}")
     if summary.infrastructure_errors:
         parts.append(f"{summary.infrastructure_errors} broke")
+    if summary.resumed:
+        parts.append(f"{summary.resumed} resumed, not scored: what waited in the bank was learned from")
     known = f", {summary.known_items} of them known before" if summary.known_items else ""
-    return f"{'; '.join([*parts, f'{summary.items} lessons learned{known}'])}."
+    unshown = " (memory unshown: none was shown)" if memory == "unshown" else ""
+    said = [f"{'; '.join([*parts, _LESSONS.get(memory, f'{summary.items} lessons learned{known}{unshown}')])}."]
+    if summary.skipped:
+        named = f", the last of them by the run {first}" if first else ""
+        were, they = ("was", "it") if summary.skipped == 1 else ("were", "they")
+        said.append(f"{summary.skipped} more {were} left out: {they} had been learned from before{named}.")
+    return "\n\n".join(said)
 
 
 def of_matrix(found: Matrix) -> str:

@@ -76,6 +76,10 @@ class Run:
         tags = [entities.RunTag(name, _text(value)) for name, value in values.items() if value is not None]
         self.call("setting tags", self.place.client.log_batch, self.id, tags=tags)
 
+    def rename(self, name: str) -> None:
+        """Call the run ``name`` from now on."""
+        self.call("renaming the run", self.place.client.update_run, self.id, name=name)
+
     def describe(self, text: str) -> None:
         """Say in Markdown what this run is and what came of it, on its page."""
         tag = load_mlflow().entities.RunTag("mlflow.note.content", text)

@@ -7,9 +7,11 @@ from typing import Any
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.schema import RoleUsage, Usage
-from rb_dspy.stream import RunReport, Scaling, TaskResult
+from rb_dspy.stream import RunReport, Scaling, Summary, TaskResult
 from rb_dspy.tracking import notes, plots
+from rb_dspy.tracking.continued import CONTINUES, Before
 from rb_dspy.tracking.hidden import Hidden
+from rb_dspy.tracking.memory import Lessons
 from rb_dspy.tracking.prices import costs, without_price
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.traces import Traces
@@ -21,13 +23,23 @@ _JUDGED = (
 
 
 class StreamRun:
-    """A stream that is under way. ``on_result`` is for ``run_stream``, ``finish`` for when it is done."""
+    """A stream that is under way. ``on_result`` is for ``run_stream``; ``finish`` is called where the block ends."""
 
-    def __init__(self, run: Run, bank: MemoryBank, models: Mapping[str, str], traces: Traces | None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        bank: MemoryBank,
+        models: Mapping[str, str],
+        traces: Traces | None,
+        lessons: Lessons,
+        before: Before,
+    ) -> None:
         self.run = run
         self._bank = bank
         self._models = models
         self._traces = traces
+        self._lessons = lessons
+        self._before = before
         self._results: list[TaskResult] = []
         self._finished = False
 
@@ -44,12 +56,12 @@ class StreamRun:
         self.run.guard("counting", self._log_position, result)
 
     def finish(self, report: RunReport | None = None, bank: MemoryBank | None = None) -> None:
-        """Log totals, pictures, a table of the tasks, and the bank as it is now. Done once; what a run that is stopped
-        has done so far is logged without it."""
+        """Log totals, pictures, a table of the tasks, and the bank as it is now. Done once, and with what ``on_result``
+        was given, where the block ends and nobody did it before."""
         if self._finished:
             return
         self._finished = True
-        report = report or RunReport("", self._results)
+        report = report or RunReport("", self._results, self._skipped())
         bank = bank or self._bank
         self.run.guard("adding up", self._log_totals, report)
         self.run.figure("plots/learning_curve.png", lambda: plots.learning_curve(report.results))
@@ -61,6 +73,7 @@ class StreamRun:
         self.run.made_file("bank.jsonl", bank.export_jsonl)
 
     def _log_position(self, result: TaskResult) -> None:
+        self._lessons.see(result)
         scored = [each.outcome.success for each in self._results if each.outcome is not None]
         judged = [each for each in self._results if each.agreed is not None and each.outcome is not None]
         truths = _mean([each.outcome.success for each in judged if each.outcome is not None])
@@ -80,11 +93,20 @@ class StreamRun:
             found[f"seconds/{role}"] = used.seconds
         self.run.metrics(found, step=len(self._results), later=True)
 
+    def _skipped(self) -> int:
+        """Tasks that ``run_stream`` skipped, whose report is not at hand: a run that learns nothing does them again."""
+        return len(self._before.known - {result.task.id for result in self._results})
+
     def _log_totals(self, report: RunReport) -> None:
+        for result in report.results:  # of who gave no ``on_result``
+            self._lessons.see(result)
         summary = report.summary()
-        self.run.describe(notes.of_stream(summary))
+        summary = summary.model_copy(update={"skipped": summary.skipped + self._before.left_out})
+        self.run.describe(notes.of_stream(summary, self._lessons.memory, self._log_continued(summary)))
         found: dict[str, float | None] = {
             "total/tasks": summary.tasks,
+            "total/skipped": summary.skipped,
+            "total/resumed": summary.resumed,
             "total/solved": summary.solved,
             "total/scored": summary.scored,
             "total/success_rate": summary.success_rate,
@@ -108,6 +130,14 @@ class StreamRun:
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)
         log_usage(self.run, summary.usage, self._models, found, step=len(report.results))
+
+    def _log_continued(self, summary: Summary) -> str:
+        """The run that this one goes on from, where that is known."""
+        if not (summary.skipped and self.run.id):
+            return ""
+        first = self.run.guard("looking for the run before", self._before.run, self.run, self._bank.scope) or ""
+        self.run.tags({CONTINUES: first or None})
+        return first
 
 
 def _scaled(scaling: Scaling) -> dict[str, float | None]:

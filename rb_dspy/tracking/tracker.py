@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,9 @@ from rb_dspy.compile.state import prompts_of, signature_hash
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
 from rb_dspy.matts import BankProgram
+from rb_dspy.schema import Task
 from rb_dspy.stream import Streams, TaskStream
+from rb_dspy.stream.run import as_stream
 from rb_dspy.tracking.described import (
     described,
     described_bank,
@@ -62,24 +64,38 @@ class Tracker:
     def stream_run(
         self,
         program: BankProgram,
-        stream: TaskStream,
+        stream: TaskStream | Sequence[Task | str],
         bank: MemoryBank,
         *,
         run_id: str,
         name: str = "",
         params: Mapping[str, Any] | None = None,
+        left_out: Collection[str] = (),
     ) -> Iterator[StreamRun | NoRun]:
-        """A run of ``program`` over ``stream``: give its ``on_result`` to ``run_stream``, and ``finish`` it after.
+        """A run of ``program`` over ``stream``, which is what ``run_stream`` takes: give it this run's ``on_result``.
+
+        Totals, pictures and the bank are logged when the block ends, however it ends. ``finish`` does so before, where
+        MLflow is to be read inside of the block; nothing else needs it.
 
         ``run_id`` is the stream's, and the session of its traces: one trace a task, also where several are done at the
         same time with asyncio. A thread of your own has them if it is given this context
         (``contextvars.copy_context().run``); of two trackers around one run the inner one has them. ``params``: what
-        else there is to say, such as seeds.
+        else there is to say, such as seeds. ``left_out``: ids of tasks that are not in ``stream`` since ``bank`` has
+        learned from them, which are counted as skipped.
+
+        The parameter ``memory`` says what became of lessons: ``on``, ``frozen`` (shown, and none learned, with
+        ``learn=False``), ``unshown`` (learned, and none shown, with ``RetrieveConfig(k=0)``), or ``off`` (neither). The
+        first task that comes to its end tells, unless ``params`` does. Raises ``InputError`` for what is no stream of
+        tasks.
         """
-        with self._run(name or f"{stream.name}, {title(program)}", "stream", program, params) as run:
+        stream = as_stream(stream)
+        titled = f"{stream.name}, {title(program)}"
+        with self._run(name or titled, "stream", program, params) as run:
             if run is None:
                 yield NoRun()
                 return
+            from rb_dspy.tracking.continued import Before
+            from rb_dspy.tracking.memory import Lessons
             from rb_dspy.tracking.streams import StreamRun
             from rb_dspy.tracking.traces import Traces
             from rb_dspy.tracking.writing import TraceWriter
@@ -97,7 +113,9 @@ class Tracker:
                 metadata = {"mlflow.trace.session": run_id, **({"mlflow.sourceRun": run.id} if run.id else {})}
                 writer = TraceWriter(self._place, run.guard.part(), metadata)
                 traces = Traces(writer, run.guard.part(), program, run.hidden)
-            tracked = StreamRun(run, bank, models(program.backbones), traces)
+            lessons = Lessons(run, program, (params or {}).get("memory"), "" if name else titled)
+            before = run.guard("looking for what was done before", Before.of, bank, stream, run_id, left_out)
+            tracked = StreamRun(run, bank, models(program.backbones), traces, lessons, before or Before())
             try:
                 if traces is None:
                     yield tracked

@@ -193,3 +193,39 @@ def test_an_interrupt_that_python_loses_is_raised_again(
     monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(reply))
     assert run("--no-track") == 130
     assert "ignored" not in capsys.readouterr().err
+
+
+def test_the_record_of_a_run_says_what_the_run_before_did_and_when_nothing_was_learned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each run of the command has a name of its own, so what was left out of the file is all that ties them."""
+    asked: list[str] = []
+
+    def counting(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            return {"thought": "I count.", "action": "7"}
+        if "label" in prompt.wants:
+            asked.append(prompt.text)
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            return {"reasons": "Counted again.", "label": "success"}
+        return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.")]}
+
+    monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(counting))
+    store = ("--set", "tracking.uri=sqlite:///parts.db")
+    assert [run(*store), run(*store), run(*store, "--memory", "frozen")] == [130, 0, 0]
+    from mlflow import MlflowClient
+
+    client = MlflowClient("sqlite:///parts.db")
+    (experiment,) = [found for found in client.search_experiments() if found.name != "Default"]
+    oldest = ["attributes.start_time ASC"]
+    first, second, frozen = client.search_runs([experiment.experiment_id], order_by=oldest)
+    assert [each.data.params["memory"] for each in (first, second, frozen)] == ["on", "on", "frozen"]
+    totals = [
+        [each.data.metrics[f"total/{name}"] for name in ("tasks", "skipped", "resumed")] for each in (first, second)
+    ]
+    assert totals == [[1, 0, 0], [1, 1, 1]]
+    assert second.data.tags["rb.continues"] == first.info.run_id
+    assert "1 more was left out" in second.data.tags["mlflow.note.content"]
+    assert frozen.info.run_name == f"{second.info.run_name}, memory frozen"
+    assert "memory frozen: lessons were shown" in frozen.data.tags["mlflow.note.content"]

@@ -53,7 +53,7 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         opened = _bank(chosen, built)
     with opened:
         seen = opened.seen_tasks() if chosen.run.memory == "on" else ()
-        todo = [own] if own is not None else _tasks(chosen.run, file, seen)
+        todo, left_out = ([own], []) if own is not None else _tasks(chosen.run, file, seen)
         if not todo:
             more = "another --seed or --scope gives new ones" if file is None else "add tasks, or give another --scope"
             look = f"{command_name()} bank list --experiences"
@@ -65,7 +65,7 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         # As the text that it is: one that comes again is another occasion.
         given = [task] if task is not None else todo
         said = [each for each in (noted, apart.head(compiled, todo)) if each]
-        _run(built, name, todo, given, opened, chosen, tracker, said, compiled, prompts, json_=json_)
+        _run(built, name, todo, given, left_out, opened, chosen, tracker, said, compiled, prompts, json_=json_)
 
 
 def _of_file(config: RunConfig) -> TaskStream:
@@ -96,8 +96,9 @@ def _bank(chosen: Settings, program: BankProgram) -> MemoryBank:
     return MemoryBank.open(url, scope=bank.scope, embedder=bank.embedder, create=memory != "frozen")
 
 
-def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) -> list[Task]:
-    """Those to do, of a file or of a named stream: the first that are not among the ``seen``."""
+def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) -> tuple[list[Task], list[str]]:
+    """Those to do, of a file or of a named stream: the first that are not among the ``seen``; and the ids of those of
+    a file that are left out for that. Of a named stream nobody knows: it has as many tasks as are wanted."""
     if file is not None:
         fresh = [task for task in file if task.id not in seen]
         known = {told_by(id) for id in seen if id.rpartition("/")[0] != file.name}
@@ -106,8 +107,9 @@ def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) ->
             left_out = _counted(len(fresh) - len(new), "task")
             told = f"{left_out} left out: the bank has learned from the same under the name of another file"
             err.print(Text(told, "yellow"), soft_wrap=True)
-        return new[: config.tasks]
-    return _named(config, config.tasks, seen)
+        rest = {task.id for task in new}
+        return new[: config.tasks], [task.id for task in file if task.id not in rest]
+    return _named(config, config.tasks, seen), []
 
 
 def _named(config: RunConfig, n: int, seen: Collection[str] = ()) -> list[Task]:
@@ -122,6 +124,7 @@ def _run(
     name: str,
     todo: list[Task],
     given: Sequence[Task | str],
+    left_out: Sequence[str],
     bank: MemoryBank,
     chosen: Settings,
     tracker: Tracker,
@@ -133,7 +136,8 @@ def _run(
 ) -> None:
     """Run, and say what came of it, also when it is interrupted or a language model gives up.
 
-    ``given``: the tasks ``todo``, in the form in which the program gets them. ``prompts``: where it has its own from.
+    ``given``: the tasks ``todo``, in the form in which the program gets them. ``left_out``: those that the bank knows.
+    ``prompts``: where it has its own from.
     """
     report = RunReport(secrets.token_hex(6))
     display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
@@ -170,7 +174,9 @@ def _run(
     try:
         with (
             told_once(chosen),
-            tracker.stream_run(program, stream, bank, run_id=report.run_id, params=params) as tracked,
+            tracker.stream_run(
+                program, stream, bank, run_id=report.run_id, params=params, left_out=left_out
+            ) as tracked,
             # Before tracking is closed, which may wait: what came of it is nobody's to wait for.
             _concluding(report, bank, chosen, tracked, compiled, meanwhile, json_=json_),
             display if not json_ else nullcontext(),

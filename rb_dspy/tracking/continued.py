@@ -1,0 +1,60 @@
+"""What of a stream was done before its run began, and which run in MLflow did it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.schema import Experience
+from rb_dspy.stream import TaskStream
+from rb_dspy.tracking.run import Run
+
+CONTINUES = "rb.continues"
+"""The tag that names the run which learned last from a task that this one left out."""
+_MOST = 100
+"""Runs of one name that are looked at."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """Tasks that had been learned from when a run began."""
+
+    known: frozenset[str] = frozenset()
+    """Those of the stream that the run of this name has learned from: ``run_stream`` skips them."""
+    left_out: int = 0
+    """Those that the caller left out of the stream."""
+    last: Experience | None = None
+    """The newest of what was learned from any of them."""
+
+    @classmethod
+    def of(cls, bank: MemoryBank, stream: TaskStream, run_id: str, left_out: Collection[str]) -> Self:
+        """As ``bank`` is now."""
+        known = {task.id: found for task in stream if (found := bank.experience_of(task.id, run_id)) is not None}
+        others = [found for id in left_out if (found := bank.experience_of(id)) is not None]
+        last = max([*known.values(), *others], key=lambda each: each.seq, default=None)
+        return cls(frozenset(known), len(left_out), last)
+
+    def run(self, now: Run, scope: str) -> str:
+        """MLflow's id of the run that learned last; empty where none is found, or more than one.
+
+        A bank has no name in MLflow, and others may have a run of this name: so it is the one run of this name and
+        scope in this experiment that was under way when the lesson was learned.
+        """
+        last = self.last
+        if last is None or not (last.run_id and last.created_at) or {"'", '"'} <= {*last.run_id}:  # no way to quote it
+            return ""
+        quote = '"' if "'" in last.run_id else "'"
+        at = int(datetime.fromisoformat(last.created_at).timestamp())  # a bank tells time to the second
+        wanted = f"params.run_id = {quote}{last.run_id}{quote}"
+        runs = now.place.client.search_runs([now.place.experiment_id], wanted, max_results=_MOST)
+        found = [
+            each.info.run_id
+            for each in runs
+            if each.data.params.get("bank.scope") == scope
+            and each.info.run_id != now.id
+            and each.info.start_time // 1000 <= at <= (each.info.end_time // 1000 if each.info.end_time else at)
+        ]
+        return str(found[0]) if len(found) == 1 else ""
