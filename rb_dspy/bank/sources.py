@@ -7,6 +7,8 @@ from rb_dspy.bank.parts import Source
 from rb_dspy.errors import InputError
 from rb_dspy.text import visible
 
+_GONE = {"delete": "deleted", "rollback": "taken away by a rollback"}
+
 
 def source_of_id(store: BankStore, scope: str, id: str) -> Source:
     """The item or experience with this id. Raises ``InputError`` where the scope has none."""
@@ -53,5 +55,10 @@ def _takes(store: BankStore, scope: str, source: Source, *, descendants: bool) -
 
 
 def unknown(store: BankStore, scope: str, id: str, what: str) -> InputError:
-    """What is raised for an id that nothing has."""
-    return InputError(f"{store.location}: scope {scope!r} has no {what} {id[:40]!r}")
+    """What is raised for an id that nothing has; it says so where something had it."""
+    told = f"{store.location}: scope {scope!r} has no {what} {id[:40]!r}"
+    last = next(reversed(store.history(scope, id)), None)
+    if last is None or last.kind not in _GONE:
+        return InputError(told)
+    when = f"{_GONE[last.kind]} at {last.created_at}" if last.created_at else _GONE[last.kind]
+    return InputError(f"{told} any more: it was {when}; rb-dspy bank history {id[:40]} tells of it")

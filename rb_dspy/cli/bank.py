@@ -10,7 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, bank_keep, work
-from rb_dspy.cli.bank_common import FEW, chosen_settings, counted, line, show_below, show_experience, show_item, table
+from rb_dspy.cli.bank_common import (
+    FEW,
+    chosen_settings,
+    counted,
+    line,
+    show_below,
+    show_experience,
+    show_experiences,
+    show_item,
+    table,
+)
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import InputError
@@ -67,11 +77,10 @@ def _list_experiences(found: Sequence[Experience], *, json_: bool) -> None:
         for experience in found:
             print_json(experience)
         return
-    shown = table("id", "task", "verdict", "lessons", "run")
-    for each in found:
-        verdict = Text(", ".join(dict.fromkeys(verdict.label for verdict in each.verdicts)))
-        shown.add_row(each.id, Text(line(each.task.id)), verdict, str(len(each.items)), Text(each.run_id, "dim"))
-    out.print(shown if found else "this scope holds no experiences yet; [bold]rb-dspy run[/] makes some")
+    if found:
+        show_experiences(found)
+    else:
+        out.print("this scope holds no experiences yet; [bold]rb-dspy run[/] makes some")
 
 
 @app.command()

@@ -1,9 +1,10 @@
 """Chat messages of other agents, in the formats that agents keep them in, as steps.
 
 Read: OpenAI chat (``tool_calls``, the older ``function_call``), OpenAI responses (``function_call`` and its output as
-items), Anthropic (``tool_use`` and ``tool_result`` parts), LangChain (``type`` for ``role``, flat tool calls). What is
-not understood is refused by name, never dropped: a lost tool result would change what the judge sees. A tool's result
-may be anything, so what is not understood in there stands as JSON.
+items), Anthropic (``tool_use`` and ``tool_result`` parts), LangChain (``type`` for ``role``, flat tool calls; with all
+but the type in ``data``, as ``messages_to_dict`` gives it, too). What is not understood is refused by name, never
+dropped: a lost tool result would change what the judge sees. A tool's result may be anything, so what is not understood
+in there stands as JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rb_dspy.schema import Step
 from rb_dspy.steps.contents import SHOWN, TEXT, THOUGHT, as_json, flat, get, seen, words
 
 _ROLES = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
+_WITH_DATA = ("human", "ai", "system", "tool", "function", "chat")
 _CALL = ("tool_use", "server_tool_use", "function_call", "custom_tool_call")
 _RESULT = ("tool_result", "function_call_output", "custom_tool_call_output")
 
@@ -32,6 +34,7 @@ class Conversation:
 
 def is_message(element: Mapping[str, Any]) -> bool:
     """Whether ``element`` is a chat message, or an item of a responses log."""
+    element = _opened(element)
     return (
         "role" in element
         or element.get("type") in (*_ROLES, "user", "assistant", "system", "tool", "message")
@@ -63,6 +66,7 @@ class _Reader:
         """Calls without a result, by id, in the order in which they were made."""
 
     def message(self, message: Mapping[str, Any], i: int) -> None:
+        message = _opened(message)
         role = str(message.get("role") or message.get("type") or "")
         role = _ROLES.get(role, role)
         if "role" not in message and role in (*_CALL, *_RESULT, *THOUGHT):
@@ -174,6 +178,14 @@ class _Reader:
         if not self.steps:
             raise InvalidTrajectory("the messages hold nothing that the assistant said or did")
         return Conversation([Step(**step) for step in self.steps], "\n".join(self.opening), self.answer)
+
+
+def _opened(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``message`` without the ``data`` that LangChain's own dicts have around all but its type."""
+    data = message.get("data")
+    if "role" in message or "content" in message or not isinstance(data, Mapping):
+        return message
+    return {**data, "type": message["type"]} if message.get("type") in _WITH_DATA else message
 
 
 def _action(call: Any, i: int) -> str:

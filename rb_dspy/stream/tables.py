@@ -26,6 +26,8 @@ ColumnNames = Mapping[str, str]
 
 _ANSWER = "answer"
 """The column of a CSV file that holds what is right, where nobody says which."""
+_NAMED = 5
+"""How many columns that are no fields an error names."""
 _MARK = b"rb_dspy.tasks"
 _VERSION = 1
 
@@ -98,8 +100,11 @@ def read_csv(path: Path, columns: ColumnNames | None, name: str | None) -> tuple
         with path.open(encoding="utf-8-sig", newline="") as file:
             head = file.readline()
             file.seek(0)
-            reader = csv.DictReader(file, delimiter=max(",;\t", key=head.count), strict=True)
-            there = list(reader.fieldnames or ())
+            separator = max(",;\t", key=head.count)
+            # Who writes a space behind each separator means it of no cell, nor of the quotes that follow it.
+            spaced = f"{separator} " in head
+            reader = csv.DictReader(file, delimiter=separator, skipinitialspace=spaced, strict=True)
+            reader.fieldnames = there = [column.strip() for column in reader.fieldnames or ()]
             rows = [{column: cell or None for column, cell in row.items()} for row in reader]
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected CSV, one task a row below the names of the columns") from None
@@ -115,10 +120,13 @@ def read_csv(path: Path, columns: ColumnNames | None, name: str | None) -> tuple
     long = next((number for number, row in enumerate(rows, 1) if None in row), None)
     if long is not None:
         raise InputError(f"{path}: row {long} has more cells than there are columns; quote what holds a separator")
-    if columns is None and all(column in (*FIELDS, _ANSWER) or column.startswith("env_args.") for column in there):
-        columns = {f"env_args.{column}" if column == _ANSWER else column: column for column in there} or None
+    if columns is None:
+        wanted = _meant(there, str(path))
+    else:
+        spelled = {field: _spelled(column, there) for field, column in columns.items()}
+        wanted = _wanted(spelled, there, str(path))
     name = name or path.stem
-    return name, _rows(rows, _wanted(columns, there, str(path)), name, str(path))
+    return name, _rows(rows, wanted, name, str(path))
 
 
 def _rows(rows: Iterable[Mapping[str, Any]], wanted: ColumnNames, name: str, place: str) -> list[Task]:
@@ -150,10 +158,7 @@ def _wanted(columns: ColumnNames | None, there: Sequence[str], place: str) -> Co
     if columns is None:
         strange = [column for column in there if column not in FIELDS]
         if strange or "instruction" not in there:
-            what = f"the column {strange[0]!r} is no field of a task" if strange else "no column 'instruction'"
-            raise InputError(
-                f"{place}: {what}; columns: {known}; say which to read: columns={{'instruction': '...', ...}}"
-            )
+            raise _misnamed(place, strange, there, FIELDS)
         return {column: column for column in there}
     for field, column in columns.items():
         outer, dot, argument = field.partition(".")
@@ -167,6 +172,58 @@ def _wanted(columns: ColumnNames | None, there: Sequence[str], place: str) -> Co
     if "instruction" not in columns:
         raise InputError(f"columns: says nothing of 'instruction'; expected the column that holds it, of {known}")
     return columns
+
+
+def _meant(there: Sequence[str], place: str) -> Columns:
+    """What the columns of a CSV file hold, by their names in whatever case; ``answer`` is what is right."""
+    names = {name.casefold(): name for name in FIELDS} | {_ANSWER: f"env_args.{_ANSWER}"}
+    found: dict[str, str] = {}
+    strange = []
+    for column in there:
+        outer, _, argument = column.partition(".")
+        field = names.get(column.casefold())
+        if argument and outer.casefold() == "env_args":
+            field = f"env_args.{argument}"
+        if field is None:
+            strange.append(column)
+            continue
+        same = next((other for other in found if _clash(other, field)), None)
+        if same is not None:
+            both = f"the columns {found[same]!r} and {column!r} both hold {min(same, field, key=len)}"
+            raise InputError(f"{place}: {both}; expected one of them: take the other out")
+        found[field] = column
+    if strange or "instruction" not in found:
+        raise _misnamed(place, strange, there, (*FIELDS, _ANSWER, "env_args.<argument>"))
+    return found
+
+
+def _misnamed(place: str, strange: Sequence[str], there: Sequence[str], expected: Sequence[str]) -> InputError:
+    """Of a table whose columns are not all fields of a task; ``strange`` are those that are none."""
+    lacks = "instruction" not in (column.casefold() for column in there)
+    if strange:
+        named = ", ".join(map(repr, strange[:_NAMED])) + (", ..." if len(strange) > _NAMED else "")
+        what = f"the column {named} is no field" if len(strange) == 1 else f"the columns {named} are no fields"
+        what += " of a task" + (", and no column is 'instruction'" if lacks else "")
+    else:
+        what = f"no column 'instruction'; columns: {', '.join(map(repr, there)) or 'none'}"
+    remedy = "rename them or take out what is none of these" if len(strange) > 1 else "rename it or take it out"
+    remedy = remedy if strange else "call the one with what is to be done so"
+    return InputError(
+        f"{place}: {what}; expected {', '.join(expected)}: {remedy}; from Python you may say which to read:"
+        " columns={'instruction': '...', ...}"
+    )
+
+
+def _clash(one: str, other: str) -> bool:
+    """Whether two columns hold the same: the arguments of a task stand in one column, or in one for each."""
+    return one == other or ("env_args" in (one, other) and one.partition(".")[0] == other.partition(".")[0])
+
+
+def _spelled(column: str, there: Sequence[str]) -> str:
+    """The name of the column that is meant, as the file has it; ``column`` where that is not clear."""
+    wanted = str(column).strip()
+    alike = [each for each in there if each.casefold() == wanted.casefold()]
+    return wanted if wanted in there else alike[0] if len(alike) == 1 else column
 
 
 def _cell(field: str, value: Any, place: str) -> Any:

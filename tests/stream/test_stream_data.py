@@ -192,7 +192,7 @@ def test_columns_of_others_are_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (None, "'question' is no field of a task; columns: 'question', 'gold'"),
+        (None, "the columns 'question', 'gold', 'kind', 'meta', 'text', ... are no fields of a task, and no column is"),
         ({}, "says nothing of 'instruction'"),
         ({"instruction": "q"}, "no column 'q' for 'instruction'; columns: 'question'"),
         ({"instruction": "question", "answer": "gold"}, "'answer' is no field of a task"),
@@ -370,8 +370,32 @@ def test_a_table_as_people_export_it(tmp_path: Path, separator: str, end: str) -
     [
         (b"", "holds no task|no column 'instruction'"),
         (b"instruction\n", "x.csv: holds no task"),
-        (b"question,answer\nWhat?,a\n", "the column 'question' is no field of a task; columns: 'question', 'answer'"),
+        (
+            b"question,answer\nWhat?,a\n",
+            "the column 'question' is no field of a task, and no column is 'instruction'; expected id, instruction,"
+            " env, env_args, domain, template, answer, env_args.<argument>: rename it or take it out; from Python",
+        ),
+        (b"instruction,template,answer,notes\nWhat?,add,3,hi\n", "x.csv: the column 'notes' is no field of a task;"),
+        (
+            b"Instruction,Answer,Category,extra col\nWhat?,2,b,x\n",
+            "the columns 'Category', 'extra col' are no fields of",
+        ),
+        (b"answer,template\na,b\n", "no column 'instruction'; columns: 'answer', 'template'; expected id, instruction"),
+        (b"instruction,env_args.\nWhat?,a\n", "the column 'env_args.' is no field of a task"),
         (b"instruction,instruction\na,b\n", "two columns are called 'instruction'"),
+        (b"instruction, instruction\na,b\n", "two columns are called 'instruction'"),
+        (
+            b"Instruction,INSTRUCTION\na,b\n",
+            "columns 'Instruction' and 'INSTRUCTION' both hold instruction; expected one",
+        ),
+        (
+            b"instruction,answer,env_args.answer\nWhat?,a,b\n",
+            "'answer' and 'env_args.answer' both hold env_args.answer;",
+        ),
+        (
+            b"instruction,answer,env_args\nWhat?,a,{}\n",
+            "'answer' and 'env_args' both hold env_args; expected one of them",
+        ),
         (b"instruction,answer\nWhere, please?,a\n", "row 1 has more cells than there are columns"),
         (b"instruction,id\nWhat?,a\nWho?,a\n", "the task id 'a'"),
         (b"instruction,answer\n,a\n", "row 1: "),
@@ -389,6 +413,41 @@ def test_a_table_that_cannot_be_read_is_refused_by_file_and_row(
         file.write_bytes(content)
     with pytest.raises(InputError, match=said):
         TaskStream.from_csv(file)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Instruction,TEMPLATE,Answer\nWhat is 1+2?,add,3\n",
+        "instruction, template, answer\nWhat is 1+2?, add, 3\n",
+        '"instruction", "template", "answer"\n"What is 1+2?", "add", "3"\n',
+        " instruction ;template\t;answer \nWhat is 1+2?;add;3\n",
+        "INSTRUCTION,Template,Env_Args.answer\nWhat is 1+2?,add,3\n",
+    ],
+)
+def test_names_of_columns_may_have_capitals_and_spaces_around_them(tmp_path: Path, content: str) -> None:
+    file, plain = tmp_path / "sums.csv", tmp_path / "plain" / "sums.csv"
+    file.write_text(content)
+    plain.parent.mkdir()
+    plain.write_text("instruction,template,answer\nWhat is 1+2?,add,3\n")
+    assert TaskStream.from_csv(file) == TaskStream.from_csv(plain)
+
+
+def test_a_column_that_is_asked_for_is_found_in_capitals_only_where_one_is_meant(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("Question, gold ,Gold\nWhat?,a,b\n")
+    for asked, expected in (("gold", "a"), (" gold ", "a"), ("Gold", "b")):
+        columns = {"instruction": "question", "env_args.answer": asked}
+        assert [task.env_args for task in TaskStream.from_csv(file, columns=columns)] == [{"answer": expected}]
+    with pytest.raises(InputError, match=r"no column 'GOLD' for .* columns: 'Question', 'gold', 'Gold'"):
+        TaskStream.from_csv(file, columns={"instruction": "question", "env_args.answer": "GOLD"})
+
+
+def test_a_space_that_begins_a_cell_is_kept_where_the_separators_have_none_behind_them(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("instruction,answer\n What?, a\n")
+    (task,) = TaskStream.from_csv(file)
+    assert (task.instruction, task.env_args) == (" What?", {"answer": " a"})
 
 
 def test_the_arguments_of_an_environment_may_be_columns(tmp_path: Path) -> None:

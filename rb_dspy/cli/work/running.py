@@ -59,6 +59,10 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
             look = f"{command_name()} bank list --experiences"
             again = f"{look} shows what came of them, and bank delete ID lets one be done again"
             err.print(Text(f"the bank has seen every task of {chosen.run.stream}; {more}; {again}"), soft_wrap=True)
+            if json_:  # a reader waits for the line that every run ends with
+                # So many tasks a stream of which all are seen can have, and no more.
+                skipped = len(_named(chosen.run, len(seen)) if file is None else file)
+                print_json(_summed(RunReport(secrets.token_hex(6), skipped=skipped), chosen, compiled))
             return
         name = "your task" if own is not None else chosen.run.stream
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
@@ -225,11 +229,9 @@ def _conclude(
 ) -> None:
     where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
     if json_:
-        named: dict[str, Any] = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
-        named |= {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
-        named |= {"learned_meanwhile": list(meanwhile)} if meanwhile else {}
-        unseen = apart.unseen(compiled, report)
-        print_json({"summary": report.summary(), **({} if unseen is None else {"unseen": unseen}), **named})
+        more: dict[str, Any] = {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
+        more |= {"learned_meanwhile": list(meanwhile)} if meanwhile else {}
+        print_json(_summed(report, chosen, compiled) | more)
         return
     if meanwhile:
         left_out = f"left out, since another run has learned from {'it' if len(meanwhile) == 1 else 'them'} meanwhile"
@@ -242,6 +244,13 @@ def _conclude(
             _print_bank(report, bank, chosen, where)
         if tracked is not None and tracked.id:
             out.print(where_to_look(chosen.tracking, tracked), soft_wrap=True)
+
+
+def _summed(report: RunReport, chosen: Settings, compiled: Compiled | None) -> dict[str, Any]:
+    """What the last line of JSON says of every run."""
+    unseen = apart.unseen(compiled, report)
+    named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
+    return {"summary": report.summary(), **({} if unseen is None else {"unseen": unseen}), **named}
 
 
 def _print_bank(report: RunReport, bank: MemoryBank, chosen: Settings, where: str) -> None:
