@@ -174,7 +174,7 @@ def _wanted(columns: ColumnNames | None, there: Sequence[str], place: str) -> Co
     return columns
 
 
-def _meant(there: Sequence[str], place: str) -> Columns:
+def _meant(there: Sequence[str], place: str) -> ColumnNames:
     """What the columns of a CSV file hold, by their names in whatever case; ``answer`` is what is right."""
     names = {name.casefold(): name for name in FIELDS} | {_ANSWER: f"env_args.{_ANSWER}"}
     found: dict[str, str] = {}

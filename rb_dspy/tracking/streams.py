@@ -124,8 +124,10 @@ class StreamRun:
             **{f"usage/{role}.unreadable": number for role, number in summary.unreadable_answers.items()},
             "total/mean_steps": summary.mean_steps,
             "total/mean_steps_solved": summary.mean_steps_solved,
+            "total/tasks_shown_lessons": summary.shown,
             "total/lessons_learned": summary.items,
             "total/lessons_known": summary.known_items,
+            "total/tasks_with_lessons_left_out": summary.noted,
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)
