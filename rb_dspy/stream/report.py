@@ -22,7 +22,7 @@ class Summary(pydantic.BaseModel):
 
     tasks: int
     skipped: int = 0
-    """Tasks that the run of this name had learned from before; they are not among these."""
+    """Tasks that the run of this name, or its bank, had learned from before; they are not among these."""
     infrastructure_errors: int
     """Tasks in which something broke, also where it was only the scoring of a rollout that was not handed in."""
     lost: int = 0
