@@ -127,7 +127,7 @@ class ReasoningBank(Whole):
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
         """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it.
 
-        A text is shown what the same text taught before; a ``Task`` nothing that was learned from a task of its id.
+        A text is shown what the same text taught before; a ``Task`` nothing that a task of its id taught first.
         """
         task, again = checked(task, bank)
         memory: Memory = self.retrieve(task, bank, again)

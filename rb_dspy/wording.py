@@ -22,7 +22,7 @@ def one_line(exc: BaseException, most: int | None = None, *, kind: bool = False)
 
 def first_line(exc: BaseException, *, kind: bool = False) -> str:
     """The first line of what ``exc`` says, where the others are for who mends the library that raised it."""
-    said = next(iter(str(exc).splitlines()), "")
+    said = next((line.strip() for line in str(exc).splitlines() if line.strip()), "")
     return _with_kind(exc, said) if kind else said or _kind(exc)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from rb_dspy import MemoryBank, ReasoningBank, RunReport, Task, TaskResult, run_stream
 from rb_dspy.schema import Experience, Label, Outcome, Step, Trajectory, Verdict
+from rb_dspy.steps import Memory
 from rb_dspy.stream import Summary
 from rb_dspy.testing import Lock, Prompt, Reply
 from tests.worlds import answers, backbones, lock
@@ -128,6 +129,14 @@ def test_who_gives_up_early_lowers_the_mean_of_all_steps_only() -> None:
     found = RunReport("r", [gave_up, unknown]).summary()
     assert (found.mean_steps, found.mean_steps_solved) == (1, None)
     assert RunReport("r").summary().mean_steps_solved is None
+
+
+@pytest.mark.parametrize("memory", [None, (), "text", [1], {"items": 1}, Memory()])
+def test_what_a_program_of_ones_own_calls_memory_is_no_lesson_shown(memory: Any) -> None:
+    result = done("success", True)
+    assert result.prediction is not None
+    result.prediction.memory = memory
+    assert RunReport("r", [result]).summary().shown == 0
 
 
 def test_tasks_that_broke_are_reported_as_failures_too() -> None:

@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 
-from rb_dspy.cli.common import command_name
 from rb_dspy.cli.scored import print_usage
 from rb_dspy.stream import PassAt, RunReport, Scaling, Summary
 
@@ -51,9 +50,6 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
     if learned:
         table.add_row("lessons learned", f"{summary.items}{known}")
-    if summary.noted:
-        where = f"{command_name()} bank list --experiences"
-        table.add_row("", f"[dim]of {_tasks(summary.noted)} some or all were left out; {where} tells why[/]")
     console.print(table)
     print_usage(console, summary.usage)
     if summary.scaling is not None:

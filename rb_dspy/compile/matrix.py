@@ -67,7 +67,8 @@ class Cell(pydantic.BaseModel):
     """What ``judge_agreement`` would be of one who always says the same: of what this cell's own agent did."""
     judge_balanced: float | None = None
     """The judge's share of right verdicts on successes and on failures, the mean of both: 0.5 for one who always says
-    the same, however often the agent succeeds, so judges of different agents may be held against each other."""
+    the same, however often the agent succeeds, so judges of different agents may be held against each other. None where
+    all that was judged is a success, or none is."""
     tokens: int = 0
     seconds: float = 0.0
     """Inside calls of language models."""
@@ -115,7 +116,7 @@ class Matrix(pydantic.BaseModel):
         """Program and backbone of every cell that is no better than the seed program there.
 
         Not of one that solves no less and judges better: its judge was compiled, say. Better is ``judge_balanced`` by
-        0.05 or more.
+        0.05 or more; where all tasks are solved, or none, in either cell, nobody knows.
         """
         return [
             (cell.program, cell.backbone) for cell in self.cells if cell.recompile and not self._judges_better(cell)

@@ -9,6 +9,7 @@ import string
 import unicodedata
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from itertools import groupby
 
 from rb_dspy.environments.single_turn import Score, SingleTurn, unwrapped
@@ -47,8 +48,10 @@ def _composed(text: str) -> str:
     return text if max(marks, default=0) > _MARKS else unicodedata.normalize("NFKC", text)
 
 
+@cache
 def _is_mark(character: str) -> bool:
-    return unicodedata.combining(character) > 0
+    """Whether it is put in order with its neighbours: also one that is no mark, and is taken apart into some."""
+    return unicodedata.combining(unicodedata.normalize("NFKD", character)[0]) > 0
 
 
 def number(text: str) -> Decimal | None:

@@ -17,8 +17,10 @@ from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.schema import Step
 from rb_dspy.steps.contents import SHOWN, TEXT, THOUGHT, as_json, flat, get, seen, words
 
-_ROLES = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
-_WITH_DATA = ("human", "ai", "system", "tool", "function", "chat")
+_CHUNKS = {"HumanMessageChunk": "user", "AIMessageChunk": "assistant", "SystemMessageChunk": "system"}
+"""What LangChain calls messages that were streamed and put together."""
+_ROLES = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system", **_CHUNKS}
+_WITH_DATA = ("human", "ai", "system", "tool", "function", "chat", *_CHUNKS)
 _CALL = ("tool_use", "server_tool_use", "function_call", "custom_tool_call")
 _RESULT = ("tool_result", "function_call_output", "custom_tool_call_output")
 

@@ -10,6 +10,7 @@ import dspy
 import pydantic
 
 from rb_dspy.schema import RoleUsage, Usage
+from rb_dspy.steps.memory import Memory
 from rb_dspy.stream.result import TaskResult
 from rb_dspy.stream.scaling import Scaling, scaling
 
@@ -65,8 +66,6 @@ class Summary(pydantic.BaseModel):
     items: int
     known_items: int = 0
     """Of the items, those that the bank had from another experience: what was learned once more."""
-    noted: int = 0
-    """Tasks that were learned from and whose experience has a note, which says why lessons were left out, or all."""
     usage: Usage
     scaling: Scaling | None = None
     """Test-time scaling; None for a program that is not scaled."""
@@ -124,7 +123,7 @@ class RunReport:
     run_id: str
     results: list[TaskResult] = field(default_factory=list)
     skipped: int = 0
-    """Tasks that the run of this name had learned from before: they were not done again, and are not among these."""
+    """Tasks that the run of this name, or its bank, had learned from before: they were not done again."""
 
     def __repr__(self) -> str:
         summary = self.summary()
@@ -165,7 +164,6 @@ class RunReport:
             shown=sum(map(_shown, done)),
             items=sum(len(prediction.memory_items) for prediction in done),
             known_items=sum(map(_known, done)),
-            noted=sum(map(_noted, done)),
             usage=_total([result.usage for result in self.results]),
             scaling=scaling(self.results),
         )
@@ -181,11 +179,8 @@ def _known(done: dspy.Prediction) -> int:
 
 
 def _shown(done: dspy.Prediction) -> bool:
-    return done.get("memory") is not None and bool(done.memory.items)
-
-
-def _noted(done: dspy.Prediction) -> bool:
-    return done.get("experience") is not None and bool(done.experience.note)
+    memory = done.get("memory")
+    return isinstance(memory, Memory) and bool(memory.items)  # a program of somebody's own may have anything there
 
 
 def _total(usages: Sequence[Usage]) -> Usage:

@@ -7,11 +7,6 @@ from collections.abc import Sequence
 from rb_dspy.schema import Outcome, Task
 
 
-def _instant(environment: object, own: type) -> bool:
-    """A subclass may wait for something, so it says for itself whether it does."""
-    return bool(vars(type(environment)).get("instant", type(environment) is own))
-
-
 class Corridor:
     """Walk to the end of a corridor: ``length`` times ``forward``. Lists its valid actions.
 
@@ -23,7 +18,8 @@ class Corridor:
     def __init__(self, length: int = 3) -> None:
         self.length = length
         self.position = 0
-        self.instant = _instant(self, Corridor)
+        if not hasattr(type(self), "instant"):  # a subclass may wait for something, and says for itself
+            self.instant = type(self) is Corridor
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Corridor:
@@ -78,7 +74,8 @@ class Lock:
     def __init__(self, code: str) -> None:
         self._code = code
         self._answer: str | None = None
-        self.instant = _instant(self, Lock)
+        if not hasattr(type(self), "instant"):
+            self.instant = type(self) is Lock
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Lock:
@@ -127,7 +124,8 @@ class Doors:
         self._right = right
         self._names = tuple(names)
         self._opened: list[str] = []
-        self.instant = _instant(self, Doors)
+        if not hasattr(type(self), "instant"):
+            self.instant = type(self) is Doors
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Doors:

@@ -32,9 +32,16 @@ class Before:
     @classmethod
     def of(cls, bank: MemoryBank, stream: TaskStream, run_id: str, left_out: Collection[str]) -> Self:
         """As ``bank`` is now."""
-        known = {task.id: found for task in stream if (found := bank.experience_of(task.id, run_id)) is not None}
-        others = [found for id in left_out if (found := bank.experience_of(id)) is not None]
-        last = max([*known.values(), *others], key=lambda each: each.seq, default=None)
+        known: set[str] = set()
+        last: Experience | None = None
+        for id, run in [*((task.id, run_id) for task in stream), *((id, None) for id in left_out)]:
+            found = bank.experience_of(id, run)
+            if found is None:
+                continue
+            if run is not None:
+                known.add(id)
+            if last is None or found.seq > last.seq:  # one at a time: each holds all that happened
+                last = found
         return cls(frozenset(known), len(left_out), last)
 
     def run(self, now: Run, scope: str) -> str:

@@ -83,6 +83,7 @@ class MatrixRun:
             **_columns("difference", interval("difference", cell.difference)),
             "judge agreement": cell.judge_agreement,
             "judge base rate": cell.judge_base_rate,
+            "judge balanced": cell.judge_balanced,
             "tokens": cell.tokens,
             "broken": cell.broken,
             "compile again": cell.recompile,

@@ -95,6 +95,8 @@ class StreamRun:
 
     def _skipped(self) -> int:
         """Tasks that ``run_stream`` skipped, whose report is not at hand: a run that learns nothing does them again."""
+        if self._lessons.memory in ("frozen", "off"):
+            return 0
         return len(self._before.known - {result.task.id for result in self._results})
 
     def _log_totals(self, report: RunReport) -> None:
@@ -127,7 +129,6 @@ class StreamRun:
             "total/tasks_shown_lessons": summary.shown,
             "total/lessons_learned": summary.items,
             "total/lessons_known": summary.known_items,
-            "total/tasks_with_lessons_left_out": summary.noted,
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)

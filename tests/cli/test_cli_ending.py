@@ -214,13 +214,15 @@ def test_the_record_of_a_run_says_what_the_run_before_did_and_when_nothing_was_l
     monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(counting))
     store = ("--set", "tracking.uri=sqlite:///parts.db")
     assert [run(*store), run(*store), run(*store, "--memory", "frozen")] == [130, 0, 0]
+    assert run(*store, "--scope", "unshown", "--set", "program.retrieve.k=0") == 0
     from mlflow import MlflowClient
 
     client = MlflowClient("sqlite:///parts.db")
     (experiment,) = [found for found in client.search_experiments() if found.name != "Default"]
     oldest = ["attributes.start_time ASC"]
-    first, second, frozen = client.search_runs([experiment.experiment_id], order_by=oldest)
-    assert [each.data.params["memory"] for each in (first, second, frozen)] == ["on", "on", "frozen"]
+    first, second, frozen, unshown = client.search_runs([experiment.experiment_id], order_by=oldest)
+    told = [each.data.params["memory"] for each in (first, second, frozen, unshown)]
+    assert told == ["on", "on", "frozen", "unshown"]
     totals = [
         [each.data.metrics[f"total/{name}"] for name in ("tasks", "skipped", "resumed")] for each in (first, second)
     ]

@@ -158,6 +158,15 @@ def test_a_run_that_finds_nothing_left_ends_in_the_same_line_of_json(
     assert capsys.readouterr().out == ""
 
 
+def test_a_run_counts_the_tasks_of_its_file_that_were_done_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for tasks, skipped in ((1, 0), (1, 1), (0, 2)):
+        assert run(monkeypatch, "--json", "-n", "1") == 0
+        summary = json.loads(capsys.readouterr().out.splitlines()[-1])["summary"]
+        assert (summary["tasks"], summary["skipped"]) == (tasks, skipped)
+
+
 def test_of_a_named_stream_that_ends_all_are_counted_that_the_bank_has_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

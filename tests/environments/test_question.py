@@ -1,6 +1,7 @@
 """Questions from the user's own file."""
 
 import random
+import unicodedata
 
 import pytest
 from hypothesis import given, strategies as st
@@ -53,6 +54,8 @@ def test_marks_are_put_in_order_but_for_so_many_that_it_is_no_text():
     many = f"e{acute * 5000}{below * 4999}"
     assert answered(many, answer=many).success
     assert not answered(many, answer=f"e{below * 4999}{acute * 5000}").success, "it is left as it is"
+    apart = "\u0f73"  # no mark itself; taken apart, it is two
+    assert not answered(f"e{apart * 100}", answer=f"e{unicodedata.normalize('NFKC', apart * 100)}").success
 
 
 def test_any_of_several_answers_is_right():

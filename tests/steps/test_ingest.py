@@ -227,7 +227,7 @@ REFUND = [
                 },
                 {"type": "tool", "data": {"type": "tool", "content": "charged twice", "tool_call_id": "a"}},
                 {
-                    "type": "ai",
+                    "type": "AIMessageChunk",
                     "data": {"content": "", "tool_calls": [{"name": "refund", "args": {"order": 1}, "id": "b"}]},
                 },
                 {"type": "tool", "data": {"type": "tool", "content": "ERROR refused", "tool_call_id": "b"}},

@@ -289,7 +289,12 @@ def test_a_subclass_of_a_toy_environment_says_for_itself_whether_it_is_instant()
     class Quick(Corridor):
         instant = True
 
-    assert [made().instant for made in (Corridor, Quiet, Quick)] == [True, False, True]
+    class Asked(Corridor):
+        @property
+        def instant(self) -> bool:  # type: ignore[override]
+            return self.position == 0
+
+    assert [made().instant for made in (Corridor, Quiet, Quick, Asked)] == [True, False, True, True]
 
 
 async def test_who_is_cancelled_while_it_is_made_has_closed_it(made: list[Counted]) -> None:

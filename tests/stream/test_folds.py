@@ -26,6 +26,8 @@ class Family:
         return {}
 
     def fold(self, task):
+        if task.env_args.get("fold") == "broken":
+            raise KeyError("of no kind")
         return task.env_args.get("fold")
 
 def rooms():
@@ -152,6 +154,12 @@ def test_streams_with_a_fold_in_two_of_them_are_refused() -> None:
 def test_a_fold_that_nobody_knows_is_its_makers_mistake() -> None:
     with pytest.raises(MissingDependency, match=r"'folded-rooms' cannot be split: .* a fold 'valid', where train, dev"):
         split_streams(_stream("train", "valid", "test"))
+
+
+def test_what_a_family_raises_that_is_asked_for_folds_is_its_makers_mistake() -> None:
+    told = r"'folded-rooms' cannot be split: asked for folds, it raised KeyError: 'of no kind'; tell its maker"
+    with pytest.raises(MissingDependency, match=told):
+        split_streams(_stream("train", "broken", "test"))
 
 
 @given(st.dictionaries(st.text(min_size=1), st.sampled_from(["train", "dev", "test", None]), max_size=30))

@@ -43,6 +43,27 @@ def stopped(tracker: Tracker, bank: MemoryBank, run_id: str, after: int) -> str:
     return run.id
 
 
+def test_a_run_that_learns_nothing_and_is_stopped_left_nothing_out(
+    tracker: Tracker, client: Any, kept: MemoryBank
+) -> None:
+    run_stream(ReasoningBank(backbones=backbones(), environments=Lock.make), locks(), kept, run_id="again")
+    acted = 0
+
+    def script(prompt: Prompt) -> Reply:
+        nonlocal acted
+        acted += 1
+        if acted > 2:
+            raise KeyboardInterrupt
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    with pytest.raises(KeyboardInterrupt), tracker.stream_run(program, locks(), kept, run_id="again") as run:
+        run_stream(program, locks(), kept, run_id="again", learn=False, on_result=run.on_result)
+    said = client.get_run(run.id).data
+    assert (said.metrics["total/tasks"], said.metrics["total/skipped"]) == (2, 0)
+    assert "left out" not in said.tags[NOTE]
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["finished by hand", "not"])
 def test_a_run_that_goes_on_says_what_was_done_before_it(
     tracker: Tracker, client: Any, kept: MemoryBank, told: bool

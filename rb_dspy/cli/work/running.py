@@ -143,7 +143,7 @@ def _run(
     ``given``: the tasks ``todo``, in the form in which the program gets them. ``left_out``: those that the bank knows.
     ``prompts``: where it has its own from.
     """
-    report = RunReport(secrets.token_hex(6))
+    report = RunReport(secrets.token_hex(6), skipped=len(left_out))
     display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
     if not json_:
         number = f"  {_counted(len(todo), 'task')}  "
@@ -172,7 +172,7 @@ def _run(
 
     stream = TaskStream(name, tuple(todo))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
-    params = {"seed": chosen.run.seed, "prompts.from": source, "memory": chosen.run.memory}
+    params = {"seed": chosen.run.seed, "prompts.from": source, "memory": _lessons(chosen)}
     if compiled is not None:
         params["prompts.known_tasks"] = apart.known_before(compiled, todo)
     try:
@@ -269,6 +269,12 @@ def _counted(number: int, what: str) -> str:
 
 def _place(chosen: Settings) -> str:
     return f"bank {chosen.bank.url}, scope {chosen.bank.scope}"
+
+
+def _lessons(chosen: Settings) -> str:
+    """What becomes of lessons, as MLflow is told (``Tracker.stream_run``)."""
+    memory = chosen.run.memory
+    return memory if chosen.program.retrieve.k else {"on": "unshown", "frozen": "off"}.get(memory, memory)
 
 
 def _memory(chosen: Settings, bank: MemoryBank) -> str:
