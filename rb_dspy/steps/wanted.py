@@ -54,10 +54,10 @@ class Together:
     """Wanted: the results of several jobs, in their order; what a job raises is its result and costs no other job.
 
     ``run`` does the first job itself and has a thread for each other one (for each one where the caller's thread runs
-    an event loop, in which the first could do less than the others); ``arun`` has a task for each. Several jobs run
-    each in a copy of the caller's context, so that language models, ledgers, usage and MLflow's spans stay where they
-    belong; dspy's trace is handed on job by job, in order, so that it does not depend on who was faster.
-    (``dspy.Parallel`` loses usage and spans, and repeats stragglers.)
+    an event loop, in which the first could do less than the others); ``arun`` has a task for each, begun in order.
+    Several jobs run each in a copy of the caller's context, so that language models, ledgers, usage and MLflow's spans
+    stay where they belong; dspy's trace is handed on job by job, in order, so that it does not depend on who was
+    faster. (``dspy.Parallel`` loses usage and spans, and repeats stragglers.)
 
     What is no ``Exception``, such as Ctrl-C, ends the others before their next step, and a local model at its next
     token. It is raised at once where it meets the caller, as Ctrl-C does; from another thread once the caller's own job
