@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import json
 import sys
@@ -120,6 +121,8 @@ def main() -> None:
         agent = Agent()
         sys.path.append(sys.argv[-1])  # last, so that what both have is ours
     peer = Peer(agent)
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
         answer = getattr(peer, request.pop("do"))(**request)
