@@ -1,0 +1,106 @@
+"""What the README and the pages under ``docs`` show is so: their Python, their commands, their settings, their links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from rb_dspy.cli import late, main as main_module
+from rb_dspy.config import parse_settings
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+
+GIVEN = """
+from collections.abc import Callable
+from typing import Any
+
+import dspy
+from rb_dspy import MaTTS, MemoryBank, ReasoningBank, TaskStream, signatures
+from rb_dspy.protocols import Environment
+
+program: ReasoningBank
+bank: MemoryBank
+stream: TaskStream
+task: str
+system_prompt: str
+my_agent: Callable[[str, str], list[dict[str, Any]]]
+Door: Callable[[], Environment]
+"""
+"""What a page takes for granted: the reader's own, and what another page has made."""
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language; "" for those that name none."""
+    return [part.content for part in MarkdownIt().parse(text) if part.type == "fence" and part.info == language]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """What stands after ``rb-dspy`` wherever a page calls it."""
+    shown = "\n".join(blocks(text, "")).replace("\\\n", " ").splitlines()
+    for line in [*shown, *re.findall(r"`(rb-dspy [^`]+)`", text)]:
+        if line.startswith("rb-dspy "):
+            yield shlex.split(line, comments=True)[1:]
+
+
+def asked_of(words: list[str]) -> Any:
+    """The command that a command line asks something of. Raises for one that there is not, and for its options."""
+    name, *rest = words
+    command = late.load(name, main_module.COMMANDS[name][0])
+    while True:
+        _, rest, _ = command.make_parser(command.context_class(command)).parse_args(rest)
+        if not hasattr(command, "commands"):
+            return command
+        name, *rest = rest
+        command = command.commands[name]
+
+
+def test_their_python_is_what_the_package_takes(tmp_path: Path) -> None:
+    files = []
+    for page, text in PAGES.items():
+        if code := blocks(text, "python"):
+            files.append(tmp_path / f"{Path(page).stem.replace('-', '_').lower()}_page.py")
+            files[-1].write_text("\n".join([GIVEN, *code]))
+    assert len(files) > 5
+    checked = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", ROOT / ".mypy_cache"]
+    done = subprocess.run([sys.executable, "-m", "mypy", *checked, *files], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if [*commands(text)]])
+def test_their_commands_are_commands(page: str) -> None:
+    for words in commands(PAGES[page]):
+        assert asked_of(words).name, words
+
+
+@pytest.mark.parametrize("words", [["bank", "lost"], ["run", "--steam", "x"], ["nothing"]])
+def test_what_is_no_command_would_be_seen(words: list[str]) -> None:
+    with pytest.raises(Exception, match=r"lost|--steam|nothing"):
+        asked_of(words)
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "toml")])
+def test_their_settings_are_settings(page: str) -> None:
+    for block in blocks(PAGES[page], "toml"):
+        told = tomllib.loads(block)
+        if "project" not in told:  # of a package of the reader's
+            parse_settings(told)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_their_links_lead_somewhere(page: str) -> None:
+    found = re.findall(r"\]\(([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", PAGES[page])
+    for target in (target for pair in found for target in pair if target and "://" not in target):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
