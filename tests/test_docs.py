@@ -1,4 +1,4 @@
-"""What the README and the pages under ``docs`` show is so: their Python, their commands, their settings, their links."""
+"""What the README and the pages under ``docs`` show is so: Python, commands, settings, links."""
 
 from __future__ import annotations
 
