@@ -116,8 +116,8 @@ class ContrastConfig(_Config):
     """Cap of the lessons of one task, in tokens."""
     max_items: int = pydantic.Field(default=5, ge=1, le=5)
     """Lessons of one task, at most."""
-    view_tokens: int = pydantic.Field(default=5000, ge=200)
-    """How much of all trajectories together is shown, in estimated tokens; half of it where the prompt does not fit."""
+    view_tokens: int = pydantic.Field(default=4000, ge=100)
+    """How much of each trajectory is shown, in estimated tokens; short ones leave room to long ones."""
 
 
 class SelectConfig(_Config):
@@ -135,8 +135,8 @@ class SelectConfig(_Config):
     """Sampling temperature of a choice; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=512, ge=1)
     """Cap of a choice, analysis included, in tokens."""
-    view_tokens: int = pydantic.Field(default=5000, ge=200)
-    """How much of all trajectories together is shown, in estimated tokens; half of it where the prompt does not fit."""
+    view_tokens: int = pydantic.Field(default=4000, ge=100)
+    """How much of each trajectory is shown, in estimated tokens; short ones leave room to long ones."""
 
 
 class RefineConfig(_Config):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
 from rb_dspy.schema import Trajectory, Verdict
 from rb_dspy.steps.view import defused, estimate_tokens, final_state, view
 
-_HEAD = 30
-"""Tokens of an attempt's head line, and of the words around its final state."""
+_STATE = 400
+"""Tokens of the last observation, and of the answer, at most; the transcript has them as well, where it is not cut."""
 
 _LEAST = 40
 """Tokens below which a long transcript tells nothing, so that only how it ended is told."""
@@ -21,19 +22,25 @@ _WORDS = 8
 def listed(trajectories: Sequence[Trajectory], budget: int, remarks: Sequence[str]) -> str:
     """The transcripts, numbered from 1, in at most ``budget`` tokens together; ``remarks``: what is said about each.
 
-    Each has an equal share, and is told in as much detail as fits: transcript and final state, final state alone, the
-    answer alone. Where a share has no room for that, attempts that ended alike are told as one, with their count, the
-    most frequent first. Deterministic.
+    Each has an equal share, and what a short one leaves of it goes to the others. It is told in as much detail as fits:
+    transcript and final state, final state alone, the answer alone. Where a share has no room for that, attempts that
+    ended alike are told as one, with their count, the most frequent first. Deterministic.
     """
-    share = budget // max(1, len(trajectories)) - 1  # one for what stands between two
-    told = []
-    for number, (trajectory, remark) in enumerate(zip(trajectories, remarks, strict=True), 1):
-        head = _head(f"attempt {number}", remark)
-        text = _told(trajectory, share - estimate_tokens(head), share + 1 - _HEAD)
+    heads = [_head(f"attempt {number}", remark) for number, remark in enumerate(remarks, 1)]
+    whole = [
+        f"{head}\n{view(each, sys.maxsize)}\n{final_state(each, _STATE)}"
+        for head, each in zip(heads, trajectories, strict=True)
+    ]
+    told = "\n\n".join(whole)
+    if estimate_tokens(told) <= budget:
+        return told
+    parts = []
+    for head, trajectory, share in zip(heads, trajectories, _shares(whole, budget), strict=True):
+        text = _told(trajectory, share - estimate_tokens(head))
         if text is None:
             return _counted(trajectories, budget, remarks)
-        told.append(f"{head}\n{text}")
-    return "\n\n".join(told)
+        parts.append(f"{head}\n{text}")
+    return "\n\n".join(parts)
 
 
 def judged(verdict: Verdict) -> str:
@@ -56,12 +63,22 @@ def answer_key(trajectory: Trajectory) -> str | None:
     return None if trajectory.answer is None else " ".join(trajectory.answer.casefold().split())
 
 
-def _told(trajectory: Trajectory, room: int, size: int) -> str | None:
-    """An attempt in at most ``room`` tokens, its transcript in about ``size`` at first; None where nothing fits."""
-    size = max(size, _LEAST)  # what is short may fit all the same
+def _shares(whole: Sequence[str], budget: int) -> list[int]:
+    """Tokens for each of the texts; one for what stands between two is kept back."""
+    wanted = [estimate_tokens(text) + 2 for text in whole]  # what is estimated in parts is rounded up in each
+    shares, left = [0] * len(wanted), budget - len(wanted)
+    for place, number in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        shares[number] = min(wanted[number], left // (len(wanted) - place))
+        left -= shares[number]
+    return shares
+
+
+def _told(trajectory: Trajectory, room: int) -> str | None:
+    """An attempt in at most ``room`` tokens; None where nothing fits."""
+    state = final_state(trajectory, min(_STATE, max(room, _LEAST) // 8))  # of the last observation and of the answer
+    size = max(room - estimate_tokens(state), _LEAST)  # what is short may fit all the same
     while size >= _LEAST:
-        state = size // 8  # of the last observation, and as much of the answer
-        text = f"{view(trajectory, size - 2 * state)}\n{final_state(trajectory, state)}"
+        text = f"{view(trajectory, size)}\n{state}"
         over = estimate_tokens(text) - room
         if over <= 0:
             return text

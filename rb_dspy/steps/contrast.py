@@ -67,7 +67,7 @@ class Contrast(dspy.Module):
             )
 
         try:
-            said = yield from fitted(ask, self.config.view_tokens)
+            said = yield from fitted(ask, self.config.view_tokens * len(trajectories))
         except UnparseableOutput as exc:
             return Distilled(note=f"not contrasted: {exc}")
         sound, groundless = _grounded(said.memory_items, len(trajectories))

@@ -116,7 +116,7 @@ class Select(dspy.Module):
                 max_tokens=self.config.max_tokens,
             )
 
-        return (yield from fitted(ask, self.config.view_tokens))
+        return (yield from fitted(ask, self.config.view_tokens * len(trajectories)))
 
     def _remark(self, place: int, agreeing: Sequence[int], verdicts: Sequence[Verdict] | None) -> str:
         said = [judged(verdicts[place])] if self.config.verdicts and verdicts else []

@@ -8,12 +8,60 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import ContrastConfig, MattsConfig, MattsMode
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
-from rb_dspy.testing import Doors
+from rb_dspy.schema import Outcome, Task
+from rb_dspy.testing import Doors, Prompt, Reply
 from tests.matts.helpers import called
 from tests.worlds import backbones, hall, openers
 
 LESSON = "the blue door decides"
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+
+
+class Manor:
+    """``Doors`` in the middle of a long walk."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._left = 10
+        self._last = ""
+
+    @classmethod
+    def make(cls, task: Task, rollout_id: str) -> Manor:
+        return cls(Doors.make(task, rollout_id))
+
+    @property
+    def action_rules(self) -> str:
+        return self._doors.action_rules
+
+    def reset(self, task: Task) -> str:
+        return self._doors.reset(task)
+
+    def valid_actions(self) -> tuple[str, ...] | None:
+        return ("walk on",) if self._left > 5 or self._last else self._doors.valid_actions()
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if action != "walk on":
+            seen, opened = self._doors.step(action)
+            self._last = seen if opened else ""
+            return ("A door is open." if opened else seen), False
+        self._left -= 1
+        pictures = "Old pictures, none of which tells of doors. " * 12
+        return (pictures, False) if self._left else (f"{pictures}{self._last}", True)
+
+    def answer(self) -> str | None:
+        return self._doors.answer()
+
+    def outcome(self) -> Outcome:
+        return self._doors.outcome()
+
+    def close(self) -> None:
+        self._doors.close()
+
+
+def _walkers(prompt: Prompt) -> Reply:
+    if "action" in prompt.wants and "walk on" in prompt["valid_actions"]:
+        return {"thought": "On.", "action": "walk on"}
+    return openers(prompt)
 
 
 def _program() -> ReasoningBank:
@@ -43,6 +91,15 @@ async def test_parallel_scaling_finds_the_lesson_and_the_next_task_uses_it(
     assert following.verdict.label == "success"
     scaled_too = await called(run, asynchronous, task=hall("Ada", 3), bank=bank)
     assert [verdict.label for verdict in scaled_too.verdicts] == ["success"] * 3
+
+
+@pytest.mark.parametrize("k", [3, 5, 8])
+def test_it_does_so_too_where_the_door_is_one_step_of_many(bank: MemoryBank, k: int) -> None:
+    program = ReasoningBank(backbones=backbones(_walkers), environments=Manor.make)
+    done = MaTTS(program, k)(task=hall("Ada", 1), bank=bank)
+    assert {len(trajectory.steps) for trajectory in done.trajectories} == {12}
+    assert _learned(bank)
+    assert program(task=hall("Ada", 2), bank=bank).verdict.label == "success"
 
 
 @BOTH

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from dspy import lm15
 from hypothesis import given, strategies as st
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.config import ContrastConfig, SelectConfig
+from rb_dspy.config import ContrastConfig, JudgeConfig, SelectConfig
 from rb_dspy.schema import Step, Task, Trajectory
 from rb_dspy.steps import Contrast, Select
 from rb_dspy.steps.attempts import listed
-from rb_dspy.steps.view import estimate_tokens
+from rb_dspy.steps.view import estimate_tokens, view
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.worlds import attempts, item
 
@@ -105,15 +106,45 @@ def reply(prompt: Prompt) -> Reply:
     return {"analysis": "x", "memory_items": [item("One", "Look left.", evidence=[1])]}
 
 
+@pytest.mark.parametrize("count", [2, 5, 16])
+@pytest.mark.parametrize("step", [Contrast, Select])
+def test_by_default_of_each_attempt_as_much_is_shown_as_judges_see_of_one(step: type, count: int) -> None:
+    lm = scripted_lm(reply)
+    given = [rollout(n, steps=30, size=300, answer=20, thought=50) for n in range(count)]
+    given = [each.model_copy(update={"first_observation": "A hall."}) for each in given]
+    whole = view(given[0], JudgeConfig().view_tokens)
+    assert whole.count("[step ") == 30
+    with Backbones(agent=lm).use():
+        step()(Task(id="t", instruction="Find it."), given)
+    (prompt,) = lm.engine.prompts
+    assert whole in prompt.text
+    assert prompt.text.count("[step ") == 30 * count
+
+
 @pytest.mark.parametrize("count", [3, 16])
 @pytest.mark.parametrize("step", [Contrast, Select])
-def test_by_default_the_prompt_and_its_answer_fit_a_context_of_8192_tokens(step: type, count: int) -> None:
-    lm = scripted_lm(reply)
+def test_a_context_of_8192_tokens_is_enough(step: type, count: int) -> None:
+    answer = {Contrast: ContrastConfig, Select: SelectConfig}[step]().max_tokens
+
+    def small(prompt: Prompt) -> Reply:
+        if estimate_tokens(prompt.text) + answer > 8192:
+            raise lm15.ContextLengthError("too long")
+        return reply(prompt)
+
+    lm = scripted_lm(small)
     with Backbones(agent=lm).use():
         step()(Task(id="t", instruction="Find it."), [rollout(n) for n in range(count)])
-    (prompt,) = lm.engine.prompts
-    answer = {Contrast: ContrastConfig, Select: SelectConfig}[step]().max_tokens
-    assert estimate_tokens(prompt.text) + answer <= 8192
+    assert estimate_tokens(lm.engine.prompts[-1].text) + answer in range(4096, 8193)
+
+
+def test_what_short_attempts_leave_goes_to_long_ones() -> None:
+    short = [rollout(n, steps=2, size=20, thought=10, answer=3) for n in range(3)]
+    short = [each.model_copy(update={"first_observation": "A hall."}) for each in short]
+    long = rollout(3, steps=40, size=200, thought=10, answer=3).model_copy(update={"first_observation": "A hall."})
+    *_, told = attempts(listed([*short, long], 4000, [""] * 4))
+    assert told.count("[step ") == 40
+    *_, told = attempts(listed([long] * 4, 4000, [""] * 4))
+    assert told.count("[step ") < 20
 
 
 @pytest.mark.parametrize("step", [Contrast, Select])

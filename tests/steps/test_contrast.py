@@ -178,7 +178,7 @@ def test_many_long_rollouts_share_the_budget_and_each_keeps_its_end() -> None:
         )
         for n in range(8)
     ]
-    _, (prompt,) = contrasted([lesson(0)], long, view_tokens=4000)
+    _, (prompt,) = contrasted([lesson(0)], long, view_tokens=500)
     texts = attempts(prompt["attempts"])
     assert len(texts) == 8
     assert all(f"a{n}.39." in text for n, text in enumerate(texts))

@@ -61,12 +61,12 @@ async def _distilled(asynchronous: bool) -> Any:
 
 
 async def _contrasted(asynchronous: bool) -> Any:
-    step, given = Contrast(ContrastConfig(view_tokens=BUDGET)), (TASK, [rollout(n) for n in range(2)])
+    step, given = Contrast(ContrastConfig(view_tokens=BUDGET // 2)), (TASK, [rollout(n) for n in range(2)])
     return await step.acall(*given) if asynchronous else step(*given)
 
 
 async def _selected(asynchronous: bool) -> Any:
-    step, given = Select(SelectConfig(view_tokens=BUDGET)), (TASK, [rollout(n) for n in range(2)])
+    step, given = Select(SelectConfig(view_tokens=BUDGET // 2)), (TASK, [rollout(n) for n in range(2)])
     return await step.acall(*given) if asynchronous else step(*given)
 
 
