@@ -320,17 +320,25 @@ class MemoryBank:
 
         return self._current.settled(stored)
 
-    def delete(self, id: str, *, note: str = "") -> Removal:
+    def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """Take away an item, an experience with its items, or a pending ingest; the history of the first two stays.
 
-        An item that another experience gave as well outlives an experience. Raises ``InputError`` for an unknown id.
+        An item that another experience gave as well outlives an experience. What is damaged can be taken away too.
+        ``dry_run`` tells what would go. Raises ``InputError`` for an unknown id.
         """
         store, wanted = self._store, given.id_(id)
-        if any(state.id == wanted for state in store.ingestions(self.scope)):
-            store.drop(self.scope, wanted)
+        if wanted in store.waiting(self.scope):
+            if not dry_run:
+                store.drop(self.scope, wanted)
             return Removal(ingestions=(wanted,))
-        source = source_of_id(store, self.scope, wanted)
-        return store.remove(self.scope, kind="delete", source=source, descendants=False, note=given.text("note", note))
+        return store.remove(
+            self.scope,
+            kind="delete",
+            source=source_of_id(store, self.scope, wanted),
+            descendants=False,
+            note=given.text("note", note),
+            dry_run=dry_run,
+        )
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
         """Take away what came from ``source``, with all that descends from it: what was learned under its influence.

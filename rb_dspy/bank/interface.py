@@ -217,6 +217,10 @@ class BankStore(Protocol):
         """Those that are kept, in the order they came."""
         ...
 
+    def waiting(self, scope: str) -> set[str]:
+        """The ids that ingestions are kept under, also those that are damaged."""
+        ...
+
     def snapshots(self, scope: str) -> list[Snapshot]:
         """In the order of their numbers, then of their names."""
         ...

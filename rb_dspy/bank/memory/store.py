@@ -241,6 +241,10 @@ class MemoryStore:
         with self._lock:
             return list(self._timeline(scope).ingestions.values())
 
+    def waiting(self, scope: str) -> set[str]:
+        with self._lock:
+            return set(self._timeline(scope).ingestions)
+
     def snapshots(self, scope: str) -> list[Snapshot]:
         with self._lock:
             return memory_snapshots.snapshots(self._timeline(scope))

@@ -18,6 +18,8 @@ from rb_dspy.wording import first_line
 
 _FROM_A_COPY = "it is left out of what is read; restore the file from a copy, or delete it"
 
+_ENDED = "it was edited or taken away, and only its history is lost; restore the file from a copy if you need that"
+
 _LOST = "is not found by its id"
 
 
@@ -31,8 +33,8 @@ def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findi
 
 
 def _experiences(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for key, id, task_id, template, instruction, payload in connection.execute(
-        "SELECT key, id, task_id, template, instruction, payload FROM experiences WHERE key > ? AND key <= ?"
+    for key, id, ended, task_id, template, instruction, payload in connection.execute(
+        "SELECT key, id, ended, task_id, template, instruction, payload FROM experiences WHERE key > ? AND key <= ?"
         " ORDER BY key",
         (scope.base, scope.base + keys.LAST),
     ):
@@ -42,16 +44,16 @@ def _experiences(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findi
             if given != (task_id, template, instruction):
                 raise ValueError("the columns and the payload name another task")
         except (zlib.error, ValueError, TypeError) as exc:
-            yield _row(
-                f"scope {scope.name!r}: experience {id}", f"its task and rollouts cannot be read: {first_line(exc)}"
-            )
+            what = f"its task and rollouts cannot be read: {first_line(exc)}"
+            yield _row(f"scope {scope.name!r}: experience {id}", what, ended=ended is not None)
         if not _is_found(connection, scope, id, key):
             yield _row(f"scope {scope.name!r}: experience {id}", _LOST)
 
 
 def _items(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for key, id, again, digest, *texts in connection.execute(
-        "SELECT key, id, again, digest, title, description, content FROM items WHERE key > ? AND key <= ? ORDER BY key",
+    for key, id, ended, again, digest, *texts in connection.execute(
+        "SELECT key, id, ended, again, digest, title, description, content FROM items WHERE key > ? AND key <= ?"
+        " ORDER BY key",
         (scope.base, scope.base + keys.LAST),
     ):
         try:
@@ -60,7 +62,8 @@ def _items(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
             sound = False
         if not sound:
             where = f"scope {scope.name!r}: item {id}"
-            yield _row(where, f"the text of number {keys.number(key)} is not the one that was stored")
+            what = f"the text of number {keys.number(key)} is not the one that was stored"
+            yield _row(where, what, ended=ended is not None)
         if not _is_found(connection, scope, id, key) or again not in (None, ids.of_id(scope.id, id)):
             yield _row(f"scope {scope.name!r}: item {id}", f"number {keys.number(key)} {_LOST}")
 
@@ -122,5 +125,12 @@ def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findin
             yield _row(f"scope {scope.name!r}: ingestion {id}", f"its rollouts cannot be read: {first_line(exc)}")
 
 
-def _row(where: str, what: str) -> Finding:
-    return Finding(severity="error", kind="row", where=where, what=what, remedy=_FROM_A_COPY)
+def _row(where: str, what: str, *, ended: bool = False) -> Finding:
+    """``ended``: whether it is no part of the present any more."""
+    return Finding(
+        severity="warning" if ended else "error",
+        kind="row",
+        where=where,
+        what=what,
+        remedy=_ENDED if ended else _FROM_A_COPY,
+    )

@@ -226,6 +226,9 @@ class SqliteStore:
     def ingestions(self, scope: str) -> list[Ingestion]:
         return self._ask(partial(ingestions.ingestions, scope=scope, location=self.location))
 
+    def waiting(self, scope: str) -> set[str]:
+        return self._in(scope, ingestions.waiting_ids)
+
     def snapshots(self, scope: str) -> list[Snapshot]:
         return self._ask(partial(snapshots.snapshots, scope=scope, location=self.location))
 
