@@ -703,3 +703,28 @@ def test_of_a_lesson_that_was_learned_often_the_first_times_are_shown(capsys: py
     assert told.count("append") == min(5, times)
     assert ("more; --all shows when" in told) == (times > 5)
     assert "Open it first" in told
+
+
+@pytest.mark.parametrize("do", [["--dry-run"], ["--yes"], ["--yes", "--json"]])
+@pytest.mark.parametrize("what", ["rollback", "delete"])
+def test_what_cannot_be_shown_is_taken_away_all_the_same(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str], what: str, do: list[str]
+) -> None:
+    first, second, third = filled
+    with sqlite3.connect("rb-bank.sqlite") as connection:
+        connection.execute("UPDATE items SET content = 'x' WHERE id = ?", [second.items[0].id])
+        connection.execute("UPDATE experiences SET payload = x'00' WHERE id = ?", [second.id])
+    connection.close()
+    if what == "delete":
+        do = [option for option in do if option != "--yes"]
+    for id in (second.items[0].id, second.id):
+        told = run(capsys, what, id, *do)
+        assert id in told
+        if "--json" not in do:
+            assert "damaged: it cannot be shown" in told
+            assert what == "rollback" or f"{third.id}  t/3: Put shirt 3 away." in told
+            assert ("would go" if "--dry-run" in do else "gone:") in told
+    dry = "--dry-run" in do
+    left = [first.id] if what == "rollback" else [first.id, third.id]
+    assert [each["id"] for each in as_json(capsys, "list", "--experiences")] == ([first.id, third.id] if dry else left)
+    assert main(["bank", "doctor"]) == (6 if dry else 0)
