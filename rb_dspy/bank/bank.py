@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -400,24 +401,31 @@ class MemoryBank:
         return append_all(self._store, self.scope, self._current, checked)
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
-        """Make the index new, with ``embedder`` where the bank is to belong to another; returns the vectors made.
+        """Make new what is derived, with ``embedder`` where the bank is to belong to another; returns the vectors made.
 
-        All scopes of the bank change over at once; until then it works as before. Whoever has the bank open elsewhere
-        with the old embedder, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork has no index of
-        its own to make: ``StorageError``.
+        That is the index, and of all scopes what was damaged or lost and can be made of the rest: vectors whose texts
+        are there, by the bank's own embedder. Whoever has the bank open elsewhere finds these when it is opened again.
+
+        All scopes of the bank change over to another embedder at once; until then it works as before. Whoever has the
+        bank open elsewhere with the old one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork
+        has no index of its own to make: ``StorageError``.
         """
         store = self._store
         if store.base is not None:
             raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
         chosen = self._current.embedder if embedder is None else chosen_embedder(embedder)
+        vectors = partial(embed, chosen, dimension=chosen.dimension)
         made = 0
         with self._current.moving:
             if embedder is not None:
-                made = store.reindex(chosen.id, chosen.dimension, lambda texts: embed(chosen, texts, chosen.dimension))
+                made = store.reindex(chosen.id, chosen.dimension, vectors)
+                self._finder = self._finder.anew(chosen)
+                self._current.embedder = chosen
+            if mended := store.mend(chosen.id, chosen.dimension, vectors):
+                self._finder.forget(store.scopes())
             self._finder = self._finder.anew(chosen)
-            self._current.embedder = chosen
         self._finder.build()
-        return made
+        return made + mended
 
     def doctor(self) -> list[Finding]:
         """Read everything, of all scopes, and tell what is wrong and what to do about it; empty when all is well."""

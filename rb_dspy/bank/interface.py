@@ -156,6 +156,15 @@ class BankStore(Protocol):
         """
         ...
 
+    def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        """Make again what is damaged or missing, and can be made of the rest, in all scopes: vectors of sound texts.
+
+        Returns how many vectors were made; all others stay, and nothing is embedded where there is none to make. The
+        embedder is the bank's own: ``EmbedderMismatch`` where that is another one. What ``changes`` says of numbers
+        before may then be more than it was: whoever follows it begins anew.
+        """
+        ...
+
     # What is read
 
     def mark(self, scope: str) -> int:

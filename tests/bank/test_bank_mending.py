@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.parts import Finding
-from rb_dspy.errors import InputError
+from rb_dspy.bank.parts import UNITS, Finding
+from rb_dspy.errors import EmbedderMismatch, InfrastructureError, InputError
+from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience
+from rb_dspy.testing import HashEmbedder
 from tests.bank.helpers import a_rollout, a_task, add, open_bank
 
 
@@ -97,3 +100,121 @@ def test_a_dry_run_takes_nothing_away(path: Path, where: str) -> None:
             assert id in (*planned.experiences, *planned.items, *planned.ingestions)
         with pytest.raises(InputError, match="no item or experience"):
             bank.delete("m0", dry_run=True)
+
+
+# Made again
+
+
+class Counting(HashEmbedder):
+    """Keeps what it was asked for."""
+
+    def __init__(self, salt: str = "") -> None:
+        super().__init__(salt=salt)
+        self.texts: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.texts += texts
+        return super().embed(texts)
+
+
+def vectors(path: Path) -> list[tuple[object, ...]]:
+    database = sqlite3.connect(path)
+    rows = [
+        row
+        for unit in UNITS
+        for row in database.execute(f"SELECT key, ended, task, success, crc, data FROM {unit}_vectors ORDER BY key")
+    ]
+    database.close()
+    return rows
+
+
+FAULTS = {
+    "damaged": "UPDATE {table} SET data = zeroblob(length(data)) WHERE {these}",
+    "cut short": "UPDATE {table} SET data = x'00' WHERE {these}",
+    "no bytes": "UPDATE {table} SET data = 'text' WHERE {these}",
+    "checksum": "UPDATE {table} SET crc = 7 WHERE {these}",
+    "another task's": "UPDATE {table} SET task = 7 WHERE {these}",
+    "another verdict's": "UPDATE {table} SET success = 1 - success WHERE {these}",
+    "lost": "DELETE FROM {table} WHERE {these}",
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_vectors_that_are_damaged_or_lost_are_made_again(path: Path, fault: str, unit: str) -> None:
+    """Those, by the bank's own embedder, also of what has ended and of other scopes; and no other."""
+    with open_bank(path, "other") as other:
+        add(other, "o", "walk the dog")
+    with open_bank(path) as bank:
+        made = [add(bank, f"t{n}", f"do thing {n}", lessons=2) for n in range(4)]
+        bank.edit(made[0].items[0].id, content="Better.")
+        bank.delete(made[1].id)
+        bank.delete(made[2].items[0].id)
+        bank.delete(made[2].items[1].id)
+        bank.snapshot("now")
+        assert bank.doctor() == []
+        before = bank.retrieve("do thing 3", k=9, unit=unit)  # type: ignore[arg-type]
+    sound = vectors(path)
+    damaged = run(path, FAULTS[fault].format(table=f"{unit}_vectors", these="(key & 1023) NOT IN (1, 3)"))
+    assert damaged == (9 if unit == "item" else 3)
+    embedder = Counting()
+    with open_bank(path, embedder=embedder) as bank:
+        told = bank.doctor()
+        assert len(told) == damaged
+        assert {finding.remedy for finding in told} == {"run rb-dspy bank reindex, which makes it again"}
+        assert bank.reindex() == damaged == len(embedder.texts)
+        assert bank.doctor() == []
+        assert bank.retrieve("do thing 3", k=9, unit=unit) == before  # type: ignore[arg-type]
+        assert bank.reindex() == 0
+    assert vectors(path) == sound
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bank_that_moves_takes_along_what_was_damaged_or_lost(
+    path: Path, learned: list[Experience], fault: str
+) -> None:
+    for unit in UNITS:
+        assert run(path, FAULTS[fault].format(table=f"{unit}_vectors", these="key % 4 < 3"))
+    with open_bank(path) as bank:
+        embedder = Counting(salt="new")
+        bank.reindex(embedder)
+        assert bank.doctor() == []
+        assert len(vectors(path)) == 9
+        assert len(bank.retrieve("do thing 1", k=9, unit="item")) == 6
+
+
+@pytest.mark.parametrize("what", ["item", "experience"])
+def test_no_vector_is_made_of_a_text_that_is_damaged(path: Path, learned: list[Experience], what: str) -> None:
+    id = learned[1].id if what == "experience" else learned[1].items[0].id
+    damage(path, what, id)
+    assert run(path, f"DELETE FROM {what}_vectors WHERE key = (SELECT key FROM {what}s WHERE id = ?)", id)
+    with open_bank(path) as bank:
+        told = bank.doctor()
+        assert {finding.where for finding in told} == {f"scope 's': {what} {id}"}
+        assert all("delete it" in finding.remedy for finding in told)
+        assert bank.reindex() == 0
+        assert bank.doctor() == told
+        bank.delete(id)
+        assert errors(bank) == []
+
+
+def test_nothing_is_mended_with_another_embedder(path: Path, learned: list[Experience]) -> None:
+    with open_bank(path) as stale, open_bank(path) as mover:
+        mover.reindex(HashEmbedder(salt="new"))
+        assert run(path, "DELETE FROM item_vectors WHERE key & 1023 = 2")
+        with pytest.raises(EmbedderMismatch, match="again"):
+            stale.reindex()
+        assert mover.reindex() == 1
+        assert mover.doctor() == []
+
+
+def test_where_the_embedder_fails_the_rest_is_as_it_was(path: Path, learned: list[Experience]) -> None:
+    class Broken(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            raise InfrastructureError("down")
+
+    assert run(path, "DELETE FROM item_vectors WHERE key & 1023 = 2")
+    before = vectors(path)
+    with open_bank(path, embedder=Broken()) as bank, pytest.raises(InfrastructureError, match="down"):
+        bank.reindex()
+    assert vectors(path) == before

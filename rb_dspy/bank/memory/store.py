@@ -179,6 +179,10 @@ class MemoryStore:
                     return reindexing.put()
             reindexing.make(missing)
 
+    def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        """Nothing rots in memory."""
+        return 0
+
     # What is read
 
     def mark(self, scope: str) -> int:

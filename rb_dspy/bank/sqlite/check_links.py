@@ -9,7 +9,6 @@ from rb_dspy.bank.parts import Finding, Severity
 from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.scoped import Scope
 
-_ONE_BY_ONE = "nothing needs to be done; imported into another bank it gets one"
 _COPY = "restore the file from a copy, or export what can be read and import it into a new bank"
 
 _Query = tuple[Severity, str, str, str, str]
@@ -51,11 +50,6 @@ _QUERIES: tuple[_Query, ...] = (
         " LEFT JOIN experiences AS o ON o.key = v.key WHERE v.key > :base AND v.key <= :last AND o.key IS NULL",
     ),
     (
-        *("error", "vector", "has no vector and cannot be found", _COPY),
-        "SELECT DISTINCT 'item ' || i.id FROM items AS i LEFT JOIN item_vectors AS v ON v.key = i.key"
-        " WHERE i.key > :base AND i.key <= :last AND v.key IS NULL",
-    ),
-    (
         *("error", "vector", "has ended at another number than its vector", _COPY),
         "SELECT DISTINCT 'item ' || i.id FROM items AS i JOIN item_vectors AS v ON v.key = i.key"
         " WHERE i.key > :base AND i.key <= :last AND i.ended IS NOT v.ended",
@@ -66,12 +60,6 @@ _QUERIES: tuple[_Query, ...] = (
         " WHERE v.key > :base AND v.key <= :last AND v.ended IS NULL AND (e.ended IS NOT NULL"
         " OR EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key)"
         " AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key AND i.ended IS NULL))",
-    ),
-    (
-        *("warning", "vector", "has items and no vector of its own: its items are found one by one only", _ONE_BY_ONE),
-        "SELECT 'experience ' || e.id FROM experiences AS e LEFT JOIN experience_vectors AS v ON v.key = e.key"
-        " AND v.ended IS NULL WHERE e.key > :base AND e.key <= :last AND e.ended IS NULL AND v.key IS NULL"
-        " AND EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key AND i.ended IS NULL)",
     ),
     (
         *("warning", "orphan", "was shown to an agent, and this scope never had it", "nothing needs to be done"),

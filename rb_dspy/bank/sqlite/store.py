@@ -38,6 +38,7 @@ from rb_dspy.bank.sqlite import (
 from rb_dspy.bank.sqlite.appends import Append
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.mending import Mending
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.reindexing import Reindexing, Unembedded
 from rb_dspy.bank.sqlite.rows import Ready
@@ -178,6 +179,9 @@ class SqliteStore:
         made = Reindexing(self.location, missing, self._writer.do, embedder, embed).run()
         self._embedder = embedder
         return made
+
+    def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        return Mending(self.location, self._readers, self._write, (embedder_id, dimension), embed).run()
 
     # What is read
 
