@@ -403,8 +403,9 @@ class MemoryBank:
     def reindex(self, embedder: Embedder | str | None = None) -> int:
         """Make new what is derived, with ``embedder`` where the bank is to belong to another; returns the vectors made.
 
-        That is the index, and of all scopes what was damaged or lost and can be made of the rest: vectors whose texts
-        are there, by the bank's own embedder. Whoever has the bank open elsewhere finds these when it is opened again.
+        That is the index, and of all scopes what was damaged or lost and can be made of the rest: what ids are found
+        by, and vectors whose texts are there, by the bank's own embedder. Whoever has the bank open elsewhere finds the
+        latter when it is opened again.
 
         All scopes of the bank change over to another embedder at once; until then it works as before. Whoever has the
         bank open elsewhere with the old one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork

@@ -157,7 +157,8 @@ class BankStore(Protocol):
         ...
 
     def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
-        """Make again what is damaged or missing, and can be made of the rest, in all scopes: vectors of sound texts.
+        """Make again what is damaged or missing, and can be made of the rest, in all scopes: vectors of sound texts,
+        and whatever else is derived from what is stored.
 
         Returns how many vectors were made; all others stay, and nothing is embedded where there is none to make. The
         embedder is the bank's own: ``EmbedderMismatch`` where that is another one. What ``changes`` says of numbers

@@ -218,3 +218,75 @@ def test_where_the_embedder_fails_the_rest_is_as_it_was(path: Path, learned: lis
     with open_bank(path, embedder=Broken()) as bank, pytest.raises(InfrastructureError, match="down"):
         bank.reindex()
     assert vectors(path) == before
+
+
+# Found again
+
+
+def state(bank: MemoryBank) -> tuple[object, ...]:
+    return (
+        bank.items(),
+        bank.experiences(),
+        [bank.get(item.id) for item in bank.items()],
+        [bank.history(item.id) for item in bank.items()],
+        len(bank),
+        bank.stats().items,
+        bank.retrieve("do thing 1", k=9, unit="item"),
+    )
+
+
+UNFOUND = {
+    "all of them": ("DELETE FROM recent_ids",),
+    "an item": ("DELETE FROM recent_ids WHERE key & 1023 = 2",),
+    "an experience": ("DELETE FROM recent_ids WHERE key & 1023 = 4",),
+    "of those that were moved on": (
+        "INSERT INTO ids SELECT * FROM recent_ids WHERE key & 1 = 0",
+        "DELETE FROM recent_ids",
+    ),
+    "by another id": ("UPDATE recent_ids SET id_key = id_key + 1 WHERE key & 1023 IN (1, 2)",),
+    "what is not there": ("INSERT INTO recent_ids SELECT id_key, key + 300 FROM recent_ids WHERE key & 1023 = 2",),
+    "not as one of several": ("UPDATE items SET again = NULL",),
+    "as one of another's": ("UPDATE items SET again = 7 WHERE again IS NOT NULL",),
+    "as one of several, being one": ("UPDATE items SET again = 7 WHERE key & 1023 = 2",),
+}
+
+
+@pytest.mark.parametrize("what", UNFOUND)
+def test_what_is_not_found_by_its_id_is_found_again(path: Path, what: str) -> None:
+    """In all scopes; one item was learned twice, one was edited, and one experience taken away."""
+    with open_bank(path, "other") as other:
+        add(other, "t1", "do thing 1", lessons=2)
+    with open_bank(path) as bank:
+        made = [add(bank, f"t{n}", f"do thing {n}", lessons=2) for n in range(4)]
+        add(bank, "t1", "do thing 1", lessons=2, run_id="again")
+        bank.edit(made[0].items[0].id, content="Better.")
+        bank.delete(made[3].id)
+        assert bank.doctor() == []
+        before = state(bank)
+    for statement in UNFOUND[what]:
+        assert run(path, statement)
+    with open_bank(path) as bank:
+        told = errors(bank)
+        assert told
+        assert {finding.remedy for finding in told} == {
+            "run rb-dspy bank reindex, which makes anew what ids are found by"
+        }
+        assert bank.reindex() == 0
+        assert bank.doctor() == []
+        assert state(bank) == before
+        again = add(bank, "t2", "do thing 2", lessons=2)
+        assert again.id == made[2].id  # the same attempt, which is stored already
+        assert state(bank) == before
+        assert bank.delete(made[0].id).experiences == (made[0].id,)
+    with open_bank(path, "other") as other:
+        assert [len(experience.items) for experience in other.experiences()] == [2]
+
+
+@pytest.mark.parametrize("value", ["x'ff'", "CAST(x'ff' AS TEXT)"])
+def test_an_id_that_is_none_is_not_said_to_be_made_again(path: Path, learned: list[Experience], value: str) -> None:
+    assert run(path, f"UPDATE items SET id = {value} WHERE key & 1023 = 2")
+    with open_bank(path) as bank:
+        bank.reindex()
+        (told,) = [finding for finding in errors(bank) if finding.kind == "row"]
+        assert (told.what, told.remedy[:12]) == ("the id of number 2 is damaged", "restore the ")
+        assert len(bank.items()) >= 5

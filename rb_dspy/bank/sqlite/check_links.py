@@ -10,6 +10,7 @@ from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.scoped import Scope
 
 _COPY = "restore the file from a copy, or export what can be read and import it into a new bank"
+_INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
 
 _Query = tuple[Severity, str, str, str, str]
 
@@ -32,12 +33,12 @@ _QUERIES: tuple[_Query, ...] = (
         " GROUP BY id HAVING count(*) > 1",
     ),
     (
-        *("error", "row", "has two rows that both are its first: it may be counted twice", _COPY),
+        *("error", "row", "has two rows that both are its first: it may be counted twice", _INDEX),
         "SELECT 'item ' || id FROM items WHERE key > :base AND key <= :last AND again IS NULL"
         " GROUP BY id HAVING count(*) > 1",
     ),
     (
-        *("error", "orphan", "is found by an id, and is not there", _COPY),
+        *("error", "orphan", "is found by an id, and is not there", _INDEX),
         f"SELECT 'number ' || (f.key & {keys.LAST}) FROM (SELECT key FROM ids UNION ALL SELECT key FROM recent_ids)"
         " AS f WHERE f.key > :base AND f.key <= :last AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.key = f.key)"
         " AND NOT EXISTS (SELECT 1 FROM experiences AS e WHERE e.key = f.key)",

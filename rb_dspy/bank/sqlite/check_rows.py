@@ -18,7 +18,11 @@ _ENDED = "it was edited or taken away, and only its history is lost; restore the
 
 _AGAIN = "run rb-dspy bank reindex, which makes it again"
 
-_LOST = "is not found by its id"
+_LOST = "is not found by its id, and so not shown, exported, edited or taken away by it"
+
+_INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
+
+_NAMELESS = "restore the file from a copy, or export what can be read and import it into a new bank"
 
 
 def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
@@ -43,8 +47,7 @@ def _experiences(connection: sqlite3.Connection, scope: Scope, unsound: set[int]
             unsound.add(key)
             what = f"its task and rollouts cannot be read: {first_line(exc)}"
             yield _row(f"scope {scope.name!r}: experience {id}", what, ended=ended is not None)
-        if not _is_found(connection, scope, id, key):
-            yield _row(f"scope {scope.name!r}: experience {id}", _LOST)
+        yield from _unfound(connection, scope, key, f"experience {id}", id)
 
 
 def _items(connection: sqlite3.Connection, scope: Scope, unsound: set[int]) -> Iterator[Finding]:
@@ -62,14 +65,21 @@ def _items(connection: sqlite3.Connection, scope: Scope, unsound: set[int]) -> I
             where = f"scope {scope.name!r}: item {id}"
             what = f"the text of number {keys.number(key)} is not the one that was stored"
             yield _row(where, what, ended=ended is not None)
-        if not _is_found(connection, scope, id, key) or again not in (None, ids.of_id(scope.id, id)):
-            yield _row(f"scope {scope.name!r}: item {id}", f"number {keys.number(key)} {_LOST}")
+        yield from _unfound(connection, scope, key, f"item {id}", id, again)
 
 
-def _is_found(connection: sqlite3.Connection, scope: Scope, id: object, key: int) -> bool:
-    """Whether a row is found by its id."""
-    if not isinstance(id, str):
-        return False
+def _unfound(
+    connection: sqlite3.Connection, scope: Scope, key: int, what: str, id: object, again: object = None
+) -> Iterator[Finding]:
+    """At most one: where a row is not found by its id."""
+    where, number = f"scope {scope.name!r}: {what}", f"number {keys.number(key)}"
+    if not isinstance(id, str) or "\ufffd" in id:  # see ``files.leniently``
+        yield _row(where, f"the id of {number} is damaged", remedy=_NAMELESS)
+    elif again not in (None, ids.of_id(scope.id, id)) or not _is_found(connection, scope, id, key):
+        yield _row(where, f"{number} {_LOST}", remedy=_INDEX)
+
+
+def _is_found(connection: sqlite3.Connection, scope: Scope, id: str, key: int) -> bool:
     # By both, since an item can have very many rows.
     found = connection.execute(
         "SELECT 1 FROM ids WHERE id_key = ?1 AND key = ?2 UNION ALL"
@@ -111,12 +121,12 @@ def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findin
             yield _row(f"scope {scope.name!r}: ingestion {id}", f"its rollouts cannot be read: {first_line(exc)}")
 
 
-def _row(where: str, what: str, *, ended: bool = False) -> Finding:
+def _row(where: str, what: str, *, ended: bool = False, remedy: str = _FROM_A_COPY) -> Finding:
     """``ended``: whether it is no part of the present any more."""
     return Finding(
         severity="warning" if ended else "error",
         kind="row",
         where=where,
         what=what,
-        remedy=_ENDED if ended else _FROM_A_COPY,
+        remedy=_ENDED if ended else remedy,
     )

@@ -1,4 +1,4 @@
-"""What can be made again of what is there: vectors of texts."""
+"""What can be made again of what is there: what rows are found by, vectors of texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.parts import UNITS, Unit
-from rb_dspy.bank.sqlite import keys, vector_rows
+from rb_dspy.bank.sqlite import found_by, keys, vector_rows
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.embedders import checked_embedder
 from rb_dspy.bank.sqlite.vector_rows import Made
@@ -41,6 +41,8 @@ class Mending:
 
     def run(self) -> int:
         """The number of vectors that were made."""
+        if self._read(found_by.is_wrong):
+            self._write(found_by.make_anew)
         return sum(self._vectors(unit) for unit in UNITS)
 
     def _vectors(self, unit: Unit) -> int:
