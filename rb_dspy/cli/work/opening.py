@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.parts import Finding
 from rb_dspy.cli.bank_common import chosen_settings
-from rb_dspy.cli.bank_embedder import named, of_all_scopes, of_any_embedder
+from rb_dspy.cli.bank_embedder import a_store, named, of_all_scopes, of_any_embedder
 from rb_dspy.config import BankConfig
+from rb_dspy.errors import UnknownScope
 
 
 def opened_bank(
@@ -31,3 +33,18 @@ def whole_bank(chosen: BankConfig, scope: str | None, *, embeds: bool = False) -
     """
     with_any = of_all_scopes if scope is None else of_any_embedder
     return with_any(chosen.url, chosen.scope, named=chosen.embedder if embeds else None)
+
+
+def examined(chosen: BankConfig, scope: str | None) -> tuple[list[Finding], int]:
+    """What ``doctor`` finds, and the number of scopes."""
+    try:
+        with whole_bank(chosen, scope) as kept:
+            return kept.doctor(), len(kept.scopes())
+    except UnknownScope:
+        if scope is not None:
+            raise
+        with a_store(chosen.url) as store:  # there is no scope left to open it at
+            found = [*store.check()]
+        if not found:
+            raise
+        return found, 0
