@@ -12,7 +12,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.parts import UNITS, Finding
 from rb_dspy.errors import EmbedderMismatch, InfrastructureError, InputError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Experience
+from rb_dspy.schema import Experience, MemoryDraft, Verdict
 from rb_dspy.testing import HashEmbedder
 from tests.bank.helpers import a_rollout, a_task, add, open_bank
 
@@ -290,3 +290,101 @@ def test_an_id_that_is_none_is_not_said_to_be_made_again(path: Path, learned: li
         (told,) = [finding for finding in errors(bank) if finding.kind == "row"]
         assert (told.what, told.remedy[:12]) == ("the id of number 2 is damaged", "restore the ")
         assert len(bank.items()) >= 5
+
+
+# Derived, and seen
+
+
+def named_indexes(path: Path) -> list[str]:
+    database = sqlite3.connect(path)
+    found = database.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY name")
+    names = [name for (name,) in found]
+    database.close()
+    return names
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_indexes_that_are_lost_are_named_and_made_again(path: Path, learned: list[Experience], moved: bool) -> None:
+    """Also of a bank that has moved to another embedder, which has them by other names."""
+    embedder = HashEmbedder(salt="new" if moved else "")
+    if moved:
+        with open_bank(path) as bank:
+            bank.reindex(embedder)
+            assert bank.doctor() == []
+    names = named_indexes(path)
+    assert len(names) >= 7
+    for name in names:
+        run(path, f"DROP INDEX {name}")
+        with open_bank(path, embedder=embedder) as bank:
+            (told,) = errors(bank)
+            assert told.kind == "index"
+            assert told.remedy == "run rb-dspy bank reindex, which makes it again"
+            assert bank.reindex() == 0
+            assert bank.doctor() == []
+    if not moved:
+        assert named_indexes(path) == names
+    assert len(named_indexes(path)) == len(names)
+
+
+def test_an_index_over_something_else_is_not_the_one_that_is_lost(path: Path, learned: list[Experience]) -> None:
+    run(path, "DROP INDEX items_of_experience")
+    run(path, "CREATE INDEX items_of_experience ON items (title)")
+    with open_bank(path) as bank:
+        assert [finding.where.partition(": ")[2] for finding in errors(bank)] == ["index items_of_experience"]
+        bank.reindex()
+        assert bank.doctor() == []
+
+
+@pytest.mark.parametrize("value", ["NULL", "0", "2", "x'01'"])
+def test_a_text_that_is_not_found_is_found_again(path: Path, learned: list[Experience], value: str) -> None:
+    """Of an item that was edited: its id is not that of its text, and what says so was lost."""
+    with open_bank(path) as bank:
+        edited = bank.edit(learned[0].items[0].id, content="Better.")
+    assert run(path, f"UPDATE items SET apart = {value} WHERE apart = 1") == 1
+    with open_bank(path) as bank:
+        (told,) = errors(bank)
+        assert told.where == f"scope 's': item {edited.id}"
+        assert told.remedy == "run rb-dspy bank reindex, which makes anew what texts are found by"
+        assert bank.reindex() == 0
+        assert bank.doctor() == []
+        draft = MemoryDraft(title=edited.title, description=edited.description, content=edited.content)
+        again = bank.append(a_task("t9"), a_rollout("t9"), Verdict(label="success"), [draft])
+        assert again.items[0].id == edited.id
+
+
+COLUMNS = {"id": "'e0'", "run_id": "'zz'", "origin": "'me'", "stage": "2"}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_rollouts_that_wait_under_another_name_are_named_and_set_right(
+    path: Path, learned: list[Experience], column: str
+) -> None:
+    with open_bank(path) as bank:
+        waits = bank.ingest(a_task("w"), a_rollout("w"), run_id="rw").state
+    assert run(path, f"UPDATE ingestions SET {column} = {COLUMNS[column]}") == 1
+    with open_bank(path) as bank:
+        (told,) = errors(bank)
+        assert told.where == f"scope 's': ingestion {'e0' if column == 'id' else waits.id}"
+        assert f"of another {column} " in told.what
+        assert len(bank.pending()) == (column != "id")
+        if column == "id":
+            with pytest.raises(InputError, match="no item or experience"):
+                bank.delete(waits.id)
+        assert bank.reindex() == 0
+        assert bank.doctor() == []
+        assert [ingest.state for ingest in bank.pending()] == [waits]
+        bank.append(a_task("w"), a_rollout("w"), Verdict(label="success"), [], run_id="rw")
+        assert bank.pending() == []
+
+
+def test_rollouts_that_wait_under_another_name_can_be_taken_away(path: Path, learned: list[Experience]) -> None:
+    with open_bank(path) as bank:
+        bank.ingest(a_task("w"), a_rollout("w"), run_id="rw")
+        bank.ingest(a_task("v"), a_rollout("v"), run_id="rw")
+        first, second = (ingest.state.id for ingest in bank.pending())
+        assert run(path, "UPDATE ingestions SET id = 'e0' WHERE id = ?", first) == 1
+        assert run(path, "UPDATE ingestions SET payload = (SELECT payload FROM ingestions WHERE id = 'e0')") == 2
+        bank.reindex()  # both tell of the first, which only one of them can be
+        assert [finding.where for finding in errors(bank)] == [f"scope 's': ingestion {second}"]
+        assert bank.delete(second).ingestions == (second,)
+        assert bank.doctor() == []

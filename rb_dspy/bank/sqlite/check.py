@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rb_dspy.bank.parts import Finding
-from rb_dspy.bank.sqlite import embedders, hard_links, keys
+from rb_dspy.bank.sqlite import embedders, hard_links, indexes, keys
 from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
@@ -22,7 +22,7 @@ _RESTORE = "restore the file from a copy, or export what can be read and import 
 
 def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
     """Everything that is wrong with a file, errors first; empty for a sound one."""
-    found = [*_names(connection, location), *_file(connection, location)]
+    found = [*_names(connection, location), *_file(connection, location), *_indexes(connection, location)]
     try:
         found += [*_embedder(connection, location), *_unknown_scopes(connection, location)]
         for id, name in connection.execute("SELECT id, name FROM scopes ORDER BY name").fetchall():
@@ -84,6 +84,21 @@ def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
             )
     except sqlite3.DatabaseError as exc:
         yield _broken(location, f"SQLite cannot read it: {short(exc)}")
+
+
+def _indexes(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
+    """Those that a new bank has: without them all is found as with them, but not in time."""
+    try:
+        for name in indexes.lacking(connection):
+            yield Finding(
+                severity="error",
+                kind="index",
+                where=f"{location}: index {name}",
+                what="is not there, which makes reading and writing slow",
+                remedy="run rb-dspy bank reindex, which makes it again",
+            )
+    except sqlite3.DatabaseError as exc:
+        yield _broken(location, f"SQLite cannot read what indexes there are: {short(exc)}")
 
 
 def _embedder(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:

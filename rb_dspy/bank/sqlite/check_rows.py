@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Collection, Iterator
 
 from rb_dspy.bank.parts import UNITS, Finding, Unit
-from rb_dspy.bank.sqlite import embedders, ids, keys, rows, vector_rows
+from rb_dspy.bank.sqlite import embedders, found_by, ids, ingestions, keys, rows, vector_rows
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import CorruptBank
 from rb_dspy.wording import first_line
@@ -21,6 +21,10 @@ _AGAIN = "run rb-dspy bank reindex, which makes it again"
 _LOST = "is not found by its id, and so not shown, exported, edited or taken away by it"
 
 _INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
+
+_COLUMNS = "run rb-dspy bank reindex, which goes by the rollouts; or delete it"
+
+_TEXTS = "run rb-dspy bank reindex, which makes anew what texts are found by"
 
 _NAMELESS = "restore the file from a copy, or export what can be read and import it into a new bank"
 
@@ -51,8 +55,8 @@ def _experiences(connection: sqlite3.Connection, scope: Scope, unsound: set[int]
 
 
 def _items(connection: sqlite3.Connection, scope: Scope, unsound: set[int]) -> Iterator[Finding]:
-    for key, id, ended, again, digest, *texts in connection.execute(
-        "SELECT key, id, ended, again, digest, title, description, content FROM items WHERE key > ? AND key <= ?"
+    for key, id, ended, again, apart, digest, *texts in connection.execute(
+        "SELECT key, id, ended, again, apart, digest, title, description, content FROM items WHERE key > ? AND key <= ?"
         " ORDER BY key",
         (scope.base, scope.base + keys.LAST),
     ):
@@ -65,6 +69,9 @@ def _items(connection: sqlite3.Connection, scope: Scope, unsound: set[int]) -> I
             where = f"scope {scope.name!r}: item {id}"
             what = f"the text of number {keys.number(key)} is not the one that was stored"
             yield _row(where, what, ended=ended is not None)
+        elif found_by.needs_apart(scope.name, id, digest, apart):
+            what = f"number {keys.number(key)} is not found by its text: learned once more it would stand there twice"
+            yield _row(f"scope {scope.name!r}: item {id}", what, remedy=_TEXTS)
         yield from _unfound(connection, scope, key, f"item {id}", id, again)
 
 
@@ -109,11 +116,19 @@ def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit, unsound: 
 
 
 def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for id, payload in connection.execute("SELECT id, payload FROM ingestions WHERE scope_id = ?", (scope.id,)):
+    for id, run_id, origin, stage, payload in connection.execute(
+        "SELECT id, run_id, origin, stage, payload FROM ingestions WHERE scope_id = ?", (scope.id,)
+    ):
+        where = f"scope {scope.name!r}: ingestion {id}"
         try:
-            rows.ingestion(payload, id, scope.location)
+            columns = ingestions.columns(rows.told_ingestion(payload, id, scope.location))
         except CorruptBank as exc:
-            yield _row(f"scope {scope.name!r}: ingestion {id}", f"its rollouts cannot be read: {first_line(exc)}")
+            yield _row(where, f"its rollouts cannot be read: {first_line(exc)}")
+            continue
+        named = zip(("id", "run_id", "origin", "stage"), columns, (id, run_id, origin, stage), strict=True)
+        others = [f"{name} {told!r}" for name, told, value in named if told != value]
+        if others:
+            yield _row(where, f"its rollouts tell of another {' and '.join(others)}", remedy=_COLUMNS)
 
 
 def _row(where: str, what: str, *, ended: bool = False, remedy: str = _FROM_A_COPY) -> Finding:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Sequence
 
-from rb_dspy.bank.sqlite import ids, keys
+from rb_dspy.bank.admission import item_id
+from rb_dspy.bank.sqlite import ids, keys, rows
 
 _NAMED = "typeof(id) = 'text'"
 """Whether a row has an id at all."""
@@ -31,6 +33,37 @@ _WRONG = (
     f" <> (SELECT count(*) FROM experiences WHERE {_NAMED}) + (SELECT count(*) FROM items WHERE {_NAMED})"
     f" OR EXISTS (SELECT 1 FROM items WHERE {_OTHER_AGAIN})"
 )
+
+
+def needs_apart(scope: object, id: object, digest: object, apart: object) -> bool:
+    """Whether a row should be marked as one whose id is not that of its text, and is not."""
+    texts = isinstance(scope, str) and isinstance(id, str) and isinstance(digest, str)
+    return texts and apart != 1 and id != item_id(str(scope), str(digest))
+
+
+def unmarked(connection: sqlite3.Connection) -> list[tuple[int]]:
+    """Keys of the rows that ``needs_apart`` means, where their texts are sound."""
+    query = (
+        "SELECT i.key, s.name, i.id, i.apart, i.digest, i.title, i.description, i.content FROM items AS i"
+        f" JOIN scopes AS s ON s.id = i.key >> {keys.BITS} WHERE i.apart IS NOT 1"
+    )
+    return [
+        (key,)
+        for key, scope, id, apart, digest, *texts in connection.execute(query)
+        if needs_apart(scope, id, digest, apart) and _is_sound(digest, texts)
+    ]
+
+
+def _is_sound(digest: str, texts: Sequence[str]) -> bool:
+    try:
+        return rows.text_is_sound(digest, *texts)
+    except TypeError:
+        return False
+
+
+def mark(connection: sqlite3.Connection, these: Sequence[tuple[int]]) -> None:
+    """Mark them. Inside the caller's transaction."""
+    connection.executemany("UPDATE items SET apart = 1 WHERE key = ?", these)
 
 
 def is_wrong(connection: sqlite3.Connection) -> bool:

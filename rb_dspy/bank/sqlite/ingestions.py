@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Iterable
@@ -58,9 +59,39 @@ def kept(connection: sqlite3.Connection, ingestion: Ingestion, payload: bytes, l
         "INSERT INTO ingestions (scope_id, id, run_id, origin, stage, payload) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (scope_id, id) DO UPDATE SET run_id = excluded.run_id, origin = excluded.origin,"
         " stage = excluded.stage, payload = excluded.payload",
-        (*at, ingestion.run_id, ingestion.origin, STAGES.index(ingestion.stage), payload),
+        (scope_id, *columns(ingestion), payload),
     )
     return ingestion
+
+
+def columns(ingestion: Ingestion) -> tuple[str, str, str, int]:
+    """What its row says of it besides the payload: id, run, origin, stage."""
+    return ingestion.id, ingestion.run_id, ingestion.origin, STAGES.index(ingestion.stage)
+
+
+Others = list[tuple[tuple[str, str, str, int], int]]
+"""The columns that rows should have, and the rows' positions."""
+
+
+def others(connection: sqlite3.Connection) -> Others:
+    """Rows that say something else of themselves than their rollouts do."""
+    found = []
+    for position, payload, *said in connection.execute(
+        "SELECT position, payload, id, run_id, origin, stage FROM ingestions"
+    ):
+        with contextlib.suppress(CorruptBank):  # ``check_rows`` tells of it
+            told = columns(rows.told_ingestion(payload, str(said[0]), ""))
+            if told != tuple(said):
+                found.append((told, position))
+    return found
+
+
+def set_right(connection: sqlite3.Connection, others: Others) -> None:
+    """Let rows say what their rollouts do; but not twice under one id."""
+    connection.executemany(
+        "UPDATE OR IGNORE ingestions SET id = ?, run_id = ?, origin = ?, stage = ? WHERE position = ?",
+        [(*told, position) for told, position in others],
+    )
 
 
 def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) -> None:

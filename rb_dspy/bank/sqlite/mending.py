@@ -1,4 +1,4 @@
-"""What can be made again of what is there: what rows are found by, vectors of texts."""
+"""What can be made again of what is there: indexes, what rows are found by, vectors of texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.parts import UNITS, Unit
-from rb_dspy.bank.sqlite import found_by, keys, vector_rows
+from rb_dspy.bank.sqlite import found_by, indexes, ingestions, keys, vector_rows
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.embedders import checked_embedder
 from rb_dspy.bank.sqlite.vector_rows import Made
@@ -41,8 +41,14 @@ class Mending:
 
     def run(self) -> int:
         """The number of vectors that were made."""
+        if self._read(indexes.lacking):
+            self._write(indexes.make)
         if self._read(found_by.is_wrong):
             self._write(found_by.make_anew)
+        if unmarked := self._read(found_by.unmarked):
+            self._write(partial(found_by.mark, these=unmarked))
+        if others := self._read(ingestions.others):
+            self._write(partial(ingestions.set_right, others=others))
         return sum(self._vectors(unit) for unit in UNITS)
 
     def _vectors(self, unit: Unit) -> int:

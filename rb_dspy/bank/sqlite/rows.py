@@ -196,7 +196,15 @@ def ingestion_payload(ingestion: Ingestion) -> bytes:
 
 
 def ingestion(payload: bytes, id: str, location: str) -> Ingestion:
-    """Raises ``CorruptBank`` for a damaged row."""
+    """Raises ``CorruptBank`` for a damaged row, also where it is kept under another id than its own."""
+    found = told_ingestion(payload, id, location)
+    if found.id != id:
+        raise damaged(location, f"the id of ingestion {id}")
+    return found
+
+
+def told_ingestion(payload: bytes, id: str, location: str) -> Ingestion:
+    """What is told of the ingestion that is kept under ``id``. Raises ``CorruptBank`` for a damaged row."""
     try:
         return Ingestion.model_validate(journal.mended(json.loads(decompressed(payload))))
     except (zlib.error, ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
