@@ -12,7 +12,7 @@ from sqlalchemy.pool import StaticPool
 from rb_dspy.bank.sqlite import files
 from rb_dspy.bank.sqlite.migrations import migrate
 
-_INDEXES = "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+_INDEXES = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
 
 
 def lacking(connection: sqlite3.Connection) -> dict[str, str]:
@@ -20,8 +20,13 @@ def lacking(connection: sqlite3.Connection) -> dict[str, str]:
 
     By what they are over: a re-index gives some another name.
     """
-    there = {_over(sql) for _, _, sql in connection.execute(_INDEXES).fetchall()}
-    return {name: sql for name, sql in _of_a_new_bank().items() if _over(sql) not in there}
+    there = {_over(sql) for _, sql in connection.execute(_INDEXES).fetchall()}
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()}
+    return {
+        name: sql
+        for name, sql in _of_a_new_bank().items()
+        if (over := _over(sql)) not in there and over.partition("(")[0] in tables
+    }
 
 
 def make(connection: sqlite3.Connection) -> None:
@@ -43,6 +48,6 @@ def _of_a_new_bank() -> dict[str, str]:
     try:
         with engine.begin() as connection:
             migrate(connection, ":memory:")
-            return {name: sql for name, _, sql in files.driver(connection).execute(_INDEXES).fetchall()}
+            return dict(files.driver(connection).execute(_INDEXES).fetchall())
     finally:
         engine.dispose()
