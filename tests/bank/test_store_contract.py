@@ -424,6 +424,12 @@ def test_both_of_a_batch_show_both_provenances(store: BankStore) -> None:
     assert stored == store.experiences(SCOPE, after=0, limit=9)
 
 
+def test_what_was_there_before_shows_what_the_same_batch_adds(store: BankStore) -> None:
+    append(store, SCOPE, [new("e1", "a")])
+    stored = append(store, SCOPE, [new("e1", "a"), new("e2", "a")])
+    assert [len(experience.items[0].provenances) for experience in stored] == [2, 2]
+
+
 # Edit
 
 
