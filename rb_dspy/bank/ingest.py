@@ -10,7 +10,7 @@ import pydantic
 from rb_dspy.bank.admission import attempt_id, identity, now
 from rb_dspy.bank.given import each, refused, text
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.stages import same_rollouts
+from rb_dspy.bank.stages import of_task, same_rollouts
 from rb_dspy.errors import InputError
 from rb_dspy.schema import (
     Experience,
@@ -230,6 +230,7 @@ def begin(
             known = _learned(store, state, exc)
     else:
         store.settle()  # the caller goes on from it
+        of_task(known, task)
     return Ingest(store, state, known, append)
 
 
@@ -247,7 +248,7 @@ def _learned(store: BankStore, state: Ingestion, refused: InputError) -> Experie
     """The experience that the store ``refused`` an ingestion for; raises where there is none, or none any more."""
     known = store.experience(state.scope, state.id)
     if known is not None:
-        return known
+        return of_task(known, state.task)
     if store.have(state.scope, [state.id]):
         raise _removed(state.task, state.id) from refused
     raise refused
