@@ -124,7 +124,7 @@ class SelectConfig(_Config):
     """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
 
     verdicts: bool = False
-    """Whether the selector is told each rollout's verdict; then judging has to come first."""
+    """Whether the selector is told each rollout's verdict, and they decide where it fails; then judging comes first."""
     agreement: bool = False
     """Whether the selector is told how many rollouts gave the same answer."""
     seed: int = 0

@@ -10,12 +10,24 @@ import dspy
 import pytest
 from dspy import lm15
 
-from rb_dspy import MaTTS, MattsConfig, MemoryBank, ReasoningBank, RunReport, Task, TaskResult, Trajectory, run_stream
+from rb_dspy import (
+    MaTTS,
+    MattsConfig,
+    MemoryBank,
+    ReasoningBank,
+    RunReport,
+    StreamProgram,
+    Task,
+    TaskResult,
+    TaskStream,
+    Trajectory,
+    run_stream,
+)
 from rb_dspy.bank import Ingest
 from rb_dspy.config import AdaptiveConfig, MattsMode, ProgramConfig
 from rb_dspy.errors import ConfigError, InfrastructureError
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Step
+from rb_dspy.schema import Outcome, Step
 from rb_dspy.stream import Program
 from rb_dspy.testing import Doors, HashEmbedder, Prompt, Reply
 from tests.worlds import answers, backbones, hall, openers, prompts
@@ -194,6 +206,90 @@ def test_passes_over_one_attempt_that_is_opened_again(bank: MemoryBank) -> None:
     assert found is not None
     assert found.passes is not None
     assert (found.passes.after_first, found.passes.after_last, found.passes.after_any) == (0, 0, 1)
+
+
+class _Sums:
+    """A question that may be answered again. Where the task is ``bad``, the answer 9 breaks it at ``where``."""
+
+    action_rules = "a number"
+
+    def __init__(self, task: Task, where: str) -> None:
+        self.where = where if "bad" in task.instruction else ""
+        self.said: list[str] = []
+
+    def reset(self, task: Task) -> str:
+        return "Say a number."
+
+    def step(self, action: str) -> tuple[str, bool]:
+        self._break("step", action)
+        self.said.append(action)
+        return "Noted.", not (self.where == "agent" and action == "9")
+
+    def valid_actions(self) -> None:
+        return None
+
+    def answer(self) -> str | None:
+        self._break("answer", self.said[-1])
+        return self.said[-1]
+
+    def outcome(self) -> Outcome:
+        success = self.said[-1] == "7"
+        return Outcome(reward=float(success), success=success)
+
+    def reopen(self) -> str:
+        if self.said[-1] == "8":
+            self._break("reopen", "9")
+        return "Say it again."
+
+    def close(self) -> None:
+        pass
+
+    def _break(self, where: str, said: str) -> None:
+        if where == self.where and said == "9":
+            raise ValueError("the server fell over")
+
+
+def _sums(where: str, first: str = "8", then: str = "9") -> tuple[MaTTS, list[Task]]:
+    """Two good tasks, answered with 7, and two bad ones, which break at the correction of the ``first`` answer."""
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            if where == "agent" and prompt.turns > 1 and "bad" in prompt["task"]:
+                raise lm15.ServerError("overloaded")
+            good = "good" in prompt["task"]
+            return {"thought": "", "action": "7" if good else then if prompt.turns else first}
+        if "decision" in prompt.wants:
+            return {"findings": "Count again.", "decision": "correct"}
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=lambda task, rollout_id: _Sums(task, where))
+    tasks = [Task(id=f"q/{n}", instruction=f"{'bad' if n % 2 else 'good'} sum {n}") for n in range(4)]
+    return MaTTS(program, 2, "sequential"), tasks
+
+
+@pytest.mark.parametrize("where", ["reopen", "step", "answer", "agent"])
+def test_an_answer_whose_correction_broke_is_scored_as_what_was_handed_in(bank: MemoryBank, where: str) -> None:
+    matts, tasks = _sums(where)
+    report = run_stream(matts, tasks, bank, run_id="r")
+    assert [result.error for result in report.results] == [""] * 4
+    assert [result.prediction.answer for result in report.results if result.prediction] == ["7", "8", "7", "8"]
+    assert [result.outcome.success for result in report.results if result.outcome] == [True, False, True, False]
+    assert [[o.success for o in result.passes if o] for result in report.results] == [[True, True], [False]] * 2
+    summary = report.summary()
+    assert (summary.solved, summary.scored, summary.lost, summary.success_rate) == (2, 4, 0, 0.5)
+    assert summary.scaling is not None
+    assert summary.scaling.lost == 2
+    assert summary.scaling.passes is not None
+    assert (summary.scaling.passes.tasks, summary.scaling.passes.handed_in) == (4, 2)
+    matts, tasks = _sums(where)
+    assert StreamProgram(matts, embedder=HashEmbedder())(stream=TaskStream("s", tuple(tasks))).score == 0.5
+
+
+@pytest.mark.parametrize("where", ["step", "answer", "agent"])
+def test_a_correction_that_broke_costs_no_success_that_was_reached_before(bank: MemoryBank, where: str) -> None:
+    matts, tasks = _sums(where, first="7")
+    report = run_stream(matts, tasks, bank, run_id="r")
+    assert [result.outcome.success for result in report.results if result.outcome] == [True] * 4
 
 
 def _waiting(bank: MemoryBank, task: Task, run_id: str, *doors: str) -> Ingest:

@@ -25,7 +25,8 @@ class Summary(pydantic.BaseModel):
     skipped: int = 0
     """Tasks that the run of this name, or its bank, had learned from before; they are not among these."""
     infrastructure_errors: int
-    """Tasks in which something broke, also where it was only the scoring of a rollout that was not handed in."""
+    """Tasks in which something broke, also where it was only the scoring of a rollout, or pass, that was not handed in.
+    """
     lost: int = 0
     """Of them, those that have no ground truth, but for the resumed, whose outcome nobody could know any more."""
     solved: int

@@ -16,7 +16,7 @@ class TaskResult:
 
     ``error`` is set when infrastructure broke: the task is neither success nor failure. There is no ``prediction``
     then, unless only the scoring broke, after the work was done and learned from; and there is an ``outcome`` only
-    where it was the scoring of another rollout than the one that was handed in.
+    where it was the scoring of another rollout than the one that was handed in, or of an earlier pass over it.
     """
 
     task: Task
@@ -34,7 +34,8 @@ class TaskResult:
     outcomes: tuple[Outcome | None, ...] = ()
     """Of each rollout that came to its end, aligned with ``rollouts``; empty where it was resumed."""
     passes: tuple[Outcome | None, ...] = ()
-    """Of sequential scaling: what had been reached each time that the work was done or changed, over all attempts."""
+    """Of sequential scaling: what had been reached each time that the work was done or changed, over all attempts. A
+    change that broke off is none: what was reached before stands, and is handed in."""
 
     @property
     def rollouts(self) -> tuple[Trajectory, ...]:
