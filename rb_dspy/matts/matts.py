@@ -235,7 +235,7 @@ class MaTTS(Whole):
         if config.mode == "sequential" and config.refine.until_confirmed:
             counts |= {*range(1, config.k)}
         elif config.adaptive.enabled:
-            counts |= {*range(config.adaptive.first, config.k, config.adaptive.wave)}
+            counts |= {min(config.adaptive.first, config.k)}
         if config.mode == "sequential":
             counts |= {1}  # of an environment that can go on
         return [[str(number) for number in range(count)] for count in sorted(counts)]
