@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -136,6 +138,44 @@ def test_rollouts_that_agreement_made_needless_are_counted(bank: MemoryBank) -> 
     assert found is not None
     assert (found.launched, found.saved, found.mean_distinct) == (2, 3, 1)
     assert [each.rate for each in found.pass_at] == [1, 1]
+    assert report.results[0].prediction is not None
+    assert (found.unconditional, report.results[0].prediction.unconditional) == (2, 2)
+
+
+@pytest.mark.parametrize("wrong", ["8", "8, says {}"], ids=["failures agree", "failures differ"])
+@pytest.mark.parametrize("first", [2, 3, 4])
+def test_pass_at_j_is_what_a_rollout_is_worth_also_where_agreement_spares_some(
+    bank: MemoryBank, first: int, wrong: str
+) -> None:
+    """Each way in which four rollouts may end, once: the mean is what is to be expected, without any chance.
+
+    A rollout is right, wrong or lost, each as often; so it is worth a third, and one that came to its end a half.
+    """
+    k, ways = 4, list(itertools.product("rwl", repeat=4))
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" not in prompt.wants:
+            right = "final answer: 7" in prompt.text
+            return {"reasons": "Counted.", "label": "success" if right else "failure", "analysis": "", "choice": 1}
+        seed = prompt.seed or 0
+        way = re.search(r"way (\w+)", prompt["task"])
+        assert way is not None
+        if way[1][seed] == "l":
+            raise lm15.ServerError("overloaded")
+        return {"thought": "", "action": "7" if way[1][seed] == "r" else wrong.format(seed)}
+
+    tasks = [
+        Task(id="".join(way), instruction=f"Three and four, the way {''.join(way)}?", env_args={"answer": "7"})
+        for way in ways
+    ]
+    config = MattsConfig(adaptive=AdaptiveConfig(enabled=True, first=first))
+    matts = MaTTS(ReasoningBank(backbones=backbones(script)), k, config=config)
+    found = run_stream(matts, tasks, bank, run_id="r", learn=False).summary().scaling
+    assert found is not None
+    js = range(1, first + 1)
+    assert {each.j: each.rate for each in found.pass_at} == pytest.approx({j: 1 - (1 / 2) ** j for j in js})
+    assert {each.j: each.rate for each in found.pass_at_with_lost} == pytest.approx({j: 1 - (2 / 3) ** j for j in js})
+    assert (found.unconditional, found.saved > 0) == ((first, True) if first < k else (None, False))
 
 
 def _said(prompt: Prompt) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Rollouts:
     """Rollouts that were begun; of sequential scaling, passes that were made."""
     saved: int = 0
     """Rollouts, or passes, that agreement made needless."""
+    unconditional: int | None = None
+    """Of the launched, the first so many were launched whatever came of others. None of passes, and of what waited."""
     meanwhile: Result = None
     """What came of ``SideBySide.meanwhile``, or what it raised; None where there is none."""
 
@@ -84,7 +86,7 @@ class SideBySide:
     meanwhile: Meanwhile | None = None
 
     def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
-        done = Rollouts()
+        done = Rollouts(unconditional=min(self.k, self.adaptive.first) if self.adaptive.enabled else self.k)
         while done.launched < self.k and not (done.launched and self._agreed(done)):
             numbers = range(done.launched, min(self.k, done.launched + self._wave(done)))
             none_goes_on = Latch(len(numbers))

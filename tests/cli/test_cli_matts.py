@@ -175,6 +175,23 @@ def test_a_rollout_that_broke_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "overloaded" in lost["error"]
 
 
+def test_what_adaptive_scaling_cannot_tell_is_said_to_be_unknown(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--matts", "parallel", "--k", "4", "--set", "matts.adaptive.enabled=true", "-n", "1")
+    shown = lines(run(capsys, *args))
+    assert [line for line in shown if line.startswith("pass@")] == [
+        "pass@1 50% over 1 task",
+        "pass@2 100% over 1 task",
+        "pass@3+ not known: whether a task had more than 2 rollouts hung on what those reached",
+    ]
+    assert any(line.startswith("rollouts 4 begun, 0 lost, 0 saved") for line in shown)
+    first, last = map(json.loads, run(capsys, *args, "--scope", "other", "--json").splitlines())
+    assert (first["scaling"]["launched"], first["scaling"]["unconditional"]) == (4, 2)
+    told = last["summary"]["scaling"]
+    assert ([each["j"] for each in told["pass_at"]], told["unconditional"]) == ([1, 2], 2)
+
+
 def test_many_rollouts_do_not_fill_the_screen(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
     shown = lines(run(capsys, "--matts", "parallel", "--k", "11", "-n", "1"))
     assert "10·step 1 I count." in shown

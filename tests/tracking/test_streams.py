@@ -20,6 +20,7 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
 from rb_dspy.backbones import Backbones
+from rb_dspy.config import AdaptiveConfig, MattsConfig
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
@@ -285,6 +286,17 @@ def test_pass_at_j_is_logged_with_its_tasks_and_with_what_was_lost(
     ended = [(found[f"scaling/pass_at_{j}"], found[f"scaling/pass_at_{j}.tasks"]) for j in (1, 2)]
     all_ = [(found[f"scaling/pass_at_{j}.with_lost"], found[f"scaling/pass_at_{j}.with_lost.tasks"]) for j in (1, 2)]
     assert (ended, all_) == ([(0.75, 2), (1.0, 1)], [(0.5, 2), (1.0, 2)])
+
+
+def test_pass_at_j_is_left_out_where_agreement_decides_over_rollouts(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
+    config = MattsConfig(adaptive=AdaptiveConfig(enabled=True))
+    program = MaTTS(ReasoningBank(backbones=backbones(openers), environments=Doors.make), k=3, config=config)
+    id = tracked(tracker, program, TaskStream("halls", (hall("acme", 1),)), bank, "adaptive")
+    found = client.get_run(id).data.metrics
+    assert {name for name in found if name.startswith("scaling/pass_at_3")} == set()
+    assert (found["scaling/launched"], found["scaling/unconditional"], found["scaling/pass_at_2"]) == (3, 2, 1)
 
 
 def test_passes_are_logged_and_nothing_that_only_rollouts_side_by_side_have(

@@ -39,6 +39,7 @@ def _scaling(result: TaskResult) -> dict[str, Any] | None:
         "votes": found.selection.votes,
         "launched": found.launched,
         "saved": found.saved,
+        "unconditional": found.get("unconditional"),
         "lost": [asdict(lost) for lost in found.lost],
         "rollouts": [
             {
