@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -20,7 +21,7 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Step
 from rb_dspy.stream import Program
 from rb_dspy.testing import Doors, HashEmbedder, Prompt, Reply
-from tests.worlds import answers, backbones, hall, openers, prompts
+from tests.worlds import answers, attempts, backbones, hall, openers, prompts
 
 
 def scaled(script: Any = openers, mode: MattsMode = "parallel", k: int = 3, **config: Any) -> MaTTS:
@@ -73,6 +74,53 @@ def test_a_selector_that_errs_leaves_a_gap(bank: MemoryBank) -> None:
     assert found is not None
     assert (found.best_of_n, found.oracle, found.selector_gap) == (0, 1, 1)
     assert report.summary().solved == 0
+
+
+def _down(prompt: Prompt) -> Reply:
+    raise lm15.ServerError("the selector is down")
+
+
+@pytest.mark.parametrize(
+    ("selector", "note"),
+    [
+        (_down, "the selector is down"),
+        (lambda prompt: "hm?", "could not be read"),
+        (lambda prompt: {"analysis": "The ninth.", "choice": 9}, "the selector chose attempt 9 of 3"),
+    ],
+    ids=["broke", "unreadable", "out of range"],
+)
+@pytest.mark.parametrize("mode", ["parallel", "best_of_n"])
+def test_what_is_handed_in_without_a_choice_of_the_selector_is_counted(
+    bank: MemoryBank, mode: MattsMode, selector: Callable[[Prompt], Reply], note: str
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        broken = "choice" in prompt.wants and "number 1." in prompt["task"]
+        return selector(prompt) if broken else openers(prompt)
+
+    report = run_stream(scaled(script, mode), [hall("Ann", 0), hall("Bo", 1)], bank, run_id="r")
+    found = report.summary().scaling
+    assert found is not None
+    assert found.fallbacks == 1
+    notes = [result.prediction.selection.note for result in report.results if result.prediction]
+    assert (notes[0], note in notes[1]) == ("", True)
+
+
+def test_a_vote_that_is_lost_among_others_is_no_fallback(bank: MemoryBank) -> None:
+    asked: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        if "choice" in prompt.wants:
+            asked.append(prompt)
+            if "action: open the green door" in attempts(prompt["candidates"])[0]:
+                raise lm15.ServerError("down")
+        return openers(prompt)
+
+    report = run_stream(scaled(script, select={"orders": 3}), [hall("Ann", 1)], bank, run_id="r")
+    found = report.summary().scaling
+    assert found is not None
+    assert report.results[0].prediction is not None
+    selection = report.results[0].prediction.selection
+    assert (len(asked), sum(selection.votes), selection.note != "", found.fallbacks) == (3, 2, True, 0)
 
 
 def test_a_program_that_is_not_scaled_has_one_outcome_and_no_scaling(bank: MemoryBank) -> None:

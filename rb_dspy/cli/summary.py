@@ -83,6 +83,9 @@ def _print_scaling(console: Console, scaling: Scaling, broken: int, *, refined: 
         table.add_row("oracle", _share(scaling.solvable, scaling.compared, best, _NO_TRUTH))
         if scaling.selector_gap is not None:
             table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
+        if scaling.fallbacks:
+            why = "it broke, could not be read, or named no rollout"
+            table.add_row("no selector", f"[yellow]for {_tasks(scaling.fallbacks)}: {why}[/]")
     begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
     if broken:
         begun += f", without those of the {_tasks(broken)} that broke"

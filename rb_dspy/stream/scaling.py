@@ -9,6 +9,7 @@ import dspy
 import pydantic
 
 from rb_dspy.schema import Outcome
+from rb_dspy.steps import Selection
 from rb_dspy.stream.result import TaskResult
 
 
@@ -65,6 +66,9 @@ class Scaling(pydantic.BaseModel):
     """Of the compared, those where the rollout that was handed in succeeded; of passes see ``Passes.handed_in``."""
     solvable: int = 0
     """Of the compared, those where some rollout succeeded: what an oracle would hand in."""
+    fallbacks: int = 0
+    """Tasks for which the selector chose nothing that counts, since it broke, could not be read or named no rollout:
+    what was handed in is not its choice (``Selection.fallback``), though its gap counts it. Resumed ones among them."""
     passes: Passes | None = None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
@@ -110,6 +114,7 @@ def scaling(results: Sequence[TaskResult]) -> Scaling | None:
         compared=len(compared),
         handed_in=sum(each.outcome.success for each in compared if each.outcome is not None),
         solvable=sum(any(outcome.success for outcome in each.outcomes if outcome) for each in compared),
+        fallbacks=sum(map(_fell_back, scaled)),
         passes=_passes([each for each in scaled if each.passes]),
     )
 
@@ -120,6 +125,12 @@ def pass_at(j: int, rollouts: int, successes: int) -> float:
     1 - C(n-c, j) / C(n, j), the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374); ``1 <= j <= rollouts``.
     """
     return 1 - comb(rollouts - successes, j) / comb(rollouts, j)
+
+
+def _fell_back(result: TaskResult) -> bool:
+    """Whether the selector did not decide; a program of somebody's own may have anything for a selection."""
+    selection = result.prediction.get("selection") if result.prediction is not None else None
+    return isinstance(selection, Selection) and selection.fallback
 
 
 def _unconditional(done: dspy.Prediction) -> int:
