@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -30,7 +33,7 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Outcome, Step
 from rb_dspy.stream import Program
 from rb_dspy.testing import Doors, HashEmbedder, Prompt, Reply
-from tests.worlds import answers, backbones, hall, openers, prompts
+from tests.worlds import answers, attempts, backbones, hall, openers, prompts
 
 
 def scaled(script: Any = openers, mode: MattsMode = "parallel", k: int = 3, **config: Any) -> MaTTS:
@@ -83,6 +86,53 @@ def test_a_selector_that_errs_leaves_a_gap(bank: MemoryBank) -> None:
     assert found is not None
     assert (found.best_of_n, found.oracle, found.selector_gap) == (0, 1, 1)
     assert report.summary().solved == 0
+
+
+def _down(prompt: Prompt) -> Reply:
+    raise lm15.ServerError("the selector is down")
+
+
+@pytest.mark.parametrize(
+    ("selector", "note"),
+    [
+        (_down, "the selector is down"),
+        (lambda prompt: "hm?", "could not be read"),
+        (lambda prompt: {"analysis": "The ninth.", "choice": 9}, "the selector chose attempt 9 of 3"),
+    ],
+    ids=["broke", "unreadable", "out of range"],
+)
+@pytest.mark.parametrize("mode", ["parallel", "best_of_n"])
+def test_what_is_handed_in_without_a_choice_of_the_selector_is_counted(
+    bank: MemoryBank, mode: MattsMode, selector: Callable[[Prompt], Reply], note: str
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        broken = "choice" in prompt.wants and "number 1." in prompt["task"]
+        return selector(prompt) if broken else openers(prompt)
+
+    report = run_stream(scaled(script, mode), [hall("Ann", 0), hall("Bo", 1)], bank, run_id="r")
+    found = report.summary().scaling
+    assert found is not None
+    assert found.fallbacks == 1
+    notes = [result.prediction.selection.note for result in report.results if result.prediction]
+    assert (notes[0], note in notes[1]) == ("", True)
+
+
+def test_a_vote_that_is_lost_among_others_is_no_fallback(bank: MemoryBank) -> None:
+    asked: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        if "choice" in prompt.wants:
+            asked.append(prompt)
+            if "action: open the green door" in attempts(prompt["candidates"])[0]:
+                raise lm15.ServerError("down")
+        return openers(prompt)
+
+    report = run_stream(scaled(script, select={"orders": 3}), [hall("Ann", 1)], bank, run_id="r")
+    found = report.summary().scaling
+    assert found is not None
+    assert report.results[0].prediction is not None
+    selection = report.results[0].prediction.selection
+    assert (len(asked), sum(selection.votes), selection.note != "", found.fallbacks) == (3, 2, True, 0)
 
 
 def test_a_program_that_is_not_scaled_has_one_outcome_and_no_scaling(bank: MemoryBank) -> None:
@@ -148,6 +198,44 @@ def test_rollouts_that_agreement_made_needless_are_counted(bank: MemoryBank) -> 
     assert found is not None
     assert (found.launched, found.saved, found.mean_distinct) == (2, 3, 1)
     assert [each.rate for each in found.pass_at] == [1, 1]
+    assert report.results[0].prediction is not None
+    assert (found.unconditional, report.results[0].prediction.unconditional) == (2, 2)
+
+
+@pytest.mark.parametrize("wrong", ["8", "8, says {}"], ids=["failures agree", "failures differ"])
+@pytest.mark.parametrize("first", [2, 3, 4])
+def test_pass_at_j_is_what_a_rollout_is_worth_also_where_agreement_spares_some(
+    bank: MemoryBank, first: int, wrong: str
+) -> None:
+    """Each way in which four rollouts may end, once: the mean is what is to be expected, without any chance.
+
+    A rollout is right, wrong or lost, each as often; so it is worth a third, and one that came to its end a half.
+    """
+    k, ways = 4, list(itertools.product("rwl", repeat=4))
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" not in prompt.wants:
+            right = "final answer: 7" in prompt.text
+            return {"reasons": "Counted.", "label": "success" if right else "failure", "analysis": "", "choice": 1}
+        seed = prompt.seed or 0
+        way = re.search(r"way (\w+)", prompt["task"])
+        assert way is not None
+        if way[1][seed] == "l":
+            raise lm15.ServerError("overloaded")
+        return {"thought": "", "action": "7" if way[1][seed] == "r" else wrong.format(seed)}
+
+    tasks = [
+        Task(id="".join(way), instruction=f"Three and four, the way {''.join(way)}?", env_args={"answer": "7"})
+        for way in ways
+    ]
+    config = MattsConfig(adaptive=AdaptiveConfig(enabled=True, first=first))
+    matts = MaTTS(ReasoningBank(backbones=backbones(script)), k, config=config)
+    found = run_stream(matts, tasks, bank, run_id="r", learn=False).summary().scaling
+    assert found is not None
+    js = range(1, first + 1)
+    assert {each.j: each.rate for each in found.pass_at} == pytest.approx({j: 1 - (1 / 2) ** j for j in js})
+    assert {each.j: each.rate for each in found.pass_at_with_lost} == pytest.approx({j: 1 - (2 / 3) ** j for j in js})
+    assert (found.unconditional, found.saved > 0) == ((first, True) if first < k else (None, False))
 
 
 def _said(prompt: Prompt) -> dict[str, Any]:

@@ -67,6 +67,9 @@ def _print_scaling(console: Console, scaling: Scaling, broken: int, *, refined: 
         if each.j > 5 and each.j != last and each.j & (each.j - 1):  # of many rollouts the powers of two are enough
             continue
         table.add_row(f"pass@{each.j}", _pass_at(ended.get(each.j), each, most=scaling.pass_at_with_lost[0].tasks))
+    if scaling.unconditional is not None and last:
+        why = f"whether a task had more than {scaling.unconditional} rollouts hung on what those reached"
+        table.add_row(f"pass@{scaling.unconditional + 1}+", f"[dim]not known: {why}[/]")
     if scaling.passes is not None:
         found = scaling.passes
         rows = [("after the first pass", found.after_first), ("after the last pass", found.after_last)]
@@ -80,6 +83,9 @@ def _print_scaling(console: Console, scaling: Scaling, broken: int, *, refined: 
         table.add_row("oracle", _share(scaling.solvable, scaling.compared, best, _NO_TRUTH))
         if scaling.selector_gap is not None:
             table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
+        if scaling.fallbacks:
+            why = "it broke, could not be read, or named no rollout"
+            table.add_row("no selector", f"[yellow]for {_tasks(scaling.fallbacks)}: {why}[/]")
     begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
     if broken:
         begun += f", without those of the {_tasks(broken)} that broke"

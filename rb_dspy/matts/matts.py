@@ -41,7 +41,8 @@ class MaTTS(Whole):
     ``MaTTS(program, k=4, mode="parallel")`` shares the steps of ``program``, is called as it is, and returns what it
     returns: ``answer``, ``trajectory`` and ``verdict`` are those of the rollout that is handed in. In addition
     ``trajectories`` and ``verdicts`` of all that came to their end, ``selection``, ``lost`` (those that broke),
-    ``launched`` and ``saved`` (rollouts that agreement made needless; of sequential scaling, passes).
+    ``launched`` and ``saved`` (rollouts that agreement made needless; of sequential scaling, passes), and
+    ``unconditional`` (how many were launched whatever came of others; None of passes, and where it is not known).
 
     Modes: ``parallel`` (contrast), ``sequential`` (check and correct), the paper's ablation ``vanilla`` (each rollout
     distilled alone), and our ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts
@@ -235,7 +236,7 @@ class MaTTS(Whole):
         if config.mode == "sequential" and config.refine.until_confirmed:
             counts |= {*range(1, config.k)}
         elif config.adaptive.enabled:
-            counts |= {*range(config.adaptive.first, config.k, config.adaptive.wave)}
+            counts |= {min(config.adaptive.first, config.k)}
         if config.mode == "sequential":
             counts |= {1}  # of an environment that can go on
         return [[str(number) for number in range(count)] for count in sorted(counts)]
@@ -285,6 +286,7 @@ def _prediction(
         lost=tuple(rollouts.lost),
         launched=rollouts.launched,
         saved=rollouts.saved,
+        unconditional=rollouts.unconditional,
         usage=ledger.usage(),
     )
 

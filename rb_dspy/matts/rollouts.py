@@ -1,4 +1,4 @@
-"""How the rollouts of a task come about: side by side, in waves until they agree, or one refined again and again."""
+"""How the rollouts of a task come about: side by side, some first and more unless they agree, or one refined."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class Rollouts:
     """Rollouts that were begun; of sequential scaling, passes that were made."""
     saved: int = 0
     """Rollouts, or passes, that agreement made needless."""
+    unconditional: int | None = None
+    """Of the launched, the first so many were launched whatever came of others. None of passes, and of what waited."""
     meanwhile: Result = None
     """What came of ``SideBySide.meanwhile``, or what it raised; None where there is none."""
 
@@ -71,8 +73,9 @@ class SideBySide:
     """k rollouts that share what was retrieved, each in an environment of its own (paper, section 3.3: parallel).
 
     With ``judge`` each is judged as soon as it has ended. ``meanwhile`` begins when all have, while judges are still
-    at it. ``adaptive`` launches them in waves, and no further wave once all verdicts and answers so far are
-    the same; then there is no ``meanwhile``.
+    at it. ``adaptive`` launches some first, and no more once all verdicts and answers so far are the same. Once those
+    can never be, it launches all that are left side by side: to wait for some of them could save none. Then there is no
+    ``meanwhile``.
     """
 
     act: Act
@@ -83,9 +86,9 @@ class SideBySide:
     meanwhile: Meanwhile | None = None
 
     def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
-        done = Rollouts()
+        done = Rollouts(unconditional=min(self.k, self.adaptive.first) if self.adaptive.enabled else self.k)
         while done.launched < self.k and not (done.launched and self._agreed(done)):
-            numbers = range(done.launched, min(self.k, done.launched + self._wave(done.launched)))
+            numbers = range(done.launched, min(self.k, done.launched + self._wave(done)))
             none_goes_on = Latch(len(numbers))
             one = partial(self._one, task, memory, environments, ended, none_goes_on)
             jobs = [Sub(partial(one, number)) for number in numbers]
@@ -125,10 +128,10 @@ class SideBySide:
         except RBError as exc:
             return trajectory, exc
 
-    def _wave(self, launched: int) -> int:
-        if not self.adaptive.enabled:
+    def _wave(self, done: Rollouts) -> int:
+        if not (self.adaptive.enabled and _may_agree(done.trajectories, done.verdicts)):
             return self.k
-        return self.adaptive.wave if launched else self.adaptive.first
+        return self.adaptive.wave if done.launched else self.adaptive.first
 
     def _agreed(self, done: Rollouts) -> bool:
         return self.adaptive.enabled and agreed(done.trajectories, done.verdicts)
@@ -160,10 +163,18 @@ def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Ruling]) -> bo
 
     Where no answer is given, failures do not agree: each may have failed in its own way.
     """
+    return len(trajectories) > 1 and _may_agree(trajectories, verdicts)
+
+
+def _may_agree(trajectories: Sequence[Trajectory], verdicts: Sequence[Ruling]) -> bool:
+    """Whether rollouts agree as far as they have come; once they do not, no further one brings it about.
+
+    A verdict that is unknown, also since the judge broke, and a failure without an answer agree with nothing.
+    """
     labels = {verdict.label if isinstance(verdict, Verdict) else "unknown" for verdict in verdicts}
     answers = {answer_key(trajectory) for trajectory in trajectories}
-    telling = labels == {"success"} or (labels == {"failure"} and None not in answers)
-    return len(trajectories) > 1 and len(answers) == 1 and telling
+    telling = labels <= {"success"} or (labels == {"failure"} and None not in answers)
+    return len(answers) <= 1 and telling
 
 
 def _beside(meanwhile: Meanwhile, ended: Ended, none_goes_on: Latch) -> Routine[Any]:

@@ -34,6 +34,11 @@ class Selection:
     votes: tuple[int, ...] = ()
     note: str = ""
 
+    @property
+    def fallback(self) -> bool:
+        """Whether something else decided, since no call gave a vote: each broke, was unreadable or named no rollout."""
+        return bool(self.note) and not any(self.votes)
+
 
 class Select(dspy.Module):
     """Best of n by one selector call (paper, section 3.3), with the order of the rollouts shuffled.

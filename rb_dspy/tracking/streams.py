@@ -150,6 +150,8 @@ def _scaled(scaling: Scaling) -> dict[str, float | None]:
     """
     lists = {"pass_at", "pass_at_with_lost", "passes"}
     chosen = set() if scaling.compared else {"compared", "handed_in", "solvable"}
+    if scaling.passes is not None:
+        chosen |= {"fallbacks"}
     found: dict[str, float | None] = {
         f"scaling/{name}": value for name, value in scaling.model_dump(exclude=lists | chosen).items()
     }

@@ -175,6 +175,43 @@ def test_a_rollout_that_broke_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "overloaded" in lost["error"]
 
 
+def test_what_adaptive_scaling_cannot_tell_is_said_to_be_unknown(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--matts", "parallel", "--k", "4", "--set", "matts.adaptive.enabled=true", "-n", "1")
+    shown = lines(run(capsys, *args))
+    assert [line for line in shown if line.startswith("pass@")] == [
+        "pass@1 50% over 1 task",
+        "pass@2 100% over 1 task",
+        "pass@3+ not known: whether a task had more than 2 rollouts hung on what those reached",
+    ]
+    assert any(line.startswith("rollouts 4 begun, 0 lost, 0 saved") for line in shown)
+    first, last = map(json.loads, run(capsys, *args, "--scope", "other", "--json").splitlines())
+    assert (first["scaling"]["launched"], first["scaling"]["unconditional"]) == (4, 2)
+    told = last["summary"]["scaling"]
+    assert ([each["j"] for each in told["pass_at"]], told["unconditional"]) == ([1, 2], 2)
+
+
+def test_a_selector_that_is_down_is_told_where_the_numbers_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "choice" in prompt.wants and "three and four" in prompt["task"]:
+            raise lm15.ServerError("the selector is down")
+        return sums(prompt)
+
+    played_by(monkeypatch, script)
+    shown = lines(run(capsys, "--matts", "parallel", "--k", "3"))
+    assert "no selector for 1 task: it broke, could not be read, or named no rollout" in shown
+    down, up, last = map(json.loads, run(capsys, "--matts", "parallel", "--scope", "other", "--json").splitlines())
+    assert "the selector is down" in down["scaling"]["note"]
+    assert up["scaling"]["note"] == ""
+    assert last["summary"]["scaling"]["fallbacks"] == 1
+    played_by(monkeypatch, sums)
+    shown = lines(run(capsys, "--matts", "parallel", "--scope", "up"))
+    assert not any(line.startswith("no selector") for line in shown)
+
+
 def test_many_rollouts_do_not_fill_the_screen(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
     shown = lines(run(capsys, "--matts", "parallel", "--k", "11", "-n", "1"))
     assert "10·step 1 I count." in shown

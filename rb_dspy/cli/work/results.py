@@ -37,8 +37,10 @@ def _scaling(result: TaskResult) -> dict[str, Any] | None:
         "handed_in": found.trajectory.rollout_id,
         "analysis": found.selection.analysis,
         "votes": found.selection.votes,
+        "note": found.selection.note,
         "launched": found.launched,
         "saved": found.saved,
+        "unconditional": found.get("unconditional"),
         "lost": [asdict(lost) for lost in found.lost],
         "rollouts": [
             {
