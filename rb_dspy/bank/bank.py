@@ -118,15 +118,16 @@ class MemoryBank:
         The same attempt appended again (scope, ``run_id``, task id and rollout ids; without a run id also the same
         rollouts) gives what was stored the first time, unchanged. ``polarity`` of the items follows the verdict:
         success, else failure; of several verdicts one success decides. ``note`` says why there are no drafts.
-        ``origin`` names who brought this, where it was not learned here. ``shown``: what the agent had been given, kept
-        with the verdict as exposures. A draft whose text an item of this scope has already becomes one more provenance
-        of that item. An experience without items is kept and never retrieved.
+        ``origin`` names who brought this, where it was not learned here. ``shown``: what the agent had been given of
+        this scope's, kept with the verdict as exposures. A draft whose text an item of this scope has already becomes
+        one more provenance of that item. An experience without items is kept and never retrieved.
 
         Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
         ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored, unless the disk
         failed: that says that it is not known.
         """
         draft = given.drafted(
+            self.scope,
             task,
             trajectory,
             verdict,
@@ -163,7 +164,7 @@ class MemoryBank:
 
         The same attempt (as in ``append``) gives the same ingest, as far as it got.
         """
-        rollouts, items = given.rollouts(task, trajectory), given.ids_of(shown)
+        rollouts, items = given.rollouts(task, trajectory), given.ids_of(self.scope, shown)
         return begin(self._store, self.scope, self._append, task, rollouts, run_id=run_id, origin=origin, shown=items)
 
     def check_attempt(self, task: Task, *rollout_ids: Sequence[str], run_id: str = "") -> None:
