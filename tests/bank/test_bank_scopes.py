@@ -93,7 +93,7 @@ def test_unknown_scope_names_the_known(tmp_path: Path) -> None:
         assert bank.scopes() == ["customers", "internal"]
 
 
-def test_lessons_of_another_scope_leave_no_trace_where_somebody_was_shown_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_shown_lessons_of_another_scope_leave_no_trace(caplog: pytest.LogCaptureFixture) -> None:
     with open_bank() as theirs, MemoryBank.open(None, scope="own", embedder=HashEmbedder()) as own:
         shown = add(theirs, "t1", lessons=2).items
         mine = add(own, "t1", lessons=1).items
