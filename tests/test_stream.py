@@ -174,6 +174,31 @@ def test_a_task_that_breaks_is_recorded_apart_and_the_run_goes_on(bank: MemoryBa
     assert bank.seen_tasks() == {"lock/Abus/0", "lock/Abus/2"}
 
 
+def test_a_run_as_rows_for_a_table(bank: MemoryBank) -> None:
+    class Breaks(Lock):
+        def step(self, action: str) -> tuple[str, bool]:
+            raise OSError("gone")
+
+    def made(task: Task, rollout_id: str) -> Lock:
+        return (Breaks if task.id == "t2" else Lock).make(task, rollout_id)
+
+    tasks = [lock("Abus", 1), lock("Abus", 2).model_copy(update={"id": "t2", "template": "locks"}), lock("Abus", 3)]
+    program = ReasoningBank(backbones=backbones(), environments=made)
+    report = run_stream(program, tasks, bank, run_id="r")
+    rows = report.rows()
+    assert [row["position"] for row in rows] == [1, 2, 3]
+    assert [row["task"] for row in rows] == [task.id for task in tasks]
+    assert [row["solved"] for row in rows] == [r.outcome.success if r.outcome else None for r in report.results]
+    assert [row["verdict"] for row in rows] == [result.label for result in report.results]
+    assert (rows[1]["template"], rows[1]["steps"], rows[1]["rollouts"]) == ("locks", None, 0)
+    assert "gone" in rows[1]["error"]
+    assert sum(len(row["learned"]) for row in rows) == report.summary().items > 0
+    assert rows[2]["recalled"]
+    used = report.summary().usage.values()
+    assert sum(row["tokens"] for row in rows) == sum(each.prompt_tokens + each.completion_tokens for each in used)
+    assert json.loads(json.dumps(rows)) == rows
+
+
 def test_a_refused_key_ends_the_run_and_keeps_what_was_done(bank: MemoryBank) -> None:
     def script(prompt: Prompt) -> Reply:
         if "serial 1." in prompt.text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import dspy
 import pydantic
@@ -129,6 +130,10 @@ class RunReport:
     def __repr__(self) -> str:
         summary = self.summary()
         return f"RunReport({self.run_id!r}: {summary.tasks} tasks, solved {summary.solved} of {summary.scored} scored)"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The run task by task, as ``pandas.DataFrame`` takes it; see ``TaskResult.row``."""
+        return [{"position": position, **result.row()} for position, result in enumerate(self.results, 1)]
 
     def summary(self) -> Summary:
         """The run in numbers."""

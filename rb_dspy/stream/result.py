@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import dspy
 
@@ -54,6 +55,29 @@ class TaskResult:
         if self.outcome is None or self.label in (None, "unknown"):
             return None
         return (self.label == "success") == self.outcome.success
+
+    def row(self) -> dict[str, Any]:
+        """Flat, for JSON Lines, ``csv`` or pandas: texts, numbers, yes or no, titles of lessons; None: nobody knows."""
+        task, found, outcome = self.task, self.prediction, self.outcome
+        return {
+            "task": task.id,
+            "instruction": task.instruction,
+            "env": task.env,
+            "template": task.template,
+            "solved": None if outcome is None else outcome.success,
+            "reward": None if outcome is None else outcome.reward,
+            "verdict": self.label,
+            "judge_agrees": self.agreed,
+            "answer": None if found is None else found.answer,
+            "steps": None if found is None else len(found.trajectory.steps),
+            "rollouts": len(self.rollouts),
+            "recalled": [] if found is None else [item.title for item in found.memory.items],
+            "learned": [] if found is None else [item.title for item in found.memory_items],
+            "tokens": sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values()),
+            "unreadable": sum(self.unreadable.values()),
+            "resumed": self.resumed,
+            "error": self.error,
+        }
 
 
 def rollouts(prediction: dspy.Prediction) -> tuple[Trajectory, ...]:
