@@ -21,6 +21,7 @@ from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import chosen_embedder, marked, open_store
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
+from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.bank.sources import source_of, source_of_id, unknown
 from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
@@ -241,9 +242,11 @@ class MemoryBank:
         """``retrieve`` in a thread, in the caller's context."""
         return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks, **more)
 
-    def items(self) -> list[MemoryItem]:
-        """All items, oldest first."""
-        return self._store.items(self.scope)
+    def items(self, *, order: Order = "number") -> list[MemoryItem]:
+        """All items, oldest first. An edit gives an item a new number, and so the last place, unless ``order`` is
+        ``"learned"``: then it stands where it was learned, among the others of its experience.
+        """
+        return ordered(self._store, self.scope, order)
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""

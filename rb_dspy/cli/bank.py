@@ -46,12 +46,12 @@ def list_items(
     ] = False,
     json_: JsonLinesOption = False,
 ) -> None:
-    """The lessons, oldest first."""
+    """The lessons, oldest first; an edited one stays where it was learned."""
     with work.opened_bank(config, bank, scope, at) as found:
         if experiences:
             _list_experiences(found.experiences()[-last if last else 0 :], json_=json_)
             return
-        items = list(found.items())[-last if last else 0 :]
+        items = found.items(order="learned")[-last if last else 0 :]
         learned_from = 0 if items else len(found.seen_tasks())
     if json_:
         for item in items:

@@ -204,6 +204,15 @@ def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.Capt
     assert "no item 'zzz'" in run(capsys, "edit", "zzz", "--title", "x", code=2)
 
 
+def test_an_edited_lesson_is_listed_where_it_was(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    before = [item["id"] for item in as_json(capsys, "list")]
+    run(capsys, "edit", before[0], "--title", "Look first")
+    assert [item["id"] for item in as_json(capsys, "list")] == before
+    listed = run(capsys, "list")
+    assert listed.index("Look first") < listed.index("Never open first") < listed.index("Use tens")
+    assert [item["id"] for item in as_json(capsys, "list", "--last", "1")] == before[-1:]
+
+
 def _options(draft: MemoryDraft) -> list[str]:
     return [part for name, text in draft.model_dump().items() for part in (f"--{name}", text)]
 
