@@ -17,10 +17,10 @@ from rb_dspy.cli.bank_common import (
     line,
     show_below,
     show_experience,
-    show_experiences,
     show_item,
     table,
 )
+from rb_dspy.cli.bank_experiences import show_experiences
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import InputError
