@@ -238,6 +238,16 @@ def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.Capt
     assert "no item 'zzz'" in run(capsys, "edit", "zzz", "--title", "x", code=2)
 
 
+def test_edit_calls_an_experience_by_its_name(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    first = filled[0].id
+    told = run(capsys, "edit", first, "--title", "x", code=2)
+    assert f"{first} is an experience; only a lesson can be edited" in told
+    run(capsys, "delete", first)
+    told = run(capsys, "edit", first, "--title", "x", code=2)
+    assert f"no experience '{first}' any more: it was deleted at" in told
+    assert "item" not in told
+
+
 def test_an_edited_lesson_is_listed_where_it_was(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
     before = [item["id"] for item in as_json(capsys, "list")]
     run(capsys, "edit", before[0], "--title", "Look first")
