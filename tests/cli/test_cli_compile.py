@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shlex
 import shutil
@@ -326,7 +327,9 @@ def test_a_matrix_says_what_to_compile_again(
     args += ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
     shown = lines(called(capsys, *args))
     assert shown[0] == "mail/held_out 12 tasks in 3 orders, 2 programs on 2 backbones"
-    rows, below = ([line.split() for line in shown[2 + first : 10 : 2]] for first in (0, 1))
+    table = [line.split() for line in itertools.takewhile(lambda line: not line.startswith("uncompiled:"), shown[2:])]
+    rows = [row for row in table if row[0] in ("quick", "deaf")]
+    below = [row for row in table if "base" in row]
     assert [row[:2] for row in rows] == [
         ["quick", "uncompiled"],
         ["quick", "mail"],
@@ -335,7 +338,9 @@ def test_a_matrix_says_what_to_compile_again(
     ]
     assert rows[1][2] == "100%"
     assert [" ".join(each[:-2]) for each in below] == ["", "better", "", "not shown"]
-    assert {each[-2] for each in below} == {"base"}
+    balanced = [each for each in table if each not in rows + below]
+    assert {name for name, _ in balanced} == {"bal."}
+    assert len(balanced) == 3, "of one who solved all nobody knows"
     assert "not better than without, so compile again: mail for deaf" in shown
     assert any("--set backbones.agent.model=some/deaf --out mail/deaf.json" in line for line in shown)
     given = ("--seed", "3", "--set", "program.judge.view_tokens=900", "--set", "backbones.agent.model=some/other")

@@ -59,12 +59,15 @@ def print_matrix(found: Matrix) -> None:
         agreed = "-" if cell.judge_agreement is None else f"{cell.judge_agreement:.0%}"
         if cell.judge_base_rate is not None:
             agreed += f"\nbase {cell.judge_base_rate:.0%}"
+        if cell.judge_balanced is not None:
+            agreed += f"\nbal. {cell.judge_balanced:.0%}"  # no longer than the line before: 80 columns are full
         solved = share(cell.success) + (f"\n{cell.broken} broke" if cell.broken else "")
         table.add_row(*names, solved, against, agreed, short_number(cell.tokens))
     out.print(table)
     told = (
         f"{UNCOMPILED}: the program without compiled prompts; in brackets, 95 % intervals; judge: in how many of the"
-        " tasks that it judged it said what ground truth says; base: the same of one that always says the same"
+        " tasks that it judged it said what ground truth says; base: the same of one that always says the same; bal.:"
+        " the mean of its right shares of solved and of unsolved tasks, 50 % for such a one, to compare judges by"
     )
     out.print(Text(told, "dim"), soft_wrap=True)
     for cell in found.cells:
