@@ -13,7 +13,6 @@ from rb_dspy.cli import bank_change, bank_keep, work
 from rb_dspy.cli.bank_common import (
     FEW,
     chosen_settings,
-    counted,
     line,
     show_below,
     show_experience,
@@ -25,6 +24,7 @@ from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
+from rb_dspy.wording import counted
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """As in ``rb_dspy.bank.retrieval``, which imports numpy."""

@@ -14,6 +14,7 @@ from rb_dspy.cli.common import out, settings
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Step
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -115,11 +116,6 @@ def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:
 def show_below(text: Text) -> None:
     """Text that belongs to the line before it: set in, also where it goes on to another line."""
     out.print(Padding(text, (0, 0, 0, 2), expand=False))
-
-
-def counted(number: int, what: str) -> str:
-    """``1 lesson``, ``2,000 lessons``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def line(text: str, limit: int = 80) -> str:

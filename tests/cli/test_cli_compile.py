@@ -261,9 +261,9 @@ def test_a_compile_says_where_what_is_held_out_was_known_before(
 
     assert "held-out tasks" not in warned("--program", "program.json")
     told = warned("--program", "program.json", "--seed", "1")
-    assert "of these 12 held-out tasks it was compiled on, or chosen by" in told
+    assert "of the 12 held-out tasks it was compiled on, or chosen by" in told
     called(capsys, "run", "--stream", "mail.jsonl", "-n", "40", "--bank", "seen.sqlite")
-    assert "the bank has learned from 12 of these 12 held-out tasks" in warned("--bank", "seen.sqlite")
+    assert "the bank has learned from 12 of the 12 held-out tasks" in warned("--bank", "seen.sqlite")
 
 
 def test_with_and_without_memory_the_same_tasks_are_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +303,7 @@ def test_prompts_serve_with_and_without_scaling_and_it_is_said(capsys: pytest.Ca
     shown = called(capsys, *run, "--program", "program.json", "--matts", "parallel", "--k", "2", "--scope", "b")
     shown = " ".join(shown.split())
     assert "compiled without test-time scaling: its steps have their first prompts" in shown
-    assert "verdicts on what was handed in agree with ground truth" in shown
+    assert "verdict on what was handed in agrees with ground truth" in shown
     assert " s of calls, added up · " in shown
     told = called(capsys, *COMPILE, "--program", "scaled.json", code=2)
     assert "compiled with test-time scaling; say how with --matts MODE" in told
@@ -564,7 +564,7 @@ def test_tasks_that_the_bank_knows_from_another_file_are_not_done_under_its_name
 
     assert " of 4 tasks" in done("one.jsonl")
     assert " of 3 tasks" in done("two.jsonl"), "who names his tasks knows better"
-    assert " of 1 tasks" in done("three.jsonl")
+    assert " of 1 task" in done("three.jsonl")
     Path("twice.jsonl").write_text("\n".join([json.dumps({"instruction": MAIL["damage"].format(n=1)})] * 2) + "\n")
     assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite", "-n", "1"]) == 0
     assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite"]) == 0

@@ -34,6 +34,7 @@ from rb_dspy.steps.ingest import as_task
 from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
 from rb_dspy.stream.records import fingerprint, told_by
 from rb_dspy.tracking import Tracker
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -108,7 +109,7 @@ def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) ->
         known = {told_by(id) for id in seen if id.rpartition("/")[0] != file.name}
         new = [task for task in fresh if told_by(task.id) != fingerprint(task) or fingerprint(task) not in known]
         if len(new) < len(fresh):
-            left_out = _counted(len(fresh) - len(new), "task")
+            left_out = counted(len(fresh) - len(new), "task")
             told = f"{left_out} left out: the bank has learned from the same under the name of another file"
             err.print(Text(told, "yellow"), soft_wrap=True)
         rest = {task.id for task in new}
@@ -146,7 +147,7 @@ def _run(
     report = RunReport(secrets.token_hex(6), skipped=len(left_out))
     display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
     if not json_:
-        number = f"  {_counted(len(todo), 'task')}  "
+        number = f"  {counted(len(todo), 'task')}  "
         out.print(Text.assemble((name, "bold"), number, _scaled(chosen), (_models(program), "dim")))
         out.print(Text(f"{_memory(chosen, bank)} · run {report.run_id}", "dim"))
         for line in noted:
@@ -235,7 +236,7 @@ def _conclude(
         return
     if meanwhile:
         left_out = f"left out, since another run has learned from {'it' if len(meanwhile) == 1 else 'them'} meanwhile"
-        out.print(Text(f"{_counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
+        out.print(Text(f"{counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
     if report.results:
         print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
         if (told := apart.print_unseen(compiled, report)) is not None:
@@ -255,16 +256,12 @@ def _summed(report: RunReport, chosen: Settings, compiled: Compiled | None) -> d
 
 def _print_bank(report: RunReport, bank: MemoryBank, chosen: Settings, where: str) -> None:
     """What the bank holds now, and what can be done with it."""
-    out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
+    out.print(Text(f"\n{counted(len(bank), 'lesson')} in {_place(chosen)}"))
     look = f"{command_name()} bank list {where}"
     out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
     if any(result.prediction and result.prediction.experience and not result.resumed for result in report.results):
         back = f"{command_name()} bank rollback run:{report.run_id} {where}"
         out.print(Text.assemble("take this run back: ", (back, "bold")), soft_wrap=True)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _place(chosen: Settings) -> str:
@@ -282,7 +279,7 @@ def _memory(chosen: Settings, bank: MemoryBank) -> str:
     if chosen.run.memory == "off":
         return "memory off: no lesson is shown, nothing is learned"
     frozen = ", frozen: nothing is learned" if chosen.run.memory == "frozen" else " so far"
-    return f"{_place(chosen)} · {_counted(len(bank), 'lesson')}{frozen}"
+    return f"{_place(chosen)} · {counted(len(bank), 'lesson')}{frozen}"
 
 
 def _scaled(chosen: Settings) -> str:
@@ -292,8 +289,8 @@ def _scaled(chosen: Settings) -> str:
         return ""
     refined = matts.mode == "sequential"
     some = "up to " if (matts.refine.until_confirmed if refined else matts.adaptive.enabled) else ""
-    one, more = ("pass", "passes") if refined else ("rollout", "rollouts")
-    return f"{matts.mode.replace('_', '-')} MaTTS, {some}{matts.k} {one if matts.k == 1 else more} a task  "
+    times = counted(matts.k, "pass", "passes") if refined else counted(matts.k, "rollout")
+    return f"{matts.mode.replace('_', '-')} MaTTS, {some}{times} a task  "
 
 
 def _models(program: BankProgram) -> str:
