@@ -7,10 +7,19 @@ from rich.rule import Rule
 from rich.table import Table
 
 from rb_dspy.cli.scored import print_usage
+from rb_dspy.steps.drafts import Unfit
 from rb_dspy.stream import PassAt, RunReport, Scaling, Summary
 from rb_dspy.wording import counted
 
 _NO_TRUTH = "not known: no task was scored by ground truth"
+
+_UNFIT: dict[Unfit, str] = {
+    "empty": "without title or content",
+    "overlap": "much like another",
+    "quote": "quoted the task",
+    "surplus": "beyond the limit",
+    "groundless": "shown by no rollout",
+}
 
 
 def print_summary(console: Console, report: RunReport, *, refined: bool = False) -> None:
@@ -49,6 +58,9 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     known = f", of which {summary.known_items} {_were(summary.known_items)} known" if summary.known_items else ""
     if learned:
         table.add_row("lessons learned", f"{summary.items}{known}")
+    if dropped := sum(summary.dropped_items.values()):
+        why = ", ".join(f"{number} {_UNFIT[each]}" for each, number in summary.dropped_items.items())
+        table.add_row("lessons dropped", f"{dropped} of {summary.proposed_items} proposed ({why})")
     console.print(table)
     print_usage(console, summary.usage)
     if summary.scaling is not None:

@@ -80,7 +80,9 @@ def of_stream(summary: Summary, memory: str = "", first: str = "") -> str:
         parts.append(f"{summary.resumed} resumed, not scored: what waited in the bank was learned from")
     known = f", {summary.known_items} of them known before" if summary.known_items else ""
     unshown = " (memory unshown: none was shown)" if memory == "unshown" else ""
-    learned = f"{counted(summary.items, 'lesson')} learned{known}{unshown}"
+    dropped = sum(summary.dropped_items.values())
+    unfit = f", {dropped} of {summary.proposed_items} proposed dropped" if dropped else ""
+    learned = f"{counted(summary.items, 'lesson')} learned{known}{unfit}{unshown}"
     said = [f"{'; '.join([*parts, _LESSONS.get(memory, learned)])}."]
     if summary.skipped:
         named = f", the last of them by the run {first}" if first else ""

@@ -132,6 +132,17 @@ def test_a_summary_says_what_a_judge_that_does_not_look_would_reach() -> None:
     assert not any("always" in line for line in told)
 
 
+def test_a_summary_says_how_many_lessons_were_dropped_and_why() -> None:
+    def told(*results: TaskResult) -> list[str]:
+        out = io.StringIO()
+        print_summary(Console(file=out, width=100), RunReport("r", [*results]))
+        return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+    results = (TaskResult(TASK, proposed=9, dropped={"quote": 2}), TaskResult(TASK, proposed=3, dropped={"overlap": 1}))
+    assert "lessons dropped 3 of 12 proposed (2 quoted the task, 1 much like another)" in told(*results)
+    assert not any("dropped" in line for line in told(TaskResult(TASK, proposed=3)))
+
+
 def test_one_of_a_thing_is_not_several() -> None:
     told = told_of_judge(("success", True))
     assert "judge agreement 1 of 1 verdict agrees with ground truth (100%)" in told
