@@ -22,6 +22,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import MemoryDraft, Step, Trajectory, Verdict
 from rb_dspy.steps import as_task
+from rb_dspy.steps.events import Appended, listening
 from rb_dspy.stream import SHARES, split_templates, stream_names
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
 from tests.worlds import answers, backbones, item, lock, prompts
@@ -354,6 +355,41 @@ def test_what_a_rollout_had_used_before_it_was_stopped_is_counted_when_it_is_lea
     assert again.usage["agent"].prompt_tokens == sum(each.prompt_tokens for each in used) > 0
     assert again.prediction.memory.items == results[0].prediction.memory_items
     assert again.prediction.memory.items[0].title in again.prediction.memory.block
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "groundless"), [(None, 1, {}), ("vanilla", 2, {}), ("parallel", 1, {"groundless": 1})]
+)
+def test_lessons_that_were_dropped_are_counted_and_evidence_is_not(
+    bank: MemoryBank, mode: MattsMode | None, asked: int, groundless: dict[str, int]
+) -> None:
+    """The experience's note tells of both."""
+
+    def script(prompt: Prompt) -> Reply:
+        if "memory_items" not in prompt.wants:
+            return answers(prompt)
+        evidence = [1] if "attempts" in prompt else []
+        drafts = [item("Look first", "Look at the lock before you touch it.", evidence=evidence)]
+        if "12345" in prompt["task"]:
+            drafts += [
+                item("Mind the serial", "Lock 12345 is stiff.", evidence=evidence),
+                item("look FIRST", "Then think.", evidence=evidence),
+            ]
+            drafts += [{**item("Turn around", "What nobody did."), "evidence": []}] if evidence else []
+        return {"analysis": "Hm.", "memory_items": drafts}
+
+    alone = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    program = alone if mode is None else MaTTS(alone, k=2, mode=mode)
+    heard: list[object] = []
+    with listening(heard.append):
+        report = run_stream(program, [lock("Abus", 12345), lock("Yale", 7)], bank, run_id="r")
+    first, second = report.results
+    dropped = {"quote": asked, "overlap": asked, **groundless}
+    assert (first.proposed, first.dropped) == (3 * asked + len(groundless), dropped)
+    assert (second.proposed, second.dropped) == (asked, {})
+    summary = report.summary()
+    assert (summary.proposed_items, summary.dropped_items) == (first.proposed + second.proposed, dropped)
+    assert any(isinstance(event, Appended) for event in heard), "whoever listens outside goes on hearing"
 
 
 @pytest.mark.parametrize("mode", [None, "parallel", "sequential"])

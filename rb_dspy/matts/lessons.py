@@ -230,5 +230,6 @@ def _joined(
         "success" if verdicts[i].label == "success" else "failure" for i, each in found.items() if each.drafts
     }
     note = "; ".join(note for note, each in zip(notes, found.values(), strict=True) if each.note)
-    said = Distilled(tuple(drafts), note, ", ".join(distillers))
+    dropped = tuple(why for each in found.values() for why in each.dropped)
+    said = Distilled(tuple(drafts), note, ", ".join(distillers), dropped)
     return said, polarities.pop() if len(polarities) == 1 else None

@@ -9,6 +9,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.schema import Label, Outcome, Task, Trajectory, Usage
+from rb_dspy.steps.drafts import Unfit
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class TaskResult:
     """What all rollouts used together, those that broke too."""
     unreadable: Mapping[str, int] = field(default_factory=dict)
     """Role -> how many of its answers could not be read, nor the repair of them."""
+    proposed: int = 0
+    """Lessons that were written of it, as many as could be read."""
+    dropped: Mapping[Unfit, int] = field(default_factory=dict)
+    """Why -> how many of them were not fit for the bank."""
     error: str = ""
     resumed: bool = False
     """The rollout, or rollouts, waited in the bank, since who did the work ended before it was learned from; nobody

@@ -129,6 +129,8 @@ class StreamRun:
             "total/tasks_shown_lessons": summary.shown,
             "total/lessons_learned": summary.items,
             "total/lessons_known": summary.known_items,
+            "total/lessons_proposed": summary.proposed_items,
+            "total/lessons_dropped": sum(summary.dropped_items.values()),
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)

@@ -130,6 +130,7 @@ def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
     )
     assert totals["usage/agent.calls"] == 6
     assert (totals["total/success_rate_with_lost"], totals["total/lessons_known"]) == (0.5, 4)
+    assert (totals["total/lessons_proposed"], totals["total/lessons_dropped"]) == (6, 0)
     assert totals["total/tasks_shown_lessons"] == 5
     assert (totals["total/mean_steps"], totals["total/mean_steps_solved"]) == (1, 1)
 

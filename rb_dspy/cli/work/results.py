@@ -23,6 +23,8 @@ def as_json(result: TaskResult) -> dict[str, object]:
         "learned": list(found.memory_items) if found else [],
         "usage": result.usage,
         "unreadable": dict(result.unreadable),
+        "proposed": result.proposed,
+        "dropped": dict(result.dropped),
         "scaling": _scaling(result),
     }
 
