@@ -24,8 +24,8 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
         if begins:
             return new
         raise InputError(
-            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from or removed"
-            " meanwhile; ingest them again if they are to be learned from"
+            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from, removed or joined"
+            " by others meanwhile; ingest them again if they are to be learned from"
         )
     if not same_rollouts(kept.trajectories, new.trajectories):
         return new if begins else kept
@@ -42,6 +42,16 @@ def removed_since(location: str, new: NewExperience) -> InputError:
         f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
         " under another run_id"
     )
+
+
+def gives_way(kept: Ingestion | None, new: Ingestion, instead: Ingestion | None) -> bool:
+    """Whether ``kept``, the ingestion of the id of ``instead``, goes when ``new`` comes: see ``BankStore.hold``.
+
+    Of two calls of one name each takes away what is its own.
+    """
+    if kept is None or instead is None or kept.id == new.id:
+        return False
+    return same_rollouts(kept.trajectories, instead.trajectories)
 
 
 def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:
