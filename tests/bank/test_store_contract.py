@@ -917,8 +917,12 @@ def test_nothing_goes_for_it_that_is_of_other_rollouts_or_itself(store: BankStor
     store.hold(of_another(small))
     store.hold(larger(small), small)
     assert store.ingestions(SCOPE) == [of_another(small), larger(small)]
-    store.hold(larger(small), larger(small))
-    assert store.ingestions(SCOPE) == [of_another(small), larger(small)]
+    judged = larger(small).model_copy(update={"verdicts": (Verdict(label="failure"),) * 2})
+    store.hold(judged)
+    store.hold(rollout("v"))
+    for again in (larger(small), judged):
+        assert store.hold(again, larger(small)) == judged
+    assert store.ingestions(SCOPE) == [of_another(small), judged, rollout("v")]
 
 
 def test_what_was_learned_from_stays_when_a_larger_one_comes(store: BankStore, later: Later) -> None:
