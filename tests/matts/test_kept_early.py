@@ -257,23 +257,30 @@ async def test_an_early_write_under_way_is_waited_for_and_the_event_loop_is_not_
     bank: MemoryBank, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
     writing, loops = threading.Event(), threading.Event()
+    looped: list[bool] = []
 
     def slow(group: list[str]) -> None:
         if group == ["0"]:
             writing.set()
-            assert loops.wait(PATIENCE)
+            looped.append(loops.wait(PATIENCE))
 
-    store, house = Store(monkeypatch, slow), Waits(r1=lambda: writing.wait(PATIENCE))
-    run = scaled(house=house, config=MattsConfig.model_validate({"k": 2, **given}))
+    def last() -> None:
+        assert until(lambda: sum(house.closed) == 2)
+        passed()  # and the next early write stands in line
+
+    store, house = Store(monkeypatch, slow), Waits(r2=lambda: writing.wait(PATIENCE), r1=last)
+    run = scaled(house=house, config=MattsConfig.model_validate({"k": 3, **given}))
     job = asyncio.ensure_future(run.acall(task=booth_task(), bank=bank))
-    while house.closed != [1, 1]:
+    while house.closed != [1, 1, 1]:
         await asyncio.sleep(0.01)
     for _ in range(20):  # so that the group would be written by now
         await asyncio.sleep(0.01)
     loops.set()
     done = await job
-    both = ["0", "1"]
-    assert store.told == [("begin", ["0"]), ("end", ["0"]), ("begin", both), ("end", both)]
+    passed()
+    assert looped == [True]
+    every = ["0", "1", "2"]
+    assert store.told == [("begin", ["0"]), ("end", ["0"]), ("begin", every), ("end", every)]
     assert bank.experiences() == [done.experience]
 
 
@@ -358,3 +365,18 @@ def test_what_is_deleted_meanwhile_does_not_keep_the_group_from_being_learned_fr
     run: MaTTS = scaled(house=Waits(r1=delete), k=2)
     done = run(task=booth_task(), bank=bank)
     assert (bank.pending(), bank.experiences()) == ([], [done.experience])
+
+
+def test_a_name_that_was_learned_from_before_is_not_taken_for_somebody_elses_work(
+    bank: MemoryBank, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = scaled(k=1)(task=booth_task(), bank=bank, run_id="night").experience
+
+    def wait() -> None:
+        assert until(lambda: 1 in house.closed)
+        passed()
+
+    house = Waits(r1=wait)
+    done = scaled(house=house, k=2)(task=booth_task(), bank=bank, run_id="night")
+    assert (bank.pending(), bank.experiences()) == ([], [first, done.experience])
+    assert caplog.messages == []
