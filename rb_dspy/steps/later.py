@@ -52,20 +52,33 @@ class _Clock:
             log.warning("nothing can be done later: %s", exc)
 
     def _wait(self) -> None:
-        while True:
-            self._run(*self._due.get())
+        """As all wait equally long, they are due in the order they came.
 
-    def _run(self, due: float, named: ref[Job]) -> None:
-        """As all wait equally long, they are due in the order they came."""
-        if _wanted(named) is None:
-            return  # as most are: so this thread wakes every ``SECONDS`` at most, and not for each
-        time.sleep(max(0.0, due - time.monotonic()))
-        job = _wanted(named)
-        if job is not None:
-            try:
-                submit(job.run)
-            except RuntimeError as exc:  # as above
-                log.warning("nothing can be done later: %s", exc)
+        Most are needless soon, and none is to cost a turn of the interpreter's lock: asleep for one, this thread is not
+        awakened by the next, and what became needless meanwhile it does not sleep for.
+        """
+        while True:
+            due, named = self._due.get()
+            _sleep(due)
+            _begin(named)
+            while not self._due.empty():
+                due, named = self._due.get()
+                if _wanted(named) is not None:
+                    _sleep(due)
+                    _begin(named)
+
+
+def _sleep(due: float) -> None:
+    time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _begin(named: ref[Job]) -> None:
+    job = _wanted(named)
+    if job is not None:
+        try:
+            submit(job.run)
+        except RuntimeError as exc:  # as above
+            log.warning("nothing can be done later: %s", exc)
 
 
 def _wanted(named: ref[Job]) -> Job | None:
