@@ -193,7 +193,10 @@ class MemoryBank:
             check_attempt(self._store, self.scope, task, rollout_ids, run_id=run_id)
 
     def pending(self) -> list[Ingest]:
-        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now."""
+        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now.
+
+        Of several rollouts of one task, some of which are still under way, those that have ended are one.
+        """
         store = self._store
         return [Ingest(store, state, None, self._append) for state in store.ingestions(self.scope)]
 

@@ -46,9 +46,11 @@ class MaTTS(Whole):
     Modes: ``parallel`` (contrast), ``sequential`` (check and correct), the paper's ablation ``vanilla`` (each rollout
     distilled alone), and our ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts
     is appended in every mode. A rollout that breaks costs only itself: of two or more that are left the lessons are
-    drawn together, of one as ``ReasoningBank`` does; with none it raises. Interrupted, it leaves the rollouts that had
-    ended (of sequential scaling, the attempts) in the bank (``MemoryBank.pending``). Its predictors have the program's
-    names, so it takes a state of ``ReasoningBank`` too.
+    drawn together, of one as ``ReasoningBank`` does; with none it raises. The rollouts that have ended (of sequential
+    scaling, the attempts) wait in the bank as one (``MemoryBank.pending``): when it is interrupted, and
+    while others are under way ``steps.later.SECONDS`` after they ended, so that ``kill -9`` costs no more than that;
+    for who learns from them meanwhile see ``MemoryBank.ingest``. Its predictors have the program's names, so it takes a
+    state of ``ReasoningBank`` too.
 
     Raises like ``ReasoningBank``; ``ConfigError`` where the agent's temperature is 0, so that all rollouts would be
     one.
