@@ -160,13 +160,29 @@ class MemoryBank:
         run_id: str = "",
         origin: str = "",
         shown: Sequence[MemoryItem] = (),
+        instead: Ingest | None = None,
     ) -> Ingest:
         """``append`` in steps: the rollouts are kept now, and each step of learning from them when it is done.
 
         The same attempt (as in ``append``) gives the same ingest, as far as it got.
+
+        ``instead``: an ingest of some of these rollouts, kept while others were under way. This one takes its place in
+        the same write, however far it got, so that never both wait. Who has begun to learn from it elsewhere is refused
+        at the next step, as where it was removed. Where it was learned from by then, that stays, and this one waits
+        beside it, since the other rollouts have been made; a warning in the log says that some are learned from twice.
         """
         rollouts, items = given.rollouts(task, trajectory), given.ids_of(self.scope, shown)
-        return begin(self._store, self.scope, self._append, task, rollouts, run_id=run_id, origin=origin, shown=items)
+        return begin(
+            self._store,
+            self.scope,
+            self._append,
+            task,
+            rollouts,
+            run_id=run_id,
+            origin=origin,
+            shown=items,
+            instead=instead,
+        )
 
     def check_attempt(self, task: Task, *rollout_ids: Sequence[str], run_id: str = "") -> None:
         """Raise now what ``ingest`` would raise of an attempt that is still to be made, and paid for.
@@ -179,7 +195,10 @@ class MemoryBank:
             check_attempt(self._store, self.scope, task, rollout_ids, run_id=run_id)
 
     def pending(self) -> list[Ingest]:
-        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now."""
+        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now.
+
+        Of several rollouts of one task, some of which are still under way, those that have ended are one.
+        """
         store = self._store
         return [Ingest(store, state, None, self._append) for state in store.ingestions(self.scope)]
 

@@ -24,8 +24,8 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
         if begins:
             return new
         raise InputError(
-            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from or removed"
-            " meanwhile; ingest them again if they are to be learned from"
+            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from, removed or joined"
+            " by others meanwhile; ingest them again if they are to be learned from"
         )
     if not same_rollouts(kept.trajectories, new.trajectories):
         return new if begins else kept
@@ -56,6 +56,16 @@ def of_task(known: Experience, task: Task) -> Experience:
         f" ({known.task.id[:40]!r}); to learn from this one, name another run_id; to see where that one came from:"
         f" rb-dspy bank show {known.id}"
     )
+
+
+def gives_way(kept: Ingestion | None, new: Ingestion, instead: Ingestion | None) -> bool:
+    """Whether ``kept``, the ingestion of the id of ``instead``, goes when ``new`` comes: see ``BankStore.hold``.
+
+    Of two calls of one name each takes away what is its own.
+    """
+    if kept is None or instead is None or kept.id == new.id:
+        return False
+    return same_rollouts(kept.trajectories, instead.trajectories)
 
 
 def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:

@@ -14,7 +14,7 @@ from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Memory, Refine, Refined
 from rb_dspy.steps.ask import Routine, Stopped
 from rb_dspy.steps.attempts import answer_key
-from rb_dspy.steps.ended import Ended
+from rb_dspy.steps.ended import Told
 from rb_dspy.steps.events import RolloutLost, emit
 from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.latch import Latch
@@ -64,8 +64,8 @@ class Rollouts:
         ) from self.errors[0]
 
 
-Meanwhile = Callable[[list[Trajectory]], Routine[Any]]
-"""What is done with all rollouts that came to their end."""
+Meanwhile = Callable[[], Routine[Any]]
+"""What is done with all rollouts that came to their end, which may be none."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SideBySide:
     at_once: int | None = None
     meanwhile: Meanwhile | None = None
 
-    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Told) -> Routine[Rollouts]:
         done = Rollouts(unconditional=min(self.k, self.adaptive.first) if self.adaptive.enabled else self.k)
         while done.launched < self.k and not (done.launched and self._agreed(done)):
             numbers = range(done.launched, min(self.k, done.launched + self._wave(done)))
@@ -93,7 +93,7 @@ class SideBySide:
             one = partial(self._one, task, memory, environments, ended, none_goes_on)
             jobs = [Sub(partial(one, number)) for number in numbers]
             if self.meanwhile is not None:
-                jobs.append(Sub(partial(_beside, self.meanwhile, ended, none_goes_on)))
+                jobs.append(Sub(partial(_beside, self.meanwhile, none_goes_on)))
             results = yield Together(jobs, self.at_once)
             if self.meanwhile is not None:
                 done.meanwhile = results.pop()
@@ -109,16 +109,16 @@ class SideBySide:
         return done.survivors(task)
 
     def _one(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, latch: Latch, number: int
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Told, latch: Latch, number: int
     ) -> Routine[tuple[Trajectory, Ruling]]:
         try:
             # Whatever it raises is a result: a loss is told at once, not when the last judge has ended.
-            done = partial(ended.__setitem__, number)
+            done = partial(ended, number)
             results = yield Together([Call(self.act, (task, memory, environments, number, done))])
             if isinstance(results[0], Exception) and not isinstance(results[0], Stopped):
                 emit(RolloutLost(task, str(number), what_broke(results[0])))
             (trajectory,) = values(results)
-            ended[number] = trajectory
+            ended(number, trajectory)
         finally:
             latch.count()
         if self.judge is None:
@@ -145,7 +145,7 @@ class OneRefined:
     refine: Refine
     k: int
 
-    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Told) -> Routine[Rollouts]:
         done = Rollouts()
         refined: Refined = yield Call(self.refine, (self.act, task, memory, environments, self.k, ended))
         done.trajectories += refined.trajectories
@@ -177,9 +177,9 @@ def _may_agree(trajectories: Sequence[Trajectory], verdicts: Sequence[Ruling]) -
     return len(answers) <= 1 and telling
 
 
-def _beside(meanwhile: Meanwhile, ended: Ended, none_goes_on: Latch) -> Routine[Any]:
+def _beside(meanwhile: Meanwhile, none_goes_on: Latch) -> Routine[Any]:
     yield none_goes_on
-    return (yield from meanwhile([ended[number] for number in sorted(ended)])) if ended else None
+    return (yield from meanwhile())
 
 
 def _lose(done: Rollouts, number: int, error: Exception) -> None:

@@ -71,8 +71,9 @@ def run_stream(
     A task whose rollout waits in the bank (``MemoryBank.pending``) is not done again but learned from: with
     ``resume="own"`` a rollout of this run, or one that has waited for ``STALE``, since other runs may be at theirs now;
     with ``"all"`` any, for who names every run anew and knows that no other runs beside it. Where one does, both learn
-    from the rollout, what either has first counts for both, and only the work is done twice. Several rollouts that wait
-    together are for ``MaTTS``, which takes a single one as well; any other program leaves them where they are.
+    from the rollout, what either has first counts for both, and only the work is done twice; where others of its call
+    were still under way, see ``MemoryBank.ingest``. Several rollouts that wait together are for ``MaTTS``, which takes
+    a single one as well; any other program leaves them where they are.
 
     ``skip`` is asked just before each task; one for which it says True is left out, and is not in the report.
 

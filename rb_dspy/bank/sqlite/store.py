@@ -132,9 +132,10 @@ class SqliteStore:
     def settle(self) -> None:
         self._write(lambda _: None)
 
-    def hold(self, ingestion: Ingestion) -> Ingestion:
+    def hold(self, ingestion: Ingestion, instead: Ingestion | None = None) -> Ingestion:
         payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile
-        return self._change(partial(ingestions.kept, ingestion=ingestion, payload=payload, location=self.location))
+        kept = partial(ingestions.kept, ingestion=ingestion, payload=payload, location=self.location, instead=instead)
+        return self._change(kept)
 
     def drop(self, scope: str, id: str) -> None:
         self._change(partial(ingestions.dropped, scope=scope, id=id, location=self.location))
