@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from rb_dspy import plugins
-from rb_dspy.bank.given import whole_number
+from rb_dspy.bank.given import file, whole_number
 from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
@@ -42,6 +42,16 @@ def open_store(
         store.close()
         raise
     return store, beside(path) if path else None
+
+
+def restore_store(url: str | Path, copy: str | Path) -> Path | None:
+    """See ``MemoryBank.restore``."""
+    path = _path(url)
+    if path is None:
+        raise InputError(f"bank {url!r}: only a bank in a file can be restored; give its path")
+    from rb_dspy.bank.sqlite.restoring import restored  # here, as in ``_store``
+
+    return restored(file(copy).expanduser(), path)
 
 
 def chosen_embedder(given: Embedder | str | object) -> Embedder:

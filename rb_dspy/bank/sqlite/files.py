@@ -144,7 +144,7 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
             raise StorageError(f"{location}: cannot be used: {exc.strerror}") from None
         if create or _writable(path):
             hard_links.refuse(path, location)
-        outdated = fresh or look.outdated(path, partial(_engine, pool=StaticPool, durable=False), create=create)
+        outdated = fresh or look.outdated(path, partial(engine_of, pool=StaticPool, durable=False), create=create)
         still = not create and not _writable(path)
         if outdated and still:
             raise StorageError(
@@ -152,11 +152,11 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
                 " copy it to another folder and open that"
             )
         how = "rwc" if create else "ro&immutable=1" if still else "rw"
-        engine = _engine(f"{path.absolute().as_uri()}?mode={how}", QueuePool, opened=original.check)
+        engine = engine_of(f"{path.absolute().as_uri()}?mode={how}", QueuePool, opened=original.check)
         try:
             if outdated:
                 with lock:
-                    _prepare(engine, path)
+                    prepare(engine, path)
             original.remember(still=still)
         except BaseException:
             engine.dispose()
@@ -189,8 +189,8 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(log.parent, os.W_OK)
 
 
-def _prepare(engine: sa.Engine, path: Path) -> None:
-    """Write-ahead logging, and the tables."""
+def prepare(engine: sa.Engine, path: Path, *, keep: bool = True) -> None:
+    """Write-ahead logging, and the tables; what is of an older schema is copied before, where it is to be kept."""
     deadline = time.monotonic() + WAIT_SECONDS
     with contextlib.closing(raw(engine)) as connection:
         while True:  # SQLite does not wait when two processes change the journal of a new file at once
@@ -203,7 +203,7 @@ def _prepare(engine: sa.Engine, path: Path) -> None:
                     raise
                 time.sleep(0.01)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version and version < len(MIGRATIONS):
+        if keep and version and version < len(MIGRATIONS):
             backup.made(connection, path, version)
     with engine.connect().execution_options(immediate=True) as migrating:
         # Rows whose parents are damaged or gone are moved as they are: ``check`` tells of them, and the others can be
@@ -237,7 +237,7 @@ def driver(connection: sa.Connection) -> sqlite3.Connection:
     return found
 
 
-def _engine(
+def engine_of(
     database: str, pool: type[sa.Pool], *, durable: bool = True, opened: Callable[[], None] | None = None
 ) -> sa.Engine:
     """An engine whose transactions begin when SQLAlchemy says so; ``immediate`` ones take the write lock at once.

@@ -13,6 +13,9 @@ from typing import Self
 
 _POLL_SECONDS = 0.01
 
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510
+"""Bytes that each connection of SQLite holds a lock on for as long as it has a file with a write-ahead log open."""
+
 
 class FileLock:
     """A lock that processes, and stores of one process, take in turn; a ``with`` waits for it without end.
@@ -82,6 +85,21 @@ class FileLock:
             if os.fstat(self._file).st_nlink:
                 return True
             self.forget()  # removed while this one waited
+
+
+def in_use(path: Path) -> bool:
+    """Whether another process has the database open. Raises ``OSError`` for one that this user may not write.
+
+    Not for one that this process has open itself: closing the file here drops the locks that SQLite holds on it.
+    """
+    file = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_SIZE, _SHARED_FIRST)
+    except (BlockingIOError, PermissionError):  # which of the two is the system's choice
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def _lock(file: int, *, wait: bool) -> bool:
