@@ -298,3 +298,13 @@ def test_on_a_file_system_without_links_it_is_moved(path: Path, copy: Path, monk
     assert aside is not None
     assert tasks(path) == named(0, 10)
     assert tasks(aside) == named(0, 32)
+
+
+def test_what_is_damaged_says_by_which_command_a_copy_is_restored(path: Path) -> None:
+    fill(path, 0, 10)
+    bytes_changed(path)
+    with open_bank(path) as bank:
+        assert any("rb-dspy bank restore COPY" in finding.remedy for finding in bank.doctor())
+    cut_short(path)
+    with pytest.raises(CorruptBank, match=r"restore it from a copy \(rb-dspy bank restore COPY\)"):
+        open_bank(path)

@@ -43,8 +43,14 @@ _REASONS = {
         "reading or writing it failed; check the disk; what was stored before is safe",
     ),
     sqlite3.SQLITE_NOTADB: (CorruptBank, "not a bank, nor any SQLite database; give another path"),
-    sqlite3.SQLITE_CORRUPT: (CorruptBank, "the file is damaged or cut short; restore it from a copy"),
-    sqlite3.SQLITE_ERROR: (CorruptBank, "its tables are not those of a bank; restore it from a copy"),
+    sqlite3.SQLITE_CORRUPT: (
+        CorruptBank,
+        "the file is damaged or cut short; restore it from a copy (rb-dspy bank restore COPY)",
+    ),
+    sqlite3.SQLITE_ERROR: (
+        CorruptBank,
+        "its tables are not those of a bank; restore it from a copy (rb-dspy bank restore COPY)",
+    ),
 }
 
 
@@ -103,13 +109,17 @@ def _said(location: str, exc: Exception) -> BankError | None:
     if isinstance(exc, OSError):
         return StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions")
     if isinstance(exc, UnicodeDecodeError):  # of SQLite's own words about damaged tables
-        return CorruptBank(f"{location}: a text is damaged ({short(exc)}); restore the file from a copy")
+        return CorruptBank(
+            f"{location}: a text is damaged ({short(exc)}); restore the file from a copy (rb-dspy bank restore COPY)"
+        )
     cause = (exc.orig or exc) if isinstance(exc, sa.exc.DBAPIError) else exc
     if not isinstance(exc, sa.exc.DBAPIError | sqlite3.Error):
         return None
     code = getattr(cause, "sqlite_errorcode", None)
     if code is None and "Could not decode" in str(cause):
-        return CorruptBank(f"{location}: a text is damaged ({cause}); restore the file from a copy")
+        return CorruptBank(
+            f"{location}: a text is damaged ({cause}); restore the file from a copy (rb-dspy bank restore COPY)"
+        )
     if code is None:
         return None  # a misuse of sqlite3: ours to fix, not the user's
     kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
