@@ -15,6 +15,9 @@ from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.errors import EmbedderMismatch, InputError, RBError, UnknownScope
 from rb_dspy.protocols import Embedder
 
+_LONG = 10**18
+"""Numbers of thousands of digits cannot even be written."""
+
 
 def open_store(
     url: str | Path | None, scope: str, embedder: Embedder, *, create: bool
@@ -77,7 +80,8 @@ def marked(store: BankStore, scope: str, at: str | int) -> int:
             raise InputError(f"at {repr(at)[:40]}: expected the name of a snapshot, or a sequence number")
         if 0 <= number <= mark:
             return store.settled(scope, number) if number else 0
-        raise InputError(f"{store.location}: no state {number} of scope {scope!r}; expected 0 to {mark}")
+        shown = number if abs(number) <= _LONG else f"of {'more' if number > 0 else 'less'} than 18 digits"
+        raise InputError(f"{store.location}: no state {shown} of scope {scope!r}; expected 0 to {mark}")
     known = {snapshot.name: snapshot.seq for snapshot in store.snapshots(scope)}
     if at not in known:
         near = difflib.get_close_matches(at, known, n=1)
