@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import time
@@ -31,6 +32,9 @@ _PAGE = 4096
 """Five 384-d vectors fill a page of this size to 97 %, and an append writes 16 pages or so to the log: of 8,192 bytes
 they were 72 % more to sync, with which only vectors of more than some 500 dimensions would fill their pages better."""
 
+_LONGEST = 512
+"""Bytes of the longest path that SQLite takes."""
+
 _REASONS = {
     sqlite3.SQLITE_BUSY: (StorageError, "another process keeps it locked; end that process or wait"),
     sqlite3.SQLITE_LOCKED: (StorageError, "another connection keeps it locked; try again"),
@@ -53,6 +57,13 @@ _REASONS = {
     ),
 }
 
+
+_HINTS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "check the permissions"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room; what was stored before is safe"),
+    errno.EIO: "check the disk; what was stored before is safe",
+    errno.ENAMETOOLONG: "give a shorter one",
+}
 
 DAMAGE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, zlib.error)
 """What a cell raises that holds a value of another type than was stored, where nothing else is made of it.
@@ -107,7 +118,7 @@ class readable(translated):
 def _said(location: str, exc: Exception) -> BankError | None:
     """What an error of SQLite's or the file system's is to a user; None for any other."""
     if isinstance(exc, OSError):
-        return StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions")
+        return StorageError(f"{location}: {_in_the_way(location, exc)}")
     if isinstance(exc, UnicodeDecodeError):  # of SQLite's own words about damaged tables
         return CorruptBank(
             f"{location}: a text is damaged ({short(exc)}); restore the file from a copy (rb-dspy bank restore COPY)"
@@ -126,6 +137,14 @@ def _said(location: str, exc: Exception) -> BankError | None:
     return kind(f"{location}: {reason} ({one_line(cause)})")
 
 
+def _in_the_way(location: str, exc: OSError) -> str:
+    """What the system refused, by the name of the file where it is another one: a lock, say, that somebody left."""
+    named = exc.filename if isinstance(exc.filename, str) else location
+    other = f"{named} " if os.path.basename(named) != os.path.basename(location) else ""
+    hint = _HINTS.get(exc.errno or 0, "check the path")
+    return f"{other}cannot be used: {exc.strerror or exc}; {hint}"
+
+
 def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> sa.Engine:
     """The bank in ``path``, brought up to date; made when ``create``, folders included.
 
@@ -139,19 +158,17 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
     """
     location = str(path)
     with translated(location):
-        try:
-            fresh = not path.exists() or (path.is_file() and path.stat().st_size == 0)
-            if path.exists() and not path.is_file():
-                raise StorageError(f"{location}: not a file; expected a bank, or a path where one can be made")
-            if fresh and not create:
-                raise StorageError(
-                    f"{location}: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank import"
-                    " do, and MemoryBank.open in Python"
-                )
-            if fresh:
-                path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            raise StorageError(f"{location}: cannot be used: {exc.strerror}") from None
+        _check_length(path)
+        fresh = not path.exists() or (path.is_file() and path.stat().st_size == 0)
+        if path.exists() and not path.is_file():
+            raise StorageError(f"{location}: not a file; expected a bank, or a path where one can be made")
+        if fresh and not create:
+            raise StorageError(
+                f"{location}: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank import"
+                " do, and MemoryBank.open in Python"
+            )
+        if fresh:
+            path.parent.mkdir(parents=True, exist_ok=True)
         if create or _writable(path):
             hard_links.refuse(path, location)
         outdated = fresh or look.outdated(path, partial(engine_of, pool=StaticPool, durable=False), create=create)
@@ -172,6 +189,15 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
             engine.dispose()
             raise
         return engine
+
+
+def _check_length(path: Path) -> None:
+    """Raises ``OSError`` where there is no room for the names of the files that are kept beside it."""
+    longest = f"{os.path.realpath(path)}-journal"
+    if len(os.fsencode(longest)) > _LONGEST:
+        raise OSError(errno.ENAMETOOLONG, f"{os.strerror(errno.ENAMETOOLONG)} for SQLite", os.fspath(path))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(longest)
 
 
 def emptied_log(connection: sqlite3.Connection) -> None:

@@ -13,7 +13,7 @@ import filelock
 class FileLock:
     """See ``lock_posix.FileLock``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, of: Path | None = None) -> None:
         self._path = path
         self._lock = filelock.FileLock(path, thread_local=False)
 

@@ -97,7 +97,7 @@ def _make(made: Path, copy: Path, *, beside: Path) -> None:
 def _put(made: Path, real: Path, location: str) -> Path | None:
     """Move what is there aside and ``made`` into its place, while nobody writes."""
     held = Path(f"{real}.lock")
-    lock = FileLock(held)
+    lock = FileLock(held, real)
     if not lock.take(_SECONDS):
         if held.exists() and not os.access(held, os.R_OK | os.W_OK):
             raise StorageError(f"{location}: {held} cannot be used; check its permissions")

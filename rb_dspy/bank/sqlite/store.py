@@ -73,7 +73,8 @@ class SqliteStore:
         self._path = path.absolute()
         self._embedder: tuple[str, int] | None = None
         self._scopes: dict[str, Scope] = {}
-        lock = FileLock(Path(f"{os.path.realpath(path)}.lock"))  # one, by whichever links the file is opened
+        real = os.path.realpath(path)  # one lock, by whichever links the file is opened
+        lock = FileLock(Path(f"{real}.lock"), Path(real))
         original = Original(self._path, self._location)
         self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
