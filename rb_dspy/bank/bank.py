@@ -19,7 +19,7 @@ from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.ingest import Ingest, begin, check_attempt
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.bank.opening import chosen_embedder, marked, open_store
+from rb_dspy.bank.opening import chosen_embedder, marked, open_store, restore_store
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
@@ -99,6 +99,20 @@ class MemoryBank:
         except BaseException:
             store.close()
             raise
+
+    @staticmethod
+    def restore(url: str | Path, *, copy: str | Path) -> Path | None:
+        """Put a copy of a bank, with its own log, in the place of the file at ``url``: on disk when it returns.
+
+        What was there is never written over: its file, log and indexes are moved aside together; returns the path of
+        that file now, None where there was nothing. ``copy`` is only read, and it is checked first, as ``doctor`` does.
+        Copying a file over a bank by hand is not the same: a log that a process which was killed has left beside it
+        would be mixed into the copy.
+
+        Raises ``InputError`` (url, copy), ``CorruptBank`` for a copy that is damaged or no bank, ``SchemaTooNew``,
+        ``StorageError`` where the bank is open anywhere, or the disk refuses. Then what was there is as it was.
+        """
+        return restore_store(url, copy)
 
     def append(
         self,

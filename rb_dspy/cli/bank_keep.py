@@ -1,4 +1,4 @@
-"""``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``: a bank is moved, named, checked."""
+"""What keeps a bank whole: ``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``, ``restore``."""
 
 from __future__ import annotations
 
@@ -159,6 +159,24 @@ def doctor(
     if not json_:
         warned = f"nothing is lost; {counted(len(findings), 'warning')}" if findings else "all is well"
         out.print(f"{warned} in {counted(scopes, 'scope')}")
+
+
+@app.command()
+def restore(
+    copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is only read.")],
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Put a copy in the bank's place, whole, all scopes, once it was checked; what was there is moved aside."""
+    chosen = chosen_settings(config, bank, None).bank
+    with err.status("checking the copy …"):
+        aside = work.restored_bank(chosen, copy)
+    if json_:
+        print_json({"path": chosen.url, "copy": copy, "moved_aside": None if aside is None else str(aside)})
+        return
+    was = f"what was there is {aside} now" if aside else "nothing was there before"
+    out.print(Text(f"{chosen.url} is as the copy {copy}; {was}"), soft_wrap=True)
 
 
 def _to_stdout(bank: MemoryBank) -> None:

@@ -211,6 +211,11 @@ def test_a_snapshot_s_name_is_for_one_state(tmp_path: Path) -> None:
         assert second.digest != first.digest
     with pytest.raises(InputError, match=r"no snapshot 'tow'; did you mean 'two'\?"):
         open_bank(tmp_path / "b", at="tow")
+    for number in (10**5000, -(10**5000)):  # which Python does not even write
+        with pytest.raises(
+            InputError, match=r"no state of (more|less) than 18 digits of scope 's'; expected 0 to \d+$"
+        ):
+            open_bank(tmp_path / "b", at=number)
     with pytest.raises(InputError, match="no state 99"):
         open_bank(tmp_path / "b", at=99)
 

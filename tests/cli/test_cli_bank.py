@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -473,6 +474,23 @@ def test_a_bank_moves_to_another_embedder(filled: list[Experience], capsys: pyte
     assert as_json(capsys, "search", "use tens", "--items", "-k", "1", "--config", "other.toml")[0]["score"] > 0.5
     run(capsys, "reindex", "--embedder", "minilm")
     assert len(as_json(capsys, "search", "use tens", "--items")) == 3
+
+
+def test_restore_puts_a_copy_in_the_banks_place(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("rb-bank.sqlite", "copy.db")
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        learn(bank, 4, OPEN)
+    told = run(capsys, "restore", "copy.db")
+    assert "rb-bank.sqlite is as the copy copy.db; what was there is " in told
+    assert "rb-bank.sqlite.before-restore now" in told
+    assert len(as_json(capsys, "list", "--experiences")) == 3
+    assert len(as_json(capsys, "list", "--experiences", "--bank", "rb-bank.sqlite.before-restore")) == 4
+    (done,) = as_json(capsys, "restore", "copy.db", "--bank", "new.db")
+    assert done == {"path": "new.db", "copy": "copy.db", "moved_aside": None}
+    assert "nothing was there before" in run(capsys, "restore", "new.db", "--bank", "newer.db")
+    assert "no such file; expected a copy of a bank" in run(capsys, "restore", "none.db", code=2)
+    Path("copy.db").write_text("no bank")
+    assert "not a bank" in run(capsys, "restore", "copy.db", code=6)
 
 
 def test_doctor_names_what_is_damaged_and_its_exit_code_says_so(

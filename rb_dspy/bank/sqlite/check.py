@@ -14,7 +14,9 @@ from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.files import DAMAGE, short
 from rb_dspy.bank.sqlite.scoped import Scope
 
-_RESTORE = "restore the file from a copy, or export what can be read and import it into a new bank"
+_RESTORE = (
+    "restore the file from a copy (rb-dspy bank restore COPY), or export what can be read and import it into a new bank"
+)
 
 
 def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:

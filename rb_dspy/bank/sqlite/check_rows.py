@@ -16,7 +16,7 @@ from rb_dspy.errors import CorruptBank
 from rb_dspy.text import visible
 from rb_dspy.wording import first_line
 
-_FROM_A_COPY = "it is left out of what is read; restore the file from a copy, or delete it"
+_FROM_A_COPY = "it is left out of what is read; restore the file from a copy (rb-dspy bank restore COPY), or delete it"
 
 _LOST = "is not found by its id"
 

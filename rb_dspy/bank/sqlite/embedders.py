@@ -21,7 +21,9 @@ def stored(connection: sa.Connection, location: str) -> StoredEmbedder:
     try:
         return str(found["embedder"]), int(found["dimension"])
     except (KeyError, ValueError, TypeError):
-        raise CorruptBank(f"{location}: the embedder's dimension is damaged; restore the file from a copy") from None
+        raise CorruptBank(
+            f"{location}: the embedder's dimension is damaged; restore the file from a copy (rb-dspy bank restore COPY)"
+        ) from None
 
 
 def current(connection: sqlite3.Connection) -> StoredEmbedder:

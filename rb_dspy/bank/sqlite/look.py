@@ -43,6 +43,14 @@ def outdated(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) ->
                 raise
 
 
+def uri(path: Path) -> str:
+    """What SQLite reads the file by, and never writes it."""
+    # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
+    # process has the bank open or died with it, and the log counts.
+    how = "mode=ro" if log_of(path).exists() else "mode=ro&immutable=1"
+    return f"{path.absolute().as_uri()}?{how}"
+
+
 def _signs(path: Path) -> tuple[object, ...]:
     """What changes when somebody writes the file."""
     try:
@@ -53,10 +61,7 @@ def _signs(path: Path) -> tuple[object, ...]:
 
 
 def _looked(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) -> bool:
-    # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
-    # process has the bank open or died with it, and the log counts.
-    how = "mode=ro" if log_of(path).exists() else "mode=ro&immutable=1"
-    looking = engine(f"{path.absolute().as_uri()}?{how}")
+    looking = engine(uri(path))
     try:
         with looking.connect() as connection:
             lacks = pending(connection, str(path))

@@ -54,6 +54,14 @@ _CLOSING_SECONDS = 5.0
 """How long ``close`` waits for the file lock, to tidy up."""
 
 
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def open_here(path: Path) -> bool:
+    """Whether this process has the file open; ``path``: where links lead to."""
+    return any(store.reads(path) for store in list(_stores))
+
+
 class SqliteStore:
     """See ``BankStore``. Readers never wait; what is written goes through the process's one writer (``Writer``).
 
@@ -65,7 +73,8 @@ class SqliteStore:
         self._path = path.absolute()
         self._embedder: tuple[str, int] | None = None
         self._scopes: dict[str, Scope] = {}
-        lock = FileLock(Path(f"{os.path.realpath(path)}.lock"))  # one, by whichever links the file is opened
+        real = os.path.realpath(path)  # one lock, by whichever links the file is opened
+        lock = FileLock(Path(f"{real}.lock"), Path(real))
         original = Original(self._path, self._location)
         self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
@@ -74,11 +83,16 @@ class SqliteStore:
             self._path, self._location, connect, original, lock, writes.perform
         )
         self._closing = weakref.finalize(self, _close, self._writer, self._readers, self._engine, lock, original)
+        _stores.add(self)
 
     @property
     def location(self) -> str:
         """The path as it was given."""
         return self._location
+
+    def reads(self, path: Path) -> bool:
+        """Whether this is the file that it has open; ``path``: where links lead to."""
+        return self._closing.alive and os.path.realpath(self._path) == os.path.realpath(path)
 
     @property
     def base(self) -> None:

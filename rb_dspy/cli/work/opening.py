@@ -28,3 +28,8 @@ def whole_bank(chosen: BankConfig, scope: str | None) -> MemoryBank:
     """A bank for what is done to all its scopes; ``scope``: the command's own option, which must be there."""
     with_any = of_all_scopes if scope is None else of_any_embedder
     return with_any(chosen.url, chosen.scope)
+
+
+def restored_bank(chosen: BankConfig, copy: str) -> Path | None:
+    """``MemoryBank.restore`` of the bank that was chosen."""
+    return MemoryBank.restore(chosen.url, copy=copy)
