@@ -17,7 +17,6 @@ log = logging.getLogger("rb_dspy")
 
 T = TypeVar("T")
 
-
 Told = Callable[[int, Trajectory], object]
 """Is told of a rollout, or an attempt, that has come to its end, with its number; before its environment is closed. It
 must not raise.

@@ -131,9 +131,10 @@ def correcting(then: Callable[[int], object]) -> Script:
     return Script(roles={"checker": checker})
 
 
-@pytest.mark.parametrize("run_id", ["", "night"])
-@pytest.mark.parametrize("reopens", [False, True])
-@BOTH
+@pytest.mark.parametrize(
+    ("asynchronous", "reopens", "run_id"),
+    [(False, False, ""), (False, True, "night"), (True, True, ""), (True, False, "night")],
+)
 def test_an_attempt_that_has_ended_is_in_the_bank_while_it_is_checked(
     bank: MemoryBank, asynchronous: bool, reopens: bool, run_id: str
 ) -> None:
