@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -357,17 +358,25 @@ class MemoryBank:
 
         return self._current.settled(stored)
 
-    def delete(self, id: str, *, note: str = "") -> Removal:
+    def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
         """Take away an item, an experience with its items, or a pending ingest; the history of the first two stays.
 
-        An item that another experience gave as well outlives an experience. Raises ``InputError`` for an unknown id.
+        An item that another experience gave as well outlives an experience. What is damaged can be taken away too.
+        ``dry_run`` tells what would go. Raises ``InputError`` for an unknown id.
         """
         store, wanted = self._store, given.id_(id)
-        if any(state.id == wanted for state in store.ingestions(self.scope)):
-            store.drop(self.scope, wanted)
+        if wanted in store.waiting(self.scope):
+            if not dry_run:
+                store.drop(self.scope, wanted)
             return Removal(ingestions=(wanted,))
-        source = source_of_id(store, self.scope, wanted)
-        return store.remove(self.scope, kind="delete", source=source, descendants=False, note=given.text("note", note))
+        return store.remove(
+            self.scope,
+            kind="delete",
+            source=source_of_id(store, self.scope, wanted),
+            descendants=False,
+            note=given.text("note", note),
+            dry_run=dry_run,
+        )
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
         """Take away what came from ``source``, with all that descends from it: what was learned under its influence.
@@ -429,24 +438,32 @@ class MemoryBank:
         return append_all(self._store, self.scope, self._current, checked)
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
-        """Make the index new, with ``embedder`` where the bank is to belong to another; returns the vectors made.
+        """Make new what is derived, with ``embedder`` where the bank is to belong to another; returns the vectors made.
 
-        All scopes of the bank change over at once; until then it works as before. Whoever has the bank open elsewhere
-        with the old embedder, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork has no index of
-        its own to make: ``StorageError``.
+        That is the index, and of all scopes what was damaged or lost and can be made of the rest: what ids are found
+        by, and vectors whose texts are there, by the bank's own embedder. Whoever has the bank open elsewhere finds the
+        latter when it is opened again.
+
+        All scopes of the bank change over to another embedder at once; until then it works as before. Whoever has the
+        bank open elsewhere with the old one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork
+        has no index of its own to make: ``StorageError``.
         """
         store = self._store
         if store.base is not None:
             raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
         chosen = self._current.embedder if embedder is None else chosen_embedder(embedder)
+        vectors = partial(embed, chosen, dimension=chosen.dimension)
         made = 0
         with self._current.moving:
             if embedder is not None:
-                made = store.reindex(chosen.id, chosen.dimension, lambda texts: embed(chosen, texts, chosen.dimension))
+                made = store.reindex(chosen.id, chosen.dimension, vectors)
+                self._finder = self._finder.anew(chosen)
+                self._current.embedder = chosen
+            if mended := store.mend(chosen.id, chosen.dimension, vectors):
+                self._finder.forget(store.scopes())
             self._finder = self._finder.anew(chosen)
-            self._current.embedder = chosen
         self._finder.build()
-        return made
+        return made + mended
 
     def doctor(self) -> list[Finding]:
         """Read everything, of all scopes, and tell what is wrong and what to do about it; empty when all is well."""

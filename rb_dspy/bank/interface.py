@@ -159,6 +159,16 @@ class BankStore(Protocol):
         """
         ...
 
+    def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        """Make again what is damaged or missing, and can be made of the rest, in all scopes: vectors of sound texts,
+        and whatever else is derived from what is stored.
+
+        Returns how many vectors were made; all others stay, and nothing is embedded where there is none to make. The
+        embedder is the bank's own: ``EmbedderMismatch`` where that is another one. What ``changes`` says of numbers
+        before may then be more than it was: whoever follows it begins anew.
+        """
+        ...
+
     # What is read
 
     def mark(self, scope: str) -> int:
@@ -222,6 +232,10 @@ class BankStore(Protocol):
 
     def ingestions(self, scope: str) -> list[Ingestion]:
         """Those that are kept, in the order they came."""
+        ...
+
+    def waiting(self, scope: str) -> set[str]:
+        """The ids that ingestions are kept under, also those that are damaged."""
         ...
 
     def snapshots(self, scope: str) -> list[Snapshot]:

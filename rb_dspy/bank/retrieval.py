@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
@@ -75,6 +75,13 @@ class Finder:
             if sidecar := self._sidecar(unit):
                 sidecar.discard()
             self._made(unit).build()
+
+    def forget(self, scopes: Iterable[str]) -> None:
+        """Discard what is saved of the indexes of these scopes of the store: it lacks what was mended."""
+        for scope in scopes:
+            for unit in UNITS:
+                if sidecar := self._sidecar(unit, scope):
+                    sidecar.discard()
 
     def anew(self, embedder: Embedder) -> Finder:
         """A finder that takes the place of this one, which retires where the embedder is another one."""
@@ -192,11 +199,11 @@ class Finder:
                 self._followers[unit] = Follower(self._store, self._scope, unit, index, self._sidecar(unit))
             return self._followers[unit]
 
-    def _sidecar(self, unit: Unit) -> Sidecar | None:
+    def _sidecar(self, unit: Unit, scope: str | None = None) -> Sidecar | None:
         if self._folder is None:
             return None
         embedder = self._embedder
-        return Sidecar(self._folder, self._scope, unit, embedder_id=embedder.id, dimension=embedder.dimension)
+        return Sidecar(self._folder, scope or self._scope, unit, embedder_id=embedder.id, dimension=embedder.dimension)
 
     def _differences(self, unit: Unit) -> Iterator[Finding]:
         """Rows that only the index has, or only the store."""

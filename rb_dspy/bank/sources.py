@@ -11,11 +11,12 @@ _GONE = {"delete": "deleted", "rollback": "taken away by a rollback"}
 
 
 def source_of_id(store: BankStore, scope: str, id: str) -> Source:
-    """The item or experience with this id. Raises ``InputError`` where the scope has none."""
-    if store.item(scope, id) is not None:
+    """The item or experience with this id, which may be damaged. Raises ``InputError`` where the scope has none."""
+    if any(row.lives for row in store.rows(scope, id)):
         return Source("item", id)
-    if store.experience(scope, id) is not None:
-        return Source("experience", id)
+    experience = Source("experience", id)
+    if any(member.lives for member in store.members(scope, experience)):
+        return experience
     raise unknown(store, scope, id, "item or experience")
 
 

@@ -18,7 +18,7 @@ from rb_dspy.cli import work
 from rb_dspy.cli.bank_common import show_item, show_removal
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
-from rb_dspy.errors import InputError
+from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import MemoryDraft, MemoryItem, Removal
 from rb_dspy.wording import counted
 
@@ -74,27 +74,28 @@ def delete(
     """Take away a lesson, or an experience with its lessons; the history keeps them."""
     with work.opened_bank(config, bank, scope) as changed:
         before = changed.fork()
+        removal = changed.delete(id, dry_run=True)
+        reached = () if json_ or removal.ingestions else _reached(changed, removal, id)
         if not dry_run:
             removal = changed.delete(id, note=note)
-        elif any(waiting.state.id == id for waiting in changed.pending()):  # of which a fork has none
-            removal = Removal(ingestions=(id,))
-        else:
-            removal = changed.fork().delete(id)
         if json_:
             print_json(removal)
-        else:
-            show_removal(before, removal, "would go:" if dry_run else "gone:")
-            if removal.items or removal.experiences:
-                _tell_who_was_shown(before, removal, id)
+            return
+        show_removal(before, removal, "would go:" if dry_run else "gone:")
+        if reached:
+            told = f"stays: what was learned under its influence, {counted(len(reached), 'experience')}"
+            out.print(Text(f"{told}; rb-dspy bank rollback {id} takes that too", "yellow"), soft_wrap=True)
+            show_removal(before, Removal(experiences=reached), "to look at:")
 
 
-def _tell_who_was_shown(before: MemoryBank, removal: Removal, id: str) -> None:
-    """Whom it may have misled, which a delete leaves alone."""
-    reached = [one for one in before.rollback(id, dry_run=True).experiences if one not in removal.experiences]
-    if reached:
-        told = f"stays: what was learned under its influence, {counted(len(reached), 'experience')}"
-        out.print(Text(f"{told}; rb-dspy bank rollback {id} takes that too", "yellow"), soft_wrap=True)
-        show_removal(before, Removal(experiences=tuple(reached)), "to look at:")
+def _reached(bank: MemoryBank, removal: Removal, id: str) -> tuple[str, ...]:
+    """Experiences that it may have misled, which a delete leaves alone."""
+    try:
+        influenced = bank.rollback(id, dry_run=True).experiences
+    except CorruptBank as exc:  # rollouts that wait, for one
+        out.print(Text(f"what was learned under its influence cannot be told: {exc}", "yellow"), soft_wrap=True)
+        return ()
+    return tuple(one for one in influenced if one not in removal.experiences)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rb_dspy.cli.common import out, settings
 from rb_dspy.config import Settings
-from rb_dspy.errors import InputError
+from rb_dspy.errors import BankError, InputError
 from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Step
 from rb_dspy.wording import counted
 
@@ -129,4 +129,6 @@ def _what(bank: MemoryBank, id: str) -> str:
         found = bank.get(id)
     except InputError:  # somebody else took it away just now
         return ""
+    except BankError:  # of one that is damaged there is nothing to show, and it can go all the same
+        return "damaged: it cannot be shown"
     return found.title if isinstance(found, MemoryItem) else f"{found.task.id}: {found.task.instruction}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.cli.common import err
@@ -20,26 +21,29 @@ _HOW = (
 )
 
 
-def of_any_embedder(url: str, scope: str, at: str | None = None) -> MemoryBank:
-    """The bank, whichever embedder it belongs to: none is loaded, and nothing can be embedded."""
+def of_any_embedder(url: str, scope: str, at: str | None = None, *, named: str | None = None) -> MemoryBank:
+    """The bank, whichever embedder it belongs to: none is loaded before something is to be embedded.
+
+    Then it is the one that is ``named``, if that is the bank's; without a name nothing can be embedded.
+    """
     try:
         return MemoryBank.open(url, scope=scope, embedder=_Absent("none", 1), create=False, at=at)
     except EmbedderMismatch:  # a scope that is there has an embedder, another one
         with _store(url) as store:
-            its = _Absent(*store.bind("none", 1))
+            its = _Absent(*store.bind("none", 1), named=named)
     return MemoryBank.open(url, scope=scope, embedder=its, create=False, at=at)
 
 
-def of_all_scopes(url: str, scope: str) -> MemoryBank:
+def of_all_scopes(url: str, scope: str, *, named: str | None = None) -> MemoryBank:
     """``of_any_embedder`` for what is done to all scopes: where ``scope`` is not there, opened at another one."""
     try:
-        return of_any_embedder(url, scope)
+        return of_any_embedder(url, scope, named=named)
     except UnknownScope:
         with _store(url) as store:
             scopes = store.scopes()
         if not scopes:
             raise
-    return of_any_embedder(url, scopes[0])
+    return of_any_embedder(url, scopes[0], named=named)
 
 
 @contextmanager
@@ -60,14 +64,29 @@ def _store(url: str) -> Iterator[BankStore]:
 
 
 class _Absent:
-    """The name of an embedder that nothing is embedded with: it may not be installed any more, or not load."""
+    """An embedder that is not loaded before it is used: it may not be installed any more, or not load.
 
-    def __init__(self, id: str, dimension: int) -> None:
+    ``named``: the name that it may be had by; None for one that is never used.
+    """
+
+    def __init__(self, id: str, dimension: int, named: str | None = None) -> None:
         self.id = id
         self.dimension = dimension
+        self._named = named
+        self._loaded: Embedder | None = None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        raise EmbedderMismatch(f"the bank's embedder {self.id} is not loaded here; {_HOW}")
+        if self._named is None:
+            raise EmbedderMismatch(f"the bank's embedder {self.id} is not loaded here; {_HOW}")
+        if self._loaded is None:
+            self._loaded = plugins.embedder(self._named)
+        found = self._loaded
+        if (found.id, found.dimension) != (self.id, self.dimension):
+            raise EmbedderMismatch(
+                f"the bank was filled with the embedder {self.id} ({self.dimension} dimensions), and {self._named} is"
+                f" {found.id} ({found.dimension}); {_HOW}"
+            )
+        return found.embed(texts)
 
 
 class _Watched:

@@ -116,10 +116,10 @@ def reindex(
     scope: ScopeOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make the index new; with --embedder also all vectors, of all scopes."""
+    """Make the index new, and of all scopes the vectors that are damaged or lost; with --embedder all of them."""
     chosen = chosen_settings(config, bank, scope).bank
     if embedder is None:
-        with work.opened_bank(config, bank, scope) as kept, err.status("building the index …"):
+        with work.whole_bank(chosen, scope, embeds=True) as kept, err.status("building the index …"):
             made = kept.reindex()
             name = kept.stats().embedder
     else:
@@ -127,7 +127,7 @@ def reindex(
     if json_:
         print_json({"embedder": name, "vectors": made})
     elif embedder is None:
-        out.print("the index is new")
+        out.print(f"{counted(made, 'vector')} made again; the index is new" if made else "the index is new")
     else:
         out.print(Text(f"{counted(made, 'vector')} made; the bank belongs to {name} now"), soft_wrap=True)
         if embedder != chosen.embedder:

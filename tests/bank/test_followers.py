@@ -92,6 +92,23 @@ def test_a_large_index_is_built_aside_and_saved(store: SqliteStore, path: Path) 
     again.retire(StorageError("ended; open it again"))
 
 
+def test_what_was_mended_is_in_the_next_index_of_each_scope(store: SqliteStore, path: Path) -> None:
+    """Also of one whose saved index had to do without."""
+    (seq,) = exactly(store, "Lesson 77 on 763")[:1]
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE item_vectors SET crc = crc + 1 WHERE key & 1048575 = ?", [seq])
+    database.close()
+    lacking = follower(store, path)
+    lacking.build()
+    assert len(lacking.view()) == ROWS - 1
+    lacking.retire(StorageError("ended; open it again"))
+    with open_bank(path, "another") as other:
+        assert other.reindex() == 1
+    again = follower(store, path)
+    assert len(again.view()) == ROWS
+    again.retire(StorageError("ended; open it again"))
+
+
 def test_rows_of_other_processes_and_ends_are_in_the_next_view(store: SqliteStore, path: Path) -> None:
     with open_bank(path) as other:
         mine = follower(store, path)

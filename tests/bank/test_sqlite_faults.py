@@ -463,8 +463,8 @@ def test_a_damaged_vector(
         assert after.seqs.tolist() == [number for number in before if number != seq]
         assert len(after) == len(after.vectors) == len(after.tasks) == len(after.successes)
         assert warned(caplog, f"the vector of {unit} number {seq} is damaged") == 1
-        full.reindex(*EMBEDDER, embed)
-        assert found(full) == set()
+    assert full.mend(*EMBEDDER, embed) == 1
+    assert found(full) == set()
 
 
 SILENT = {  # consistent changes, which no row shows by itself

@@ -1339,6 +1339,27 @@ def test_reindex_lets_appends_pass(store: BankStore, kind: Kind) -> None:
     assert np.array_equal(changes.added.vectors, kept)
 
 
+def test_of_what_is_sound_nothing_is_made_again(store: BankStore) -> None:
+    give(store, "e1", "a", "b")
+    give(store, "e2", "a")
+    take(store, "experience", "e1")
+
+    def unasked(texts: list[str]) -> Vectors:
+        raise AssertionError(texts)
+
+    assert store.mend(*EMBEDDER, unasked) == 0  # type: ignore[arg-type]
+
+
+def test_what_waits_is_named_by_its_id(store: BankStore, later: Later) -> None:
+    assert store.waiting(SCOPE) == set()
+    store = later(store)
+    store.hold(rollout("one"))
+    store.hold(rollout("two"))
+    assert store.waiting(SCOPE) == {"one", "two"}
+    store.drop(SCOPE, "one")
+    assert store.waiting(SCOPE) == {"two"}
+
+
 # Threads, and what is wrong
 
 

@@ -774,3 +774,58 @@ def test_of_a_lesson_that_was_learned_often_the_first_times_are_shown(capsys: py
     assert told.count("append") == min(5, times)
     assert ("more; --all shows when" in told) == (times > 5)
     assert "Open it first" in told
+
+
+@pytest.mark.parametrize("do", [["--dry-run"], ["--yes"], ["--yes", "--json"]])
+@pytest.mark.parametrize("what", ["rollback", "delete"])
+def test_what_cannot_be_shown_is_taken_away_all_the_same(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str], what: str, do: list[str]
+) -> None:
+    first, second, third = filled
+    with sqlite3.connect("rb-bank.sqlite") as connection:
+        connection.execute("UPDATE items SET content = 'x' WHERE id = ?", [second.items[0].id])
+        connection.execute("UPDATE experiences SET payload = x'00' WHERE id = ?", [second.id])
+    connection.close()
+    if what == "delete":
+        do = [option for option in do if option != "--yes"]
+    for id in (second.items[0].id, second.id):
+        told = run(capsys, what, id, *do)
+        assert id in told
+        if "--json" not in do:
+            assert "damaged: it cannot be shown" in told
+            assert what == "rollback" or f"{third.id}  t/3: Put shirt 3 away." in told
+            assert ("would go" if "--dry-run" in do else "gone:") in told
+    dry = "--dry-run" in do
+    left = [first.id] if what == "rollback" else [first.id, third.id]
+    assert [each["id"] for each in as_json(capsys, "list", "--experiences")] == ([first.id, third.id] if dry else left)
+    assert main(["bank", "doctor"]) == (6 if dry else 0)
+
+
+def test_what_is_damaged_is_made_again_as_doctor_says(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the embedder that is configured, which has to be the bank's."""
+
+    def break_it() -> None:
+        with sqlite3.connect("rb-bank.sqlite") as connection:
+            connection.execute("UPDATE item_vectors SET data = zeroblob(length(data)) WHERE key & 1023 = 2")
+            connection.execute("DELETE FROM experience_vectors WHERE key & 1023 = 1")
+        connection.close()
+
+    break_it()
+    assert main(["bank", "doctor"]) == 6
+    assert "run rb-dspy bank reindex, which makes it again" in capsys.readouterr().out
+    with MemoryBank.open("other.sqlite", scope="default", embedder=HashEmbedder(dimension=16)) as bank:
+        learn(bank, 1, OPEN)
+    told = run(capsys, "reindex")
+    assert "2 vectors made again; the index is new" in told
+    assert "all is well" in run(capsys, "doctor")
+    break_it()
+    assert as_json(capsys, "reindex") == [{"embedder": embedder("minilm").id, "vectors": 2}]
+    assert as_json(capsys, "reindex") == [{"embedder": embedder("minilm").id, "vectors": 0}]
+    with sqlite3.connect("other.sqlite") as connection:
+        connection.execute("DELETE FROM item_vectors")
+    connection.close()
+    told = run(capsys, "reindex", "--bank", "other.sqlite", code=6)
+    assert f"filled with the embedder {HashEmbedder(dimension=16).id} (16 dimensions), and minilm is" in told
+    assert "bank.embedder in rb.toml names the embedder" in told

@@ -182,6 +182,10 @@ class MemoryStore:
                     return reindexing.put()
             reindexing.make(missing)
 
+    def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        """Nothing rots in memory."""
+        return 0
+
     # What is read
 
     def mark(self, scope: str) -> int:
@@ -247,6 +251,10 @@ class MemoryStore:
     def ingestions(self, scope: str) -> list[Ingestion]:
         with self._lock:
             return list(self._timeline(scope).ingestions.values())
+
+    def waiting(self, scope: str) -> set[str]:
+        with self._lock:
+            return set(self._timeline(scope).ingestions)
 
     def snapshots(self, scope: str) -> list[Snapshot]:
         with self._lock:

@@ -9,10 +9,10 @@ from rb_dspy.bank.parts import Finding, Severity
 from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.scoped import Scope
 
-_ONE_BY_ONE = "nothing needs to be done; imported into another bank it gets one"
 _COPY = (
     "restore the file from a copy (rb-dspy bank restore COPY), or export what can be read and import it into a new bank"
 )
+_INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
 
 _Query = tuple[Severity, str, str, str, str]
 
@@ -35,12 +35,12 @@ _QUERIES: tuple[_Query, ...] = (
         " GROUP BY id HAVING count(*) > 1",
     ),
     (
-        *("error", "row", "has two rows that both are its first: it may be counted twice", _COPY),
+        *("error", "row", "has two rows that both are its first: it may be counted twice", _INDEX),
         "SELECT 'item ' || id FROM items WHERE key > :base AND key <= :last AND again IS NULL"
         " GROUP BY id HAVING count(*) > 1",
     ),
     (
-        *("error", "orphan", "is found by an id, and is not there", _COPY),
+        *("error", "orphan", "is found by an id, and is not there", _INDEX),
         f"SELECT 'number ' || (f.key & {keys.LAST}) FROM (SELECT key FROM ids UNION ALL SELECT key FROM recent_ids)"
         " AS f WHERE f.key > :base AND f.key <= :last AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.key = f.key)"
         " AND NOT EXISTS (SELECT 1 FROM experiences AS e WHERE e.key = f.key)",
@@ -53,11 +53,6 @@ _QUERIES: tuple[_Query, ...] = (
         " LEFT JOIN experiences AS o ON o.key = v.key WHERE v.key > :base AND v.key <= :last AND o.key IS NULL",
     ),
     (
-        *("error", "vector", "has no vector and cannot be found", _COPY),
-        "SELECT DISTINCT 'item ' || i.id FROM items AS i LEFT JOIN item_vectors AS v ON v.key = i.key"
-        " WHERE i.key > :base AND i.key <= :last AND v.key IS NULL",
-    ),
-    (
         *("error", "vector", "has ended at another number than its vector", _COPY),
         "SELECT DISTINCT 'item ' || i.id FROM items AS i JOIN item_vectors AS v ON v.key = i.key"
         " WHERE i.key > :base AND i.key <= :last AND i.ended IS NOT v.ended",
@@ -68,12 +63,6 @@ _QUERIES: tuple[_Query, ...] = (
         " WHERE v.key > :base AND v.key <= :last AND v.ended IS NULL AND (e.ended IS NOT NULL"
         " OR EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key)"
         " AND NOT EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key AND i.ended IS NULL))",
-    ),
-    (
-        *("warning", "vector", "has items and no vector of its own: its items are found one by one only", _ONE_BY_ONE),
-        "SELECT 'experience ' || e.id FROM experiences AS e LEFT JOIN experience_vectors AS v ON v.key = e.key"
-        " AND v.ended IS NULL WHERE e.key > :base AND e.key <= :last AND e.ended IS NULL AND v.key IS NULL"
-        " AND EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key AND i.ended IS NULL)",
     ),
     (
         *("warning", "orphan", "was shown to an agent, and this scope never had it", "nothing needs to be done"),

@@ -4,54 +4,56 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from rb_dspy.bank import journal
-from rb_dspy.bank.parts import UNITS, Finding, Unit, task_key
-from rb_dspy.bank.sqlite import ids, keys, rows
-from rb_dspy.bank.sqlite.compression import decompressed
+from rb_dspy.bank.parts import UNITS, Finding, Unit
+from rb_dspy.bank.sqlite import ids, keys, rows, vector_rows
 from rb_dspy.bank.sqlite.scoped import Scope
-from rb_dspy.bank.vectors import unpacked
 from rb_dspy.errors import CorruptBank
-from rb_dspy.text import visible
 from rb_dspy.wording import first_line
 
 _FROM_A_COPY = "it is left out of what is read; restore the file from a copy (rb-dspy bank restore COPY), or delete it"
 
-_LOST = "is not found by its id"
+_ENDED = "it was edited or taken away, and only its history is lost; restore the file from a copy if you need that"
+
+_AGAIN = "run rb-dspy bank reindex, which makes it again"
+
+_LOST = "is not found by its id, and so not shown, exported, edited or taken away by it"
+
+_INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
+
+_NAMELESS = "restore the file from a copy, or export what can be read and import it into a new bank"
 
 
 def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
     """One finding for each."""
-    yield from _experiences(connection, scope)
-    yield from _items(connection, scope)
+    unsound: set[int] = set()  # keys of rows of which no vector can be made
+    yield from _experiences(connection, scope, unsound)
+    yield from _items(connection, scope, unsound)
     for unit in UNITS:
-        yield from _vectors(connection, scope, unit)
+        yield from _vectors(connection, scope, unit, unsound)
     yield from _ingestions(connection, scope)
 
 
-def _experiences(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for key, id, task_id, template, instruction, payload in connection.execute(
-        "SELECT key, id, task_id, template, instruction, payload FROM experiences WHERE key > ? AND key <= ?"
+def _experiences(connection: sqlite3.Connection, scope: Scope, unsound: set[int]) -> Iterator[Finding]:
+    for key, id, ended, task_id, template, instruction, payload in connection.execute(
+        "SELECT key, id, ended, task_id, template, instruction, payload FROM experiences WHERE key > ? AND key <= ?"
         " ORDER BY key",
         (scope.base, scope.base + keys.LAST),
     ):
         try:
-            task = journal.payload(decompressed(payload, task_id, instruction)).task
-            given = task.id, None if task.template is None else visible(task.template), task.instruction
-            if given != (task_id, template, instruction):
-                raise ValueError("the columns and the payload name another task")
+            rows.check_task(task_id, template, instruction, payload)
         except (zlib.error, ValueError, TypeError) as exc:
-            yield _row(
-                f"scope {scope.name!r}: experience {id}", f"its task and rollouts cannot be read: {first_line(exc)}"
-            )
-        if not _is_found(connection, scope, id, key):
-            yield _row(f"scope {scope.name!r}: experience {id}", _LOST)
+            unsound.add(key)
+            what = f"its task and rollouts cannot be read: {first_line(exc)}"
+            yield _row(f"scope {scope.name!r}: experience {id}", what, ended=ended is not None)
+        yield from _unfound(connection, scope, key, f"experience {id}", id)
 
 
-def _items(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for key, id, again, digest, *texts in connection.execute(
-        "SELECT key, id, again, digest, title, description, content FROM items WHERE key > ? AND key <= ? ORDER BY key",
+def _items(connection: sqlite3.Connection, scope: Scope, unsound: set[int]) -> Iterator[Finding]:
+    for key, id, ended, again, digest, *texts in connection.execute(
+        "SELECT key, id, ended, again, digest, title, description, content FROM items WHERE key > ? AND key <= ?"
+        " ORDER BY key",
         (scope.base, scope.base + keys.LAST),
     ):
         try:
@@ -59,16 +61,25 @@ def _items(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
         except TypeError:
             sound = False
         if not sound:
+            unsound.add(key)
             where = f"scope {scope.name!r}: item {id}"
-            yield _row(where, f"the text of number {keys.number(key)} is not the one that was stored")
-        if not _is_found(connection, scope, id, key) or again not in (None, ids.of_id(scope.id, id)):
-            yield _row(f"scope {scope.name!r}: item {id}", f"number {keys.number(key)} {_LOST}")
+            what = f"the text of number {keys.number(key)} is not the one that was stored"
+            yield _row(where, what, ended=ended is not None)
+        yield from _unfound(connection, scope, key, f"item {id}", id, again)
 
 
-def _is_found(connection: sqlite3.Connection, scope: Scope, id: object, key: int) -> bool:
-    """Whether a row is found by its id."""
-    if not isinstance(id, str):
-        return False
+def _unfound(
+    connection: sqlite3.Connection, scope: Scope, key: int, what: str, id: object, again: object = None
+) -> Iterator[Finding]:
+    """At most one: where a row is not found by its id."""
+    where, number = f"scope {scope.name!r}: {what}", f"number {keys.number(key)}"
+    if not isinstance(id, str) or "\ufffd" in id:  # see ``files.leniently``
+        yield _row(where, f"the id of {number} is damaged", remedy=_NAMELESS)
+    elif again not in (None, ids.of_id(scope.id, id)) or not _is_found(connection, scope, id, key):
+        yield _row(where, f"{number} {_LOST}", remedy=_INDEX)
+
+
+def _is_found(connection: sqlite3.Connection, scope: Scope, id: str, key: int) -> bool:
     # By both, since an item can have very many rows.
     found = connection.execute(
         "SELECT 1 FROM ids WHERE id_key = ?1 AND key = ?2 UNION ALL"
@@ -78,39 +89,27 @@ def _is_found(connection: sqlite3.Connection, scope: Scope, id: object, key: int
     return found.fetchone() is not None
 
 
-def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit) -> Iterator[Finding]:
-    table = rows.vectors_table(unit)
-    owner = "o.key" if unit == "experience" else "o.experience"
+def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit, unsound: Collection[int]) -> Iterator[Finding]:
     dimension = connection.execute("SELECT value FROM meta WHERE key = 'dimension'").fetchone()
     try:
         size = int(dimension[0]) if dimension else 0
     except (ValueError, TypeError):
         yield _row("the bank's embedder", "its dimension cannot be read, so that no vector can")
         return
-    for key, id, task_id, polarity, task, success, crc, data in connection.execute(
-        f"SELECT v.key, o.id, e.task_id, e.polarity, v.task, v.success, v.crc, v.data FROM {table} AS v"
-        f" JOIN {unit}s AS o ON o.key = v.key JOIN experiences AS e ON e.key = {owner}"
-        " WHERE v.key > ? AND v.key <= ? ORDER BY v.key",
-        (scope.base, scope.base + keys.LAST),
-    ):
-        if not isinstance(data, bytes):
-            what = f"is {type(data).__name__}, expected bytes"
-        elif len(data) != 2 * size:
-            what = f"has {len(data)} bytes, expected {2 * size}"
-        elif zlib.crc32(data) != crc or not unpacked(data, size)[1].all():
-            what = "is not the one that was stored"
-        elif not isinstance(task_id, str):
-            what = "stands for an experience whose task is damaged"
-        elif (task, success) != (task_key(task_id), polarity == "success"):
-            what = "is filed under another task or verdict"
-        else:
-            continue
+    for fault in vector_rows.faults(connection, unit, size, after=scope.base, last=scope.base + keys.LAST):
+        what = f"the vector of number {keys.number(fault.key)} {fault.what}"
+        if fault.missing and unit == "item":
+            what = f"number {keys.number(fault.key)} has no vector and cannot be found"
+        elif fault.missing:
+            what = "has items and no vector of its own: its items are found one by one only"
+        lost = fault.key in unsound or not fault.filed
+        mild = (fault.missing and unit == "experience") or (not fault.lives and (fault.missing or lost))
         yield Finding(
-            severity="error",
+            severity="warning" if mild else "error",
             kind="vector",
-            where=f"scope {scope.name!r}: {unit} {id}",
-            what=f"the vector of number {keys.number(key)} {what}",
-            remedy="run rb-dspy bank reindex, which makes all vectors again",
+            where=f"scope {scope.name!r}: {unit} {fault.id}",
+            what=what,
+            remedy=_AGAIN if not lost else _FROM_A_COPY if fault.lives else _ENDED,
         )
 
 
@@ -122,5 +121,12 @@ def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findin
             yield _row(f"scope {scope.name!r}: ingestion {id}", f"its rollouts cannot be read: {first_line(exc)}")
 
 
-def _row(where: str, what: str) -> Finding:
-    return Finding(severity="error", kind="row", where=where, what=what, remedy=_FROM_A_COPY)
+def _row(where: str, what: str, *, ended: bool = False, remedy: str = _FROM_A_COPY) -> Finding:
+    """``ended``: whether it is no part of the present any more."""
+    return Finding(
+        severity="warning" if ended else "error",
+        kind="row",
+        where=where,
+        what=what,
+        remedy=_ENDED if ended else remedy,
+    )

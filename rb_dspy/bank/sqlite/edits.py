@@ -98,7 +98,9 @@ class Remove:
             members=partial(descent.members, connection, state),
             rows=partial(descent.rows, connection, state),
         )
-        kept = ingestions.waiting(connection, scope_id, self.location)
+        # A damaged one is in the way of what it might go with, and of nothing else.
+        asked = self.descendants or self.source.kind in ("run", "origin")
+        kept = ingestions.waiting(connection, scope_id, self.location) if asked else []
         waiting = waiting_rollouts(kept, self.source, descendants=self.descendants, tainted=going.tainted)
         gone = tuple(member.id for member in going.experiences)
         removal = Removal(experiences=gone, items=going.items, ingestions=waiting)

@@ -94,6 +94,11 @@ def waiting(connection: sqlite3.Connection, scope_id: int, location: str) -> lis
     return [rows.ingestion(payload, id, location) for id, payload in connection.execute(query, (scope_id,)).fetchall()]
 
 
+def waiting_ids(connection: sqlite3.Connection, scope: Scope) -> set[str]:
+    """The ids of all that are kept, also of those that are damaged."""
+    return {id for (id,) in connection.execute("SELECT id FROM ingestions WHERE scope_id = ?", (scope.id,))}
+
+
 def forget(connection: sqlite3.Connection, scope_id: int, ids: Iterable[str]) -> None:
     """Those of ``ids`` that are kept are kept no more."""
     these = [(scope_id, id) for id in ids]

@@ -120,6 +120,17 @@ def text_is_sound(digest: str, title: str, description: str, content: str) -> bo
     return text_digest(title, description, content) == digest
 
 
+def check_task(task_id: str, template: str | None, instruction: str, payload: bytes) -> None:
+    """Raises ``ValueError``, ``TypeError`` or ``zlib.error`` where an experience's task is not what was stored."""
+    task = journal.payload(decompressed(payload, task_id, instruction)).task
+    if (task.id, None if task.template is None else visible(task.template), task.instruction) != (
+        task_id,
+        template,
+        instruction,
+    ):
+        raise ValueError("the columns and the payload name another task")
+
+
 def item(
     id: str,
     scope: str,

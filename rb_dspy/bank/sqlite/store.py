@@ -38,6 +38,7 @@ from rb_dspy.bank.sqlite import (
 from rb_dspy.bank.sqlite.appends import Append
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.mending import Mending
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.reindexing import Reindexing, Unembedded
 from rb_dspy.bank.sqlite.rows import Ready
@@ -194,6 +195,9 @@ class SqliteStore:
         self._embedder = embedder
         return made
 
+    def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
+        return Mending(self.location, self._readers, self._write, (embedder_id, dimension), embed).run()
+
     # What is read
 
     def mark(self, scope: str) -> int:
@@ -243,6 +247,9 @@ class SqliteStore:
 
     def ingestions(self, scope: str) -> list[Ingestion]:
         return self._ask(partial(ingestions.ingestions, scope=scope, location=self.location))
+
+    def waiting(self, scope: str) -> set[str]:
+        return self._in(scope, ingestions.waiting_ids)
 
     def snapshots(self, scope: str) -> list[Snapshot]:
         return self._ask(partial(snapshots.snapshots, scope=scope, location=self.location))

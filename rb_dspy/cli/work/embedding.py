@@ -13,7 +13,7 @@ from rb_dspy.bank.parts import item_text
 from rb_dspy.cli.bank_embedder import named, watched
 from rb_dspy.cli.work.opening import whole_bank
 from rb_dspy.config import BankConfig
-from rb_dspy.errors import InputError
+from rb_dspy.errors import CorruptBank, InputError
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def _is_here(bank: MemoryBank, id: str) -> bool:
         bank.get(id)
     except InputError:
         return False
+    except CorruptBank:  # damaged, but here
+        return True
     return True
 
 

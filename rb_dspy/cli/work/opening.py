@@ -24,10 +24,13 @@ def opened_bank(
         return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False, at=at)
 
 
-def whole_bank(chosen: BankConfig, scope: str | None) -> MemoryBank:
-    """A bank for what is done to all its scopes; ``scope``: the command's own option, which must be there."""
+def whole_bank(chosen: BankConfig, scope: str | None, *, embeds: bool = False) -> MemoryBank:
+    """A bank for what is done to all its scopes; ``scope``: the command's own option, which must be there.
+
+    ``embeds``: whether it may have to embed, with the embedder that is configured.
+    """
     with_any = of_all_scopes if scope is None else of_any_embedder
-    return with_any(chosen.url, chosen.scope)
+    return with_any(chosen.url, chosen.scope, named=chosen.embedder if embeds else None)
 
 
 def restored_bank(chosen: BankConfig, copy: str) -> Path | None:
