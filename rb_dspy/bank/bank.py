@@ -21,8 +21,9 @@ from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import chosen_embedder, marked, open_store
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
+from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
-from rb_dspy.bank.sources import source_of, source_of_id, unknown
+from rb_dspy.bank.sources import no_item, source_of, source_of_id, unknown
 from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
@@ -241,9 +242,11 @@ class MemoryBank:
         """``retrieve`` in a thread, in the caller's context."""
         return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks, **more)
 
-    def items(self) -> list[MemoryItem]:
-        """All items, oldest first."""
-        return self._store.items(self.scope)
+    def items(self, *, order: Order = "number") -> list[MemoryItem]:
+        """All items, oldest first. An edit gives an item a new number, and so the last place, unless ``order`` is
+        ``"learned"``: then it stands where it was learned, among the others of its experience.
+        """
+        return ordered(self._store, self.scope, order)
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
@@ -302,13 +305,13 @@ class MemoryBank:
         """Give an item another text, wherever it is shown; the text before it stays in ``history``. ``note`` says why.
 
         A text that is what the item says already changes nothing and is not in ``history``. Raises ``InputError`` where
-        there is no such item, for an empty title or content, for what is longer than a ``MemoryDraft`` may be, and
-        where another item says exactly this.
+        there is no such item, for an experience, for an empty title or content, for what is longer than a
+        ``MemoryDraft`` may be, and where another item says exactly this.
         """
         wanted = given.id_(id)
         item = self._store.item(self.scope, wanted)
         if item is None:
-            raise unknown(self._store, self.scope, wanted, "item")
+            raise no_item(self._store, self.scope, wanted)
         new = edited(self.scope, item, title=title, description=description, content=content)
         if new is None:
             return item

@@ -205,6 +205,10 @@ class BankStore(Protocol):
         """All items in order of their numbers; the number of an item is that of its earliest live row."""
         ...
 
+    def edited(self, scope: str, at: int | None = None) -> set[str]:
+        """Ids of items that were ever given another text, also of those that are gone."""
+        ...
+
     def count(self, scope: str, at: int | None = None) -> int:
         """Number of items."""
         ...

@@ -14,10 +14,11 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import work
-from rb_dspy.cli.bank_common import chosen_settings, counted, show_below
+from rb_dspy.cli.bank_common import chosen_settings, show_below
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import CorruptBank
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank

@@ -12,6 +12,7 @@ from rb_dspy.schema import Task
 from rb_dspy.stream.alike import near_duplicates, similarity
 from rb_dspy.stream.folds import check_folds, fixed_parts, folds_missing
 from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.wording import counted
 
 COMPILE_SHARES: dict[str, float] = {"compile": 0.5, "dev": 0.2, "held_out": 0.3}
 """How much of a stream's tasks each of its three parts gets."""
@@ -132,7 +133,8 @@ def _checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
 def _too_few(stream: TaskStream, kinds: int, groups: int, empty: list[str]) -> str:
     if len(empty) < len(COMPILE_SHARES):
         return folds_missing(stream.name, stream, empty)
-    what = f"{stream.name}: {len(stream)} tasks, but {groups} group(s) of tasks that must stay together"
+    together = f"{counted(groups, 'group')} of tasks that must stay together"
+    what = f"{stream.name}: {counted(len(stream), 'task')}, but {together}"
     if kinds < len(COMPILE_SHARES):
         return f"{what}; expected at least 3, one for each split: add tasks of other templates"
     return (

@@ -13,6 +13,7 @@ from rb_dspy.schema import RoleUsage, Usage
 from rb_dspy.steps.memory import Memory
 from rb_dspy.stream.result import TaskResult
 from rb_dspy.stream.scaling import Scaling, scaling
+from rb_dspy.wording import counted
 
 
 class Summary(pydantic.BaseModel):
@@ -128,7 +129,8 @@ class RunReport:
 
     def __repr__(self) -> str:
         summary = self.summary()
-        return f"RunReport({self.run_id!r}: {summary.tasks} tasks, solved {summary.solved} of {summary.scored} scored)"
+        solved = f"solved {summary.solved} of {summary.scored} scored"
+        return f"RunReport({self.run_id!r}: {counted(summary.tasks, 'task')}, {solved})"
 
     def summary(self) -> Summary:
         """The run in numbers."""

@@ -20,6 +20,7 @@ from rb_dspy.schema import Task
 from rb_dspy.stream import jsonl, tables
 from rb_dspy.stream.records import digest
 from rb_dspy.stream.splits import folds_of, split_templates
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     import datasets
@@ -56,7 +57,7 @@ class TaskStream:
         return hash((self.name, tuple(task.id for task in self.tasks)))
 
     def __repr__(self) -> str:
-        return f"TaskStream({self.name!r}, {len(self)} tasks, {self.digest})"
+        return f"TaskStream({self.name!r}, {counted(len(self), 'task')}, {self.digest})"
 
     @cached_property
     def digest(self) -> str:

@@ -491,6 +491,18 @@ def test_edit_needs_a_live_item_and_a_text_of_its_own(store: BankStore, later: L
     assert store.edit(SCOPE, id, lesson("gone", id=id), vector("gone"), note="").content == "Do gone."
 
 
+def test_which_items_were_edited_is_known_at_any_number(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a", "b")
+    a, b = (lesson(text).id for text in "ab")
+    store.edit(SCOPE, a, lesson("better", id=a), vector("better"), note="")
+    store = later(store)
+    store.edit(SCOPE, b, lesson("best", id=b), vector("best"), note="")
+    take(store, "item", b)
+    store = later(store)
+    assert [store.edited(SCOPE, at) for at in (3, 4, 5, 6)] == [set(), {a}, {a}, {a, b}]
+    assert store.edited(SCOPE) == {a, b}, "also of one that is gone"
+
+
 def test_the_old_text_of_an_edited_item_is_another_item(store: BankStore, later: Later) -> None:
     give(store, "e1", "a")
     id = lesson("a").id

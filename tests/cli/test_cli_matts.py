@@ -89,8 +89,8 @@ def test_rollouts_side_by_side_are_told_apart(scripted: list[Backbones], capsys:
         "pass@1 33% over 1 task",
         "pass@2 67% over 1 task",
         "pass@3 100% over 1 task",
-        "best of n 1 of 1 tasks, by what was handed in (100%)",
-        "oracle 1 of 1 tasks, by the best rollout (100%)",
+        "best of n 1 of 1 task, by what was handed in (100%)",
+        "oracle 1 of 1 task, by the best rollout (100%)",
         "selector's gap 0 points below the oracle",
         "rollouts 3 begun, 0 lost, 0 saved; 3.0 different ones a task, by their actions",
     ):
@@ -106,9 +106,9 @@ def test_passes_are_shown_with_what_they_found(scripted: list[Backbones], capsys
     assert "0·step 2 I count." in shown
     assert "pass by pass: not solved → solved" in shown
     for expected in (
-        "after the first pass 0 of 1 tasks, by ground truth (0%)",
-        "after the last pass 1 of 1 tasks, by ground truth (100%)",
-        "after any pass 1 of 1 tasks, by ground truth (100%)",
+        "after the first pass 0 of 1 task, by ground truth (0%)",
+        "after the last pass 1 of 1 task, by ground truth (100%)",
+        "after any pass 1 of 1 task, by ground truth (100%)",
         "passes 3 begun, 0 lost, 0 saved",
     ):
         assert expected in shown

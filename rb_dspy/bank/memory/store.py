@@ -229,6 +229,10 @@ class MemoryStore:
         with self._lock:
             return self._timeline(scope).items(at)
 
+    def edited(self, scope: str, at: int | None = None) -> set[str]:
+        with self._lock:
+            return self._timeline(scope).edited(at)
+
     def count(self, scope: str, at: int | None = None) -> int:
         with self._lock:
             return self._timeline(scope).count(at)

@@ -217,6 +217,9 @@ class SqliteStore:
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         return self._at(scope, at, item_queries.items)
 
+    def edited(self, scope: str, at: int | None = None) -> set[str]:
+        return self._at(scope, at, queries.edited)
+
     def count(self, scope: str, at: int | None = None) -> int:
         return self._at(scope, at, queries.count)
 
