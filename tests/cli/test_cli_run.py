@@ -169,6 +169,17 @@ def test_a_run_counts_the_tasks_of_its_file_that_were_done_before(
         assert (summary["tasks"], summary["skipped"]) == (tasks, skipped)
 
 
+def test_the_summary_says_that_tasks_were_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for more in ((), (), ("--memory", "frozen")):
+        assert run(monkeypatch, "-n", "1", *more) == 0
+        shown = capsys.readouterr().out.splitlines()
+        told.append([" ".join(line.split()) for line in shown if line.startswith("left out")])
+    assert told == [[], ["left out 1 task that the bank had learned from before"], []]
+
+
 def test_of_a_named_stream_that_ends_all_are_counted_that_the_bank_has_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
