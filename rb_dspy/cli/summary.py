@@ -86,7 +86,7 @@ def _print_scaling(console: Console, scaling: Scaling, broken: int, *, refined: 
             table.add_row("selector's gap", f"{100 * scaling.selector_gap:.0f} points below the oracle")
         if scaling.fallbacks:
             why = "it broke, could not be read, or named no rollout"
-            table.add_row("no selector", f"[yellow]for {_tasks(scaling.fallbacks)}: {why}[/]")
+            table.add_row("no selector", f"[yellow]for {counted(scaling.fallbacks, 'task')}: {why}[/]")
     begun = f"{scaling.launched} begun, {scaling.lost} lost, {scaling.saved} saved"
     if broken:
         begun += f", without those of the {counted(broken, 'task')} that broke"
