@@ -33,6 +33,8 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
     if summary.lost and summary.success_rate_with_lost is not None:
         solved += f"; {summary.success_rate_with_lost:.0%} with the {summary.lost} that broke as failures"
     table.add_row("solved", solved)
+    if summary.skipped:
+        table.add_row("left out", f"{counted(summary.skipped, 'task')} that the bank had learned from before")
     done = [result for result in report.results if result.prediction is not None]
     judged = not done or any(result.label is not None for result in done)  # else nobody was to
     learned = not done or any(result.prediction.get("experience") is not None for result in done if result.prediction)

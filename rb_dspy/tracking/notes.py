@@ -83,12 +83,14 @@ def of_stream(summary: Summary, memory: str = "", first: str = "") -> str:
     dropped = sum(summary.dropped_items.values())
     unfit = f", {dropped} of {summary.proposed_items} proposed dropped" if dropped else ""
     learned = f"{counted(summary.items, 'lesson')} learned{known}{unfit}{unshown}"
-    said = [f"{'; '.join([*parts, _LESSONS.get(memory, learned)])}."]
+    before = []
     if summary.skipped:
-        named = f", the last of them by the run {first}" if first else ""
         were, they = ("was", "it") if summary.skipped == 1 else ("were", "they")
-        said.append(f"{summary.skipped} more {were} left out: {they} had been learned from before{named}.")
-    return "\n\n".join(said)
+        before.append(f"{summary.skipped} more {were} left out: {they} had been learned from before.")
+    if first:
+        before.append(f"This run goes on from the run {first}.")
+    said = f"{'; '.join([*parts, _LESSONS.get(memory, learned)])}."
+    return "\n\n".join([said, " ".join(before)] if before else [said])
 
 
 def of_matrix(found: Matrix) -> str:

@@ -104,7 +104,7 @@ class StreamRun:
             self._lessons.see(result)
         summary = report.summary()
         summary = summary.model_copy(update={"skipped": summary.skipped + self._before.left_out})
-        self.run.describe(notes.of_stream(summary, self._lessons.memory, self._log_continued(summary)))
+        self.run.describe(notes.of_stream(summary, self._lessons.memory, self._log_continued(report, summary)))
         found: dict[str, float | None] = {
             "total/tasks": summary.tasks,
             "total/skipped": summary.skipped,
@@ -136,11 +136,13 @@ class StreamRun:
             found |= _scaled(summary.scaling)
         log_usage(self.run, summary.usage, self._models, found, step=len(report.results))
 
-    def _log_continued(self, summary: Summary) -> str:
+    def _log_continued(self, report: RunReport, summary: Summary) -> str:
         """The run that this one goes on from, where that is known."""
-        if not (summary.skipped and self.run.id):
+        resumed = [result.task.id for result in report.results if result.resumed]
+        if not ((summary.skipped or resumed) and self.run.id):
             return ""
-        first = self.run.guard("looking for the run before", self._before.run, self.run, self._bank.scope) or ""
+        look = self._before.run
+        first = self.run.guard("looking for the run before", look, self.run, self._bank.scope, resumed) or ""
         self.run.tags({CONTINUES: first or None})
         return first
 

@@ -61,6 +61,19 @@ def called(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str
     return printed.out if code == 0 else printed.err
 
 
+def test_tasks_that_cannot_be_split_are_told_with_what_helps_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = "I have waited for three weeks now, and nobody has called me back about it. Which queue?"
+    tasks = [{"id": f"mail/{n}", "instruction": f"My {n}: {said}", "template": f"kind {n}"} for n in range(6)]
+    Path("alike.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    told = called(capsys, "compile", "--tasks-file", "alike.jsonl", code=2)
+    assert "'mail/0' ('My 0: I have waited" in told
+    assert "'mail/1' ('My 1: I have waited" in told
+    assert "leave out of their texts what many of them say, or do it in Python, where split_streams(" in told
+    assert "or give check=False" not in told
+
+
 def lines(printed: str) -> list[str]:
     return [" ".join(line.split()) for line in printed.splitlines()]
 

@@ -16,6 +16,7 @@ from rb_dspy.schema import Task
 from rb_dspy.steps.ingest import as_task
 from rb_dspy.stream import TaskStream
 from rb_dspy.stream.records import fingerprint, told_by
+from rb_dspy.stream.tasks import in_order
 from rb_dspy.wording import counted
 
 
@@ -28,7 +29,7 @@ class Todo:
     """The same in the form in which the program gets them: what was typed as the text that it is, since one that comes
     again is another occasion."""
     left_out: Sequence[str] = ()
-    """Ids of tasks of a file that the bank knows."""
+    """Ids of tasks that the bank has learned from: of a file all, of a named stream those that it passed over."""
 
     @property
     def typed(self) -> bool:
@@ -55,16 +56,11 @@ class Source:
         if self.typed is not None:
             return Todo([as_task(self.typed)], [self.typed])
         if self.file is None:
-            tasks = _named(self.config, self.config.tasks, seen)
-            return Todo(tasks, tasks)
+            return _of_stream(self.config, self.config.tasks, seen)
         new = _new(self.file, seen)
         rest = {task.id for task in new}
         tasks = new[: self.config.tasks]
         return Todo(tasks, tasks, [task.id for task in self.file if task.id not in rest])
-
-    def skipped(self, seen: Collection[str]) -> int:
-        """How many there are, where all of them are among those ``seen``: a named stream has so many, and no more."""
-        return len(_named(self.config, len(seen)) if self.file is None else self.file)
 
 
 def source(config: RunConfig, typed: str | None) -> Source:
@@ -77,7 +73,7 @@ def source(config: RunConfig, typed: str | None) -> Source:
         return Source(config, typed)
     if is_file(config.stream):
         return Source(config, file=_of_file(config))
-    if not _named(config, 1):
+    if not _of_stream(config, 1).tasks:
         raise InputError(f"{config.stream}: no task in its split {config.split}; choose another one")
     return Source(config)
 
@@ -104,8 +100,15 @@ def _new(file: TaskStream, seen: Collection[str]) -> list[Task]:
     return new
 
 
-def _named(config: RunConfig, n: int, seen: Collection[str] = ()) -> list[Task]:
-    found = TaskStream.named(
-        config.stream, n=n, seed=config.seed, split=config.split, templates=config.templates, skip=seen
-    )
-    return list(found)
+def _of_stream(config: RunConfig, n: int, seen: Collection[str] = ()) -> Todo:
+    """The first ``n`` of a named stream that nobody has seen; what comes after them is not made."""
+    new: list[Task] = []
+    left_out: list[str] = []
+    for task in in_order(config.stream, seed=config.seed, split=config.split, templates=config.templates):
+        if task.id in seen:
+            left_out.append(task.id)
+            continue
+        new.append(task)
+        if len(new) == n:
+            break
+    return Todo(new, new, left_out)

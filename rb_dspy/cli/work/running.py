@@ -56,7 +56,7 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
             again = f"{look} shows what came of them, and bank delete ID lets one be done again"
             err.print(Text(f"the bank has seen every task of {tasks.name}; {more}; {again}"), soft_wrap=True)
             if json_:  # a reader waits for the line that every run ends with
-                print_json(_summed(RunReport(secrets.token_hex(6), skipped=tasks.skipped(seen)), chosen, compiled))
+                print_json(_summed(RunReport(secrets.token_hex(6), skipped=len(todo.left_out)), chosen, compiled))
             return
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
         said = [each for each in (noted, apart.head(compiled, todo.tasks)) if each]
