@@ -195,21 +195,21 @@ def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:
     """A row for each task."""
     rows = []
     for position, result in enumerate(results, 1):
-        found = result.prediction
+        found = result.row()
         rows.append(
             {
                 "position": position,
-                "task": result.task.id,
-                "template": result.task.template or "",
-                "solved": "" if result.outcome is None else "yes" if result.outcome.success else "no",
-                "verdict": result.label or "",
-                "steps": len(found.trajectory.steps) if found is not None else None,
-                "answer": (found.answer or "") if found is not None else "",
-                "lessons shown": [item.title for item in found.memory.items] if found is not None else [],
-                "lessons learned": [item.title for item in found.memory_items] if found is not None else [],
-                "tokens": sum(_tokens(used) for used in result.usage.values()),
-                "unreadable answers": sum(result.unreadable.values()),
-                "error": hidden(result.error),
+                "task": found["task"],
+                "template": found["template"] or "",
+                "solved": {None: "", True: "yes", False: "no"}[found["solved"]],
+                "verdict": found["verdict"] or "",
+                "steps": found["steps"],
+                "answer": found["answer"] or "",
+                "lessons shown": found["recalled"],
+                "lessons learned": found["learned"],
+                "tokens": found["tokens"],
+                "unreadable answers": found["unreadable"],
+                "error": hidden(found["error"]),
             }
         )
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {"position": []}
