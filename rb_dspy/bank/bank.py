@@ -20,7 +20,7 @@ from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.ingest import Ingest, begin, check_attempt
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.bank.opening import chosen_embedder, marked, open_store, restore_store
+from rb_dspy.bank.opening import chosen_embedder, copy_store, marked, open_store, restore_store
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
@@ -100,6 +100,18 @@ class MemoryBank:
         except BaseException:
             store.close()
             raise
+
+    @staticmethod
+    def backup(url: str | Path, *, to: str | Path) -> None:
+        """Copy the bank's file at ``url``, all scopes, to the new file ``to``: one file, on disk when it returns.
+
+        Also while this process or others write to it: all is in it that was appended before, and what a process that
+        was killed had left in the log. ``restore`` puts it back.
+
+        Raises ``InputError`` (url, no file, something at ``to``), ``CorruptBank`` for what is no bank,
+        ``StorageError``.
+        """
+        copy_store(url, to)
 
     @staticmethod
     def restore(url: str | Path, *, copy: str | Path) -> Path | None:

@@ -57,6 +57,16 @@ def restore_store(url: str | Path, copy: str | Path) -> Path | None:
     return restored(file(copy).expanduser(), path)
 
 
+def copy_store(url: str | Path, to: str | Path) -> None:
+    """See ``MemoryBank.backup``."""
+    path = _path(url)
+    if path is None:
+        raise InputError(f"bank {url!r}: only a bank in a file can be copied; give its path")
+    from rb_dspy.bank.sqlite.copying import copied  # here, as in ``_store``
+
+    copied(path, file(to).expanduser())
+
+
 def chosen_embedder(given: Embedder | str | object) -> Embedder:
     """An embedder, or the one of this name. Raises ``InputError`` for anything else, ``MissingDependency``."""
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""What keeps a bank whole: ``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``, ``restore``."""
+"""What keeps a bank: ``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``, ``backup``, ``restore``."""
 
 from __future__ import annotations
 
@@ -159,6 +159,23 @@ def doctor(
     if not json_:
         warned = f"nothing is lost; {counted(len(findings), 'warning')}" if findings else "all is well"
         out.print(f"{warned} in {counted(scopes, 'scope')}")
+
+
+@app.command()
+def backup(
+    file: Annotated[str, typer.Argument(help="Where the copy goes; nothing may be there.")],
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Copy the bank's file, whole, all scopes, also while others write to it; restore puts a copy back."""
+    chosen = chosen_settings(config, bank, None).bank
+    with err.status("copying …"):
+        work.copied_bank(chosen, file)
+    if json_:
+        print_json({"path": chosen.url, "copy": file})
+        return
+    out.print(Text(f"{file} is a copy of {chosen.url}"), soft_wrap=True)
 
 
 @app.command()

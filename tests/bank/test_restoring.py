@@ -308,3 +308,37 @@ def test_what_is_damaged_says_by_which_command_a_copy_is_restored(path: Path) ->
     cut_short(path)
     with pytest.raises(CorruptBank, match=r"restore it from a copy \(rb-dspy bank restore COPY\)"):
         open_bank(path)
+
+
+def test_a_backup_is_whole_while_others_write_and_what_a_killed_process_left_is_in_it(path: Path) -> None:
+    fill(path, 0, 10)
+    killed(path, 10, 20)
+    MemoryBank.backup(path, to=path.with_name("first.db"))
+    with open_bank(path) as bank:
+        for n in range(20, 30):
+            add(bank, f"t{n}", f"do {n}", lessons=2)
+        MemoryBank.backup(path, to=path.with_name("second.db"))
+        add(bank, "later", lessons=2)
+    assert sorted(file.name for file in path.parent.iterdir() if "first" in file.name) == ["first.db"]
+    assert tasks(path.with_name("first.db")) == named(0, 20)
+    MemoryBank.restore(path, copy=path.with_name("second.db"))
+    assert tasks(path) == named(0, 30)
+
+
+def test_a_backup_is_as_private_as_the_bank_and_takes_nobodys_place(path: Path) -> None:
+    fill(path, 0, 2)
+    path.chmod(0o600)
+    to = path.with_name("copy.db")
+    MemoryBank.backup(path, to=to)
+    assert to.stat().st_mode & 0o777 == 0o600
+    before = state(path.parent)
+    with pytest.raises(InputError, match="is there already"):
+        MemoryBank.backup(path, to=to)
+    with pytest.raises(InputError, match="no such file"):
+        MemoryBank.backup(path.with_name("none.db"), to=path.with_name("other.db"))
+    with pytest.raises(InputError, match="only a bank in a file"):
+        MemoryBank.backup(":memory:", to=path.with_name("other.db"))
+    path.with_name("text.db").write_text("no bank " * 100)
+    with pytest.raises(CorruptBank):
+        MemoryBank.backup(path.with_name("text.db"), to=path.with_name("other.db"))
+    assert {name: data for name, data in state(path.parent).items() if name != "text.db"} == before
