@@ -1,4 +1,4 @@
-"""What keeps a bank: ``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``, ``backup``, ``restore``."""
+"""What keeps a bank: ``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``, ``backup`` ..."""
 
 from __future__ import annotations
 
