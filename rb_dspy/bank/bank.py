@@ -80,7 +80,8 @@ class MemoryBank:
         """The bank at ``url``: a path, or None or ``":memory:"`` for one that ends with ``close``.
 
         ``embedder``: one, or the name of one (see ``plugins.embedder``); None is ``"minilm"``. A bank belongs to the
-        embedder it was made with. ``create=False`` looks only: neither the file nor the scope is made.
+        embedder it was made with. ``create=False`` looks only: neither the file nor the scope is made. A file
+        that this user may not write is only read, and nothing is left beside it; what writes raises ``StorageError``.
         ``at``: the name of a snapshot, or a sequence number. What was the state then is what is found now, whatever
         happened since; such a bank refuses to be written, its ``fork`` does not.
 

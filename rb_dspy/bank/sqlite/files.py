@@ -149,7 +149,8 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
     """The bank in ``path``, brought up to date; made when ``create``, folders included.
 
     A file of an older schema is copied beside itself first (``backup.made``), then changed in one transaction. Where
-    nothing may be created and nothing can be written, the file is read as it lies there, and nothing is left beside it.
+    this user may not write the file, or nothing may be created and nothing can be written, it is only read, and nothing
+    is left beside it.
     ``original`` is told of the file, and asked after each connection that is made: no connection is to another one.
 
     Raises ``StorageError`` where there is none, it cannot be read or written, or it has several hard links,
@@ -169,22 +170,27 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
             )
         if fresh:
             path.parent.mkdir(parents=True, exist_ok=True)
+        reads = not fresh and not os.access(path, os.W_OK)
+        create = create and not reads
         if create or _writable(path):
             hard_links.refuse(path, location)
         outdated = fresh or look.outdated(path, partial(engine_of, pool=StaticPool, durable=False), create=create)
-        still = not create and not _writable(path)
-        if outdated and still:
+        how = f"mode={'rwc' if create else 'rw'}"
+        if reads:
+            how = look.for_readers(path)
+        elif not create and not _writable(path):
+            how = "mode=ro&immutable=1"
+        if outdated and "mode=ro" in how:
             raise StorageError(
                 f"{location}: of an older schema, and it cannot be brought up to date where nothing can be written;"
                 " copy it to another folder and open that"
             )
-        how = "rwc" if create else "ro&immutable=1" if still else "rw"
-        engine = engine_of(f"{path.absolute().as_uri()}?mode={how}", QueuePool, opened=original.check)
+        engine = engine_of(f"{path.absolute().as_uri()}?{how}", QueuePool, opened=original.check)
         try:
             if outdated:
                 with lock:
                     prepare(engine, path)
-            original.remember(still=still)
+            original.remember(still="immutable" in how, written="mode=ro" not in how)
         except BaseException:
             engine.dispose()
             raise

@@ -5,6 +5,7 @@ Through a read-only connection, since an ordinary one may write when it closes.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,19 @@ def uri(path: Path) -> str:
     # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
     # process has the bank open or died with it, and the log counts.
     how = "mode=ro" if log_of(path).exists() else "mode=ro&immutable=1"
+    if not os.access(path, os.W_OK):
+        how = for_readers(path)
     return f"{path.absolute().as_uri()}?{how}"
+
+
+def for_readers(path: Path) -> str:
+    """How SQLite opens the file for a user who may not write it, and leaves nothing beside it.
+
+    By default it would make the files that those who have it open agree on, as this user's own, and keep out its owner.
+    """
+    log = log_of(path)
+    live = (log.exists() and log.stat().st_size) or os.path.exists(f"{os.path.realpath(path)}-shm")
+    return "mode=ro&readonly_shm=1" if live else "mode=ro&immutable=1"
 
 
 def _signs(path: Path) -> tuple[object, ...]:

@@ -76,7 +76,7 @@ class SqliteStore:
         self._scopes: dict[str, Scope] = {}
         real = os.path.realpath(path)  # one lock, by whichever links the file is opened
         lock = FileLock(Path(f"{real}.lock"), Path(real))
-        original = Original(self._path, self._location)
+        self._original = original = Original(self._path, self._location)
         self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
         self._readers = Readers(self._location, connect, original)
@@ -121,7 +121,8 @@ class SqliteStore:
     # What is written
 
     def writable(self) -> None:
-        """As far as anybody knows before something is written."""
+        """As far as anybody knows before something is written: others may fill the disk."""
+        self._original.check_written()
 
     def place(
         self,
@@ -340,7 +341,7 @@ def _close(
     if writer.process != os.getpid():
         return  # a forked child: all of this is its parent's
     writer.close()
-    taken = lock.take(_CLOSING_SECONDS)
+    taken = original.written and lock.take(_CLOSING_SECONDS)  # who only reads makes no lock either
     if taken and not original.there():
         writer.empty_log()
         readers.empty_log()
