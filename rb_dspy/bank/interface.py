@@ -40,8 +40,11 @@ class BankStore(Protocol):
         """The store that this is an overlay of, whose rows ``changes`` leaves out; None where it is none."""
         ...
 
-    def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
+    def bind(self, embedder_id: str, dimension: int, *, keep: bool = True) -> tuple[str, int]:
         """The embedder that the bank belongs to; a bank that has none yet belongs to this one from now on.
+
+        Without ``keep`` from the first vector on that is stored: who only looks changes nothing. A bank that has lost
+        which it was belongs to no embedder of another dimension than its vectors have.
 
         What the first call gave is what this store is held to: once the bank was re-indexed for another embedder from
         elsewhere, writes and ``changes`` raise ``EmbedderMismatch``, however often this is called.

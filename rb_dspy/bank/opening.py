@@ -33,7 +33,7 @@ def open_store(
     try:
         if path is not None and not create and scope not in store.scopes():
             raise UnknownScope(_unknown(store, scope))
-        bound = store.bind(*identity)
+        bound = store.bind(*identity, keep=create)
         if bound != identity:
             raise EmbedderMismatch(
                 f"{store.location}: filled with the embedder {bound[0]} ({bound[1]} dimensions), opened with"

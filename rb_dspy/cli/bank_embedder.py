@@ -27,10 +27,10 @@ def of_any_embedder(url: str, scope: str, at: str | None = None, *, named: str |
     Then it is the one that is ``named``, if that is the bank's; without a name nothing can be embedded.
     """
     try:
-        return MemoryBank.open(url, scope=scope, embedder=_Absent("none", 1), create=False, at=at)
+        return MemoryBank.open(url, scope=scope, embedder=_Absent("none", 1, named=named), create=False, at=at)
     except EmbedderMismatch:  # a scope that is there has an embedder, another one
-        with _store(url) as store:
-            its = _Absent(*store.bind("none", 1), named=named)
+        with a_store(url) as store:
+            its = _Absent(*store.bind("none", 1, keep=False), named=named)
     return MemoryBank.open(url, scope=scope, embedder=its, create=False, at=at)
 
 
@@ -39,7 +39,7 @@ def of_all_scopes(url: str, scope: str, *, named: str | None = None) -> MemoryBa
     try:
         return of_any_embedder(url, scope, named=named)
     except UnknownScope:
-        with _store(url) as store:
+        with a_store(url) as store:
             scopes = store.scopes()
         if not scopes:
             raise
@@ -56,7 +56,8 @@ def named() -> Iterator[None]:
 
 
 @contextmanager
-def _store(url: str) -> Iterator[BankStore]:
+def a_store(url: str) -> Iterator[BankStore]:
+    """What holds all scopes of a bank that is there, whatever is wrong with it."""
     from rb_dspy.bank.sqlite.store import SqliteStore  # here: a command may end before it opens a database
 
     with closing(SqliteStore(Path(url).expanduser(), create=False)) as store:

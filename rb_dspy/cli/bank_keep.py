@@ -141,10 +141,8 @@ def doctor(
 ) -> None:
     """Read everything, of all scopes; say what is wrong with it and what to do. Exits with 6 when there is an error."""
     chosen = chosen_settings(config, bank, scope).bank
-    with work.whole_bank(chosen, scope) as kept:
-        with err.status("reading everything …"):
-            findings = kept.doctor()
-        scopes = len(kept.scopes())
+    with err.status("reading everything …"):
+        findings, scopes = work.examined(chosen, scope)
     for finding in findings:
         if json_:
             print_json(finding)

@@ -829,3 +829,36 @@ def test_what_is_damaged_is_made_again_as_doctor_says(
     told = run(capsys, "reindex", "--bank", "other.sqlite", code=6)
     assert f"filled with the embedder {HashEmbedder(dimension=16).id} (16 dimensions), and minilm is" in told
     assert "bank.embedder in rb.toml names the embedder" in told
+
+
+def test_a_bank_that_lost_whose_it_is_is_left_as_it_is_by_who_looks(
+    filled: list[Experience], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect("rb-bank.sqlite") as connection:
+        connection.execute("DELETE FROM meta")
+    connection.close()
+    assert main(["bank", "doctor", "--json"]) == 6
+    (told,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "embedder and dimension are lost" in told["what"]
+    for args in (
+        *(["list"], ["stats"], ["search", "shirt", "--mode", "lexical"], ["search", "shirt"], ["reindex"]),
+        *(["snapshot", "now"], ["delete", filled[2].id], ["rollback", "run:tuesday", "--dry-run"]),
+    ):
+        code = 2 if args[0] == "rollback" else 0
+        run(capsys, *args, code=code)
+    with sqlite3.connect("rb-bank.sqlite") as connection:
+        assert connection.execute("SELECT * FROM meta").fetchall() == []
+    connection.close()
+    run(capsys, "reindex", "--embedder", "minilm")
+    assert "all is well" in run(capsys, "doctor")
+
+
+def test_doctor_needs_no_scope_to_be_left(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    with sqlite3.connect("rb-bank.sqlite") as connection:
+        connection.execute("DELETE FROM scopes")
+    connection.close()
+    assert main(["bank", "doctor"]) == 6
+    printed = capsys.readouterr()
+    assert "rb-bank.sqlite: scope number 1" in printed.out
+    assert "the doctor found 1 error" in printed.err
+    assert "no scope 'default'" in run(capsys, "doctor", "--scope", "default", code=6)

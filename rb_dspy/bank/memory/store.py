@@ -68,9 +68,9 @@ class MemoryStore:
         """What this is an overlay of."""
         return self._base
 
-    def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
+    def bind(self, embedder_id: str, dimension: int, *, keep: bool = True) -> tuple[str, int]:
         with self._lock:
-            found = self._base.bind(embedder_id, dimension) if self._base else self._embedder
+            found = self._base.bind(embedder_id, dimension, keep=False) if self._base else self._embedder
             if self._embedder is None:
                 self._embedder = found or (embedder_id, dimension)
             return found or self._embedder
@@ -320,7 +320,7 @@ class MemoryStore:
     def _check_embedder(self, given: tuple[str, int] | None = None) -> None:
         """What is stored here has to be of this store's embedder, and that of a fork is its base's."""
         mine = self._embedder
-        now = self._base.bind(*mine) if self._base is not None and mine is not None else mine
+        now = self._base.bind(*mine, keep=False) if self._base is not None and mine is not None else mine
         if mine is None or (now == mine and given in (None, mine)):
             return
         if now != mine and now is not None:

@@ -12,7 +12,7 @@ from rb_dspy.bank import journal
 from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.parts import Placed
 from rb_dspy.bank.sqlite import failpoints, ids, ingestions, keys, queries
-from rb_dspy.bank.sqlite.embedders import StoredEmbedder, refuse_another
+from rb_dspy.bank.sqlite.embedders import StoredEmbedder, bound_by_writing
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Prepared
 from rb_dspy.bank.sqlite.scoped import Scope, State
@@ -88,7 +88,7 @@ def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[
             if append.scope not in scopes:
                 scopes[append.scope] = _looked_up(connection, append, appends)
             writing = scopes[append.scope]
-            refuse_another(writing.embedder, append.embedder, append.location)
+            writing.embedder = bound_by_writing(connection, writing.embedder, append.embedder, append.location)
             before = _before(connection, writing, append) if writing.known else {}
         except RBError as exc:
             outcomes.append(exc)

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rb_dspy.bank.parts import Finding
-from rb_dspy.bank.sqlite import hard_links
+from rb_dspy.bank.sqlite import embedders, hard_links, keys
 from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.files import DAMAGE, short
 from rb_dspy.bank.sqlite.scoped import Scope
+
+_KEYED = ("experiences", "items", "journal")
+"""Tables whose rows carry their scope in their key."""
 
 _RESTORE = (
     "restore the file from a copy (rb-dspy bank restore COPY), or export what can be read and import it into a new bank"
@@ -23,6 +26,7 @@ def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
     """Everything that is wrong with a file, errors first; empty for a sound one."""
     found = [*_names(connection, location), *_file(connection, location)]
     try:
+        found += [*_embedder(connection, location), *_unknown_scopes(connection, location)]
         for id, name in connection.execute("SELECT id, name FROM scopes ORDER BY name").fetchall():
             scope = Scope(id, name, location)
             if not isinstance(name, str):
@@ -71,6 +75,8 @@ def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
             if said != "ok":
                 yield _broken(location, f"SQLite says: {' '.join(str(said).split())}")
         for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check").fetchall():
+            if parent == "scopes":
+                continue  # see ``_unknown_scopes``
             yield Finding(
                 severity="error",
                 kind="orphan",
@@ -80,6 +86,47 @@ def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
             )
     except sqlite3.DatabaseError as exc:
         yield _broken(location, f"SQLite cannot read it: {short(exc)}")
+
+
+def _embedder(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
+    """Rows of ``meta`` that a bank has from the first time on that it was opened."""
+    told = embedders.told(connection)
+    used = told.id or told.dimension or connection.execute("SELECT 1 FROM experiences").fetchone()
+    if told.whole or not used:
+        return
+    id, dimension = embedders.rows_of(connection)
+    lost = [name for name, value in (("embedder", id), ("dimension", dimension)) if value is None]
+    knows = [f"its embedder was {told.id}"] if told.id else []
+    knows += [f"its vectors have {told.dimension} dimensions"] if told.dimension else []
+    yield Finding(
+        severity="error",
+        kind="file",
+        where=location,
+        what=f"of its table meta, {' and '.join(lost)} are lost or damaged; {' and '.join(knows) or 'nothing tells'}",
+        remedy="run rb-dspy bank reindex --embedder NAME, with the name of its embedder, or of another",
+    )
+
+
+def _unknown_scopes(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
+    """Rows that carry a scope that there is no row of."""
+    asked = [
+        *(f"SELECT key >> {keys.BITS} AS id, '{table}' AS rows FROM {table}" for table in _KEYED),
+        *(f"SELECT scope_id, '{table}' FROM {table}" for table in ("ingestions", "snapshots")),
+    ]
+    of: dict[object, list[str]] = {}
+    for id, table, number in connection.execute(
+        f"SELECT id, rows, count(*) FROM ({' UNION ALL '.join(asked)}) WHERE id NOT IN (SELECT id FROM scopes)"
+        " GROUP BY id, rows ORDER BY id, rows"
+    ).fetchall():
+        of.setdefault(id, []).append(f"{table}: {number}")
+    for id, numbers in of.items():
+        yield Finding(
+            severity="error",
+            kind="orphan",
+            where=f"{location}: scope number {id}",
+            what=f"its name is lost, and nothing finds what it holds ({', '.join(numbers)})",
+            remedy="restore the file from a copy",
+        )
 
 
 def _broken(location: str, what: str) -> Finding:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Collection, Iterator
 
 from rb_dspy.bank.parts import UNITS, Finding, Unit
-from rb_dspy.bank.sqlite import ids, keys, rows, vector_rows
+from rb_dspy.bank.sqlite import embedders, ids, keys, rows, vector_rows
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import CorruptBank
 from rb_dspy.wording import first_line
@@ -90,12 +90,7 @@ def _is_found(connection: sqlite3.Connection, scope: Scope, id: str, key: int) -
 
 
 def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit, unsound: Collection[int]) -> Iterator[Finding]:
-    dimension = connection.execute("SELECT value FROM meta WHERE key = 'dimension'").fetchone()
-    try:
-        size = int(dimension[0]) if dimension else 0
-    except (ValueError, TypeError):
-        yield _row("the bank's embedder", "its dimension cannot be read, so that no vector can")
-        return
+    size = embedders.told(connection).dimension or 0
     for fault in vector_rows.faults(connection, unit, size, after=scope.base, last=scope.base + keys.LAST):
         what = f"the vector of number {keys.number(fault.key)} {fault.what}"
         if fault.missing and unit == "item":

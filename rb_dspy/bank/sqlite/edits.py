@@ -12,8 +12,7 @@ from rb_dspy.bank import journal
 from rb_dspy.bank.admission import item_id, now
 from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
 from rb_dspy.bank.parts import NewItem, Source, task_key
-from rb_dspy.bank.sqlite import descent, ids, ingestions, item_queries, keys, rows
-from rb_dspy.bank.sqlite.embedders import checked_embedder
+from rb_dspy.bank.sqlite import descent, embedders, ids, ingestions, item_queries, keys, rows
 from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
@@ -35,7 +34,7 @@ class Edit:
 
     def __call__(self, connection: sqlite3.Connection) -> MemoryItem:
         id, new = self.id, self.new
-        checked_embedder(connection, self.embedder, self.location)
+        embedders.bound_by_writing(connection, embedders.current(connection), self.embedder, self.location)
         scope_id, seq, head = scope_row(connection, self.scope, self.location)
         base = keys.base(scope_id)
         state = State(Scope(scope_id, self.scope, self.location), keys.LAST)

@@ -32,7 +32,7 @@ def changes(
 
     Raises ``EmbedderMismatch`` as ``place`` does.
     """
-    _, dimension = checked_embedder(connection, embedder, scope.location) or ("", 0)
+    _, dimension = checked_embedder(connection, embedder, scope.location) or embedder or ("", 0)
     table = rows.vectors_table(unit)
     found = connection.execute(
         f"SELECT key, task, success, crc, data FROM {table} WHERE key > ? AND key <= ? ORDER BY key LIMIT ?",

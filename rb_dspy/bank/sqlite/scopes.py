@@ -7,8 +7,16 @@ import sqlite3
 
 import sqlalchemy as sa
 
-from rb_dspy.bank.sqlite import tables
+from rb_dspy.bank.sqlite import keys, tables
 from rb_dspy.errors import UnknownScope
+
+_HIGHEST = ", ".join(
+    [
+        "(SELECT ifnull(max(id), 0) FROM scopes)",
+        *(f"(SELECT ifnull(max(key), 0) >> {keys.BITS} FROM {table})" for table in ("experiences", "items", "journal")),
+        *(f"(SELECT ifnull(max(scope_id), 0) FROM {table})" for table in ("ingestions", "snapshots")),
+    ]
+)
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -26,7 +34,12 @@ def scopes(connection: sa.Connection) -> list[str]:
 
 def add_scope(connection: sqlite3.Connection, scope: str) -> None:
     """Make a scope, unless it is there."""
-    connection.execute("INSERT OR IGNORE INTO scopes (name) VALUES (?)", (scope,))
+    # Above all numbers that rows have: those of a scope whose name was lost are not this one's.
+    connection.execute(
+        f"INSERT INTO scopes (id, name) SELECT 1 + max({_HIGHEST}), :name"
+        " WHERE NOT EXISTS (SELECT 1 FROM scopes WHERE name = :name)",
+        {"name": scope},
+    )
 
 
 def number_of(connection: sa.Connection, scope: str, location: str) -> int:

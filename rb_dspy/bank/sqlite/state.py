@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import NamedTuple
 
-from rb_dspy.bank.sqlite import keys
+from rb_dspy.bank.sqlite import embedders, keys
 from rb_dspy.bank.sqlite.embedders import StoredEmbedder
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import UnknownScope
@@ -44,7 +44,8 @@ def scope_state(connection: sqlite3.Connection, scope: str, location: str) -> Sc
     if found is None:
         raise UnknownScope(f"{location}: no scope {scope!r}")
     id, seq, head, name, dimension, waiting = found
-    embedder = None if name is None or dimension is None else (name, int(dimension))
+    name, size = embedders.read(name, dimension)
+    embedder = None if name is None or size is None else (name, size)
     return ScopeState(id, seq, head, embedder, bool(waiting))
 
 

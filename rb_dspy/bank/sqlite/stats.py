@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from rb_dspy.bank.parts import BankStats
 from rb_dspy.bank.sqlite import embedders, tables
+from rb_dspy.bank.sqlite.files import driver
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS
 from rb_dspy.bank.sqlite.queries import SEVERAL, counted
 from rb_dspy.bank.sqlite.scopes import number_of
@@ -37,7 +38,7 @@ def stats(connection: sa.Connection, scope: str, size: int, location: str) -> Ba
     ever = connection.scalar(sa.text(counted("true")), {"scope": scope_id}) or 0
     items = connection.scalar(sa.text(counted("i.ended IS NULL")), {"scope": scope_id}) or 0
     ended = sa.select(sa.func.count()).where(_e.scope_id == scope_id, _e.ended.is_not(None))
-    name, dimension = embedders.stored(connection, location) or ("", 0)
+    name, dimension = embedders.stored(driver(connection)) or ("", 0)
     return BankStats(
         scope=scope,
         items=items,

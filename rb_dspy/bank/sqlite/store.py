@@ -103,10 +103,11 @@ class SqliteStore:
         """What waits to be written is written first. Twice is once."""
         self._closing()
 
-    def bind(self, embedder_id: str, dimension: int) -> tuple[str, int]:
-        found = self._ask(partial(embedders.stored, location=self.location))
-        if found is None:
-            found = self._change(partial(embedders.bind, embedder=(embedder_id, dimension)))
+    def bind(self, embedder_id: str, dimension: int, *, keep: bool = True) -> tuple[str, int]:
+        given = embedder_id, dimension
+        found, says = self._read(partial(embedders.held, embedder=given))
+        if keep and not says and found == given:
+            found = self._change(partial(embedders.bind, embedder=given))
         if self._embedder is None:
             self._embedder = found
         return found

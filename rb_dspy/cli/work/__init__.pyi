@@ -11,6 +11,7 @@ from .environments import (
 from .measuring import run_matrix as run_matrix
 from .opening import (
     copied_bank as copied_bank,
+    examined as examined,
     opened_bank as opened_bank,
     restored_bank as restored_bank,
     whole_bank as whole_bank,

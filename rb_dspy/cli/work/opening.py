@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.parts import Finding
 from rb_dspy.cli.bank_common import chosen_settings
-from rb_dspy.cli.bank_embedder import named, of_all_scopes, of_any_embedder
+from rb_dspy.cli.bank_embedder import a_store, named, of_all_scopes, of_any_embedder
 from rb_dspy.config import BankConfig
+from rb_dspy.errors import UnknownScope
 
 
 def opened_bank(
@@ -41,3 +43,18 @@ def copied_bank(chosen: BankConfig, to: str) -> None:
 def restored_bank(chosen: BankConfig, copy: str) -> Path | None:
     """``MemoryBank.restore`` of the bank that was chosen."""
     return MemoryBank.restore(chosen.url, copy=copy)
+
+
+def examined(chosen: BankConfig, scope: str | None) -> tuple[list[Finding], int]:
+    """What ``doctor`` finds, and the number of scopes."""
+    try:
+        with whole_bank(chosen, scope) as kept:
+            return kept.doctor(), len(kept.scopes())
+    except UnknownScope:
+        if scope is not None:
+            raise
+        with a_store(chosen.url) as store:  # there is no scope left to open it at
+            found = [*store.check()]
+        if not found:
+            raise
+        return found, 0
