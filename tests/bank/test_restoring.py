@@ -1,6 +1,7 @@
 """A copy takes a bank's place whole, whatever a process that was killed has left beside it, and nothing is lost."""
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -342,3 +343,18 @@ def test_a_backup_is_as_private_as_the_bank_and_takes_nobodys_place(path: Path) 
     with pytest.raises(CorruptBank):
         MemoryBank.backup(path.with_name("text.db"), to=path.with_name("other.db"))
     assert {name: data for name, data in state(path.parent).items() if name != "text.db"} == before
+
+
+def test_a_copy_by_hand_of_a_bank_that_is_open_is_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copy = path.with_name("copy.db")
+    with open_bank(path) as bank:
+        add(bank, "t1")
+        shutil.copy(path, copy)  # without its log, in which all is
+    said = "copy.db: an SQLite file that holds nothing.*copy that by rb-dspy bank backup"
+    with pytest.raises(CorruptBank, match=said):
+        open_bank(copy, create=False)
+    with pytest.raises(CorruptBank, match=said):
+        MemoryBank.restore(path, copy=copy)
+    assert caplog.records == []
+    open_bank(copy).close()
+    assert re.search(said, caplog.text)

@@ -5,6 +5,7 @@ Through a read-only connection, since an ordinary one may write when it closes.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,8 +17,12 @@ from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import pending
 from rb_dspy.errors import CorruptBank
 
+_log = logging.getLogger("rb_dspy.bank")
+
 _SMALLEST = 512
 """Bytes of SQLite's smallest page. SQLite takes a shorter file for an empty database and would write over it."""
+
+_NO_LOG = "where it is a copy, it lacks the log of a bank that was open: copy that by rb-dspy bank backup"
 
 _AGAIN_SECONDS = 0.02
 _STILL_SECONDS = 0.3
@@ -81,6 +86,10 @@ def _looked(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) -> 
             blank = not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
     finally:
         looking.dispose()
-    if blank and (not create or path.stat().st_size < _SMALLEST):
+    if blank and path.stat().st_size < _SMALLEST:
         raise CorruptBank(f"{path}: not a bank, nor anything that SQLite wrote; give another path")
+    if blank and not create:
+        raise CorruptBank(f"{path}: an SQLite file that holds nothing, and so no bank; {_NO_LOG}")
+    if blank and not log_of(path).exists():  # else somebody is making the bank
+        _log.warning("%s: an SQLite file that holds nothing, so that a new bank is made of it; %s", path, _NO_LOG)
     return lacks
