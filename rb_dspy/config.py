@@ -124,7 +124,7 @@ class SelectConfig(_Config):
     """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
 
     verdicts: bool = False
-    """Whether the selector is told each rollout's verdict; then judging has to come first."""
+    """Whether the selector is told each rollout's verdict, and they decide where it fails; then judging comes first."""
     agreement: bool = False
     """Whether the selector is told how many rollouts gave the same answer."""
     seed: int = 0
@@ -153,14 +153,15 @@ class RefineConfig(_Config):
 
 
 class AdaptiveConfig(_Config):
-    """Whether rollouts are launched in waves, until their verdicts and answers agree."""
+    """Whether some rollouts are launched first, and the others only where those disagree in verdict or answer."""
 
     enabled: bool = False
     """Whether it is done; else all rollouts are launched at once."""
     first: int = pydantic.Field(default=2, ge=2)
     """Rollouts of the first wave: fewer than two cannot agree."""
     wave: int = pydantic.Field(default=1, ge=1)
-    """Rollouts of each further wave."""
+    """Rollouts of each further wave, while fewer than two have ended since others broke, so that nobody knows whether
+    they agree. Once those that ended disagree, all that are left are launched at once: no later one can change that."""
 
 
 class MattsConfig(_Config):
@@ -177,7 +178,7 @@ class MattsConfig(_Config):
     refine: RefineConfig = RefineConfig()
     """How a rollout is checked and corrected, in mode sequential."""
     adaptive: AdaptiveConfig = AdaptiveConfig()
-    """Whether rollouts are launched until they agree."""
+    """Whether rollouts are spared where the first ones agree."""
     at_once: int | None = pydantic.Field(default=None, ge=1)
     """Rollouts, and then judges and other steps, at the same time, for providers that limit it; None: all of them."""
 

@@ -208,14 +208,15 @@ class ReasoningBank(Whole):
     ) -> Routine[Ingest]:
         """A rollout, in the bank; also where it is interrupted, once it has ended."""
         keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
-        ended: Ended = {}
+        ended = Ended(task, keep, early=False)  # there are no others to wait for
 
         def rollout() -> Routine[Ingest]:
-            ended[0] = yield Call(self.act, (task, memory, environments, 0, partial(ended.__setitem__, 0)))
-            ingest: Ingest = yield Do("keeping the rollout", partial(keep, ended[0]))
+            trajectory = yield Call(self.act, (task, memory, environments, 0, partial(ended.put, 0)))
+            ended.put(0, trajectory)
+            ingest: Ingest = yield Do("keeping the rollout", partial(ended.keep, [trajectory]))
             return ingest
 
-        return kept(rollout(), task, ended, keep)
+        return kept(rollout(), ended)
 
     def _learned(self, ingest: Ingest) -> Routine[Experience]:
         """Judge, distil, append: what is missing of it. Each step is kept before the next begins."""

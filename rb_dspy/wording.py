@@ -1,4 +1,4 @@
-"""Exceptions in words. Each is told in one line, as every message of ``rb_dspy.errors`` is."""
+"""Exceptions and numbers in words. An exception is told in one line, as every message of ``rb_dspy.errors`` is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any, NamedTuple
 import pydantic
 
 from rb_dspy.errors import RBError
+
+
+def counted(number: int, what: str, several: str = "") -> str:
+    """``1 lesson``, ``2,000 lessons``; ``several``: where that is not ``what`` and an s."""
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
 
 
 def one_line(exc: BaseException, most: int | None = None, *, kind: bool = False) -> str:

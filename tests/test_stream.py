@@ -22,6 +22,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import MemoryDraft, Step, Trajectory, Verdict
 from rb_dspy.steps import as_task
+from rb_dspy.steps.events import Appended, listening
 from rb_dspy.stream import SHARES, split_templates, stream_names
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
 from tests.worlds import answers, backbones, item, lock, prompts
@@ -172,6 +173,31 @@ def test_a_task_that_breaks_is_recorded_apart_and_the_run_goes_on(bank: MemoryBa
     assert report.summary().scored == 2
     assert report.summary().infrastructure_errors == 1
     assert bank.seen_tasks() == {"lock/Abus/0", "lock/Abus/2"}
+
+
+def test_a_run_as_rows_for_a_table(bank: MemoryBank) -> None:
+    class Breaks(Lock):
+        def step(self, action: str) -> tuple[str, bool]:
+            raise OSError("gone")
+
+    def made(task: Task, rollout_id: str) -> Lock:
+        return (Breaks if task.id == "t2" else Lock).make(task, rollout_id)
+
+    tasks = [lock("Abus", 1), lock("Abus", 2).model_copy(update={"id": "t2", "template": "locks"}), lock("Abus", 3)]
+    program = ReasoningBank(backbones=backbones(), environments=made)
+    report = run_stream(program, tasks, bank, run_id="r")
+    rows = report.rows()
+    assert [row["position"] for row in rows] == [1, 2, 3]
+    assert [row["task"] for row in rows] == [task.id for task in tasks]
+    assert [row["solved"] for row in rows] == [r.outcome.success if r.outcome else None for r in report.results]
+    assert [row["verdict"] for row in rows] == [result.label for result in report.results]
+    assert (rows[1]["template"], rows[1]["steps"], rows[1]["rollouts"]) == ("locks", None, 0)
+    assert "gone" in rows[1]["error"]
+    assert sum(len(row["learned"]) for row in rows) == report.summary().items > 0
+    assert rows[2]["recalled"]
+    used = report.summary().usage.values()
+    assert sum(row["tokens"] for row in rows) == sum(each.prompt_tokens + each.completion_tokens for each in used)
+    assert json.loads(json.dumps(rows)) == rows
 
 
 def test_a_refused_key_ends_the_run_and_keeps_what_was_done(bank: MemoryBank) -> None:
@@ -329,6 +355,41 @@ def test_what_a_rollout_had_used_before_it_was_stopped_is_counted_when_it_is_lea
     assert again.usage["agent"].prompt_tokens == sum(each.prompt_tokens for each in used) > 0
     assert again.prediction.memory.items == results[0].prediction.memory_items
     assert again.prediction.memory.items[0].title in again.prediction.memory.block
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "groundless"), [(None, 1, {}), ("vanilla", 2, {}), ("parallel", 1, {"groundless": 1})]
+)
+def test_lessons_that_were_dropped_are_counted_and_evidence_is_not(
+    bank: MemoryBank, mode: MattsMode | None, asked: int, groundless: dict[str, int]
+) -> None:
+    """The experience's note tells of both."""
+
+    def script(prompt: Prompt) -> Reply:
+        if "memory_items" not in prompt.wants:
+            return answers(prompt)
+        evidence = [1] if "attempts" in prompt else []
+        drafts = [item("Look first", "Look at the lock before you touch it.", evidence=evidence)]
+        if "12345" in prompt["task"]:
+            drafts += [
+                item("Mind the serial", "Lock 12345 is stiff.", evidence=evidence),
+                item("look FIRST", "Then think.", evidence=evidence),
+            ]
+            drafts += [{**item("Turn around", "What nobody did."), "evidence": []}] if evidence else []
+        return {"analysis": "Hm.", "memory_items": drafts}
+
+    alone = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    program = alone if mode is None else MaTTS(alone, k=2, mode=mode)
+    heard: list[object] = []
+    with listening(heard.append):
+        report = run_stream(program, [lock("Abus", 12345), lock("Yale", 7)], bank, run_id="r")
+    first, second = report.results
+    dropped = {"quote": asked, "overlap": asked, **groundless}
+    assert (first.proposed, first.dropped) == (3 * asked + len(groundless), dropped)
+    assert (second.proposed, second.dropped) == (asked, {})
+    summary = report.summary()
+    assert (summary.proposed_items, summary.dropped_items) == (first.proposed + second.proposed, dropped)
+    assert any(isinstance(event, Appended) for event in heard), "whoever listens outside goes on hearing"
 
 
 @pytest.mark.parametrize("mode", [None, "parallel", "sequential"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -10,15 +13,27 @@ import dspy
 import pytest
 from dspy import lm15
 
-from rb_dspy import MaTTS, MattsConfig, MemoryBank, ReasoningBank, RunReport, Task, TaskResult, Trajectory, run_stream
+from rb_dspy import (
+    MaTTS,
+    MattsConfig,
+    MemoryBank,
+    ReasoningBank,
+    RunReport,
+    StreamProgram,
+    Task,
+    TaskResult,
+    TaskStream,
+    Trajectory,
+    run_stream,
+)
 from rb_dspy.bank import Ingest
 from rb_dspy.config import AdaptiveConfig, MattsMode, ProgramConfig
 from rb_dspy.errors import ConfigError, InfrastructureError
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Step
+from rb_dspy.schema import Outcome, Step
 from rb_dspy.stream import Program
 from rb_dspy.testing import Doors, HashEmbedder, Prompt, Reply
-from tests.worlds import answers, backbones, hall, openers, prompts
+from tests.worlds import answers, attempts, backbones, hall, openers, prompts
 
 
 def scaled(script: Any = openers, mode: MattsMode = "parallel", k: int = 3, **config: Any) -> MaTTS:
@@ -71,6 +86,53 @@ def test_a_selector_that_errs_leaves_a_gap(bank: MemoryBank) -> None:
     assert found is not None
     assert (found.best_of_n, found.oracle, found.selector_gap) == (0, 1, 1)
     assert report.summary().solved == 0
+
+
+def _down(prompt: Prompt) -> Reply:
+    raise lm15.ServerError("the selector is down")
+
+
+@pytest.mark.parametrize(
+    ("selector", "note"),
+    [
+        (_down, "the selector is down"),
+        (lambda prompt: "hm?", "could not be read"),
+        (lambda prompt: {"analysis": "The ninth.", "choice": 9}, "the selector chose attempt 9 of 3"),
+    ],
+    ids=["broke", "unreadable", "out of range"],
+)
+@pytest.mark.parametrize("mode", ["parallel", "best_of_n"])
+def test_what_is_handed_in_without_a_choice_of_the_selector_is_counted(
+    bank: MemoryBank, mode: MattsMode, selector: Callable[[Prompt], Reply], note: str
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        broken = "choice" in prompt.wants and "number 1." in prompt["task"]
+        return selector(prompt) if broken else openers(prompt)
+
+    report = run_stream(scaled(script, mode), [hall("Ann", 0), hall("Bo", 1)], bank, run_id="r")
+    found = report.summary().scaling
+    assert found is not None
+    assert found.fallbacks == 1
+    notes = [result.prediction.selection.note for result in report.results if result.prediction]
+    assert (notes[0], note in notes[1]) == ("", True)
+
+
+def test_a_vote_that_is_lost_among_others_is_no_fallback(bank: MemoryBank) -> None:
+    asked: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        if "choice" in prompt.wants:
+            asked.append(prompt)
+            if "action: open the green door" in attempts(prompt["candidates"])[0]:
+                raise lm15.ServerError("down")
+        return openers(prompt)
+
+    report = run_stream(scaled(script, select={"orders": 3}), [hall("Ann", 1)], bank, run_id="r")
+    found = report.summary().scaling
+    assert found is not None
+    assert report.results[0].prediction is not None
+    selection = report.results[0].prediction.selection
+    assert (len(asked), sum(selection.votes), selection.note != "", found.fallbacks) == (3, 2, True, 0)
 
 
 def test_a_program_that_is_not_scaled_has_one_outcome_and_no_scaling(bank: MemoryBank) -> None:
@@ -136,6 +198,44 @@ def test_rollouts_that_agreement_made_needless_are_counted(bank: MemoryBank) -> 
     assert found is not None
     assert (found.launched, found.saved, found.mean_distinct) == (2, 3, 1)
     assert [each.rate for each in found.pass_at] == [1, 1]
+    assert report.results[0].prediction is not None
+    assert (found.unconditional, report.results[0].prediction.unconditional) == (2, 2)
+
+
+@pytest.mark.parametrize("wrong", ["8", "8, says {}"], ids=["failures agree", "failures differ"])
+@pytest.mark.parametrize("first", [2, 3, 4])
+def test_pass_at_j_is_what_a_rollout_is_worth_also_where_agreement_spares_some(
+    bank: MemoryBank, first: int, wrong: str
+) -> None:
+    """Each way in which four rollouts may end, once: the mean is what is to be expected, without any chance.
+
+    A rollout is right, wrong or lost, each as often; so it is worth a third, and one that came to its end a half.
+    """
+    k, ways = 4, list(itertools.product("rwl", repeat=4))
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" not in prompt.wants:
+            right = "final answer: 7" in prompt.text
+            return {"reasons": "Counted.", "label": "success" if right else "failure", "analysis": "", "choice": 1}
+        seed = prompt.seed or 0
+        way = re.search(r"way (\w+)", prompt["task"])
+        assert way is not None
+        if way[1][seed] == "l":
+            raise lm15.ServerError("overloaded")
+        return {"thought": "", "action": "7" if way[1][seed] == "r" else wrong.format(seed)}
+
+    tasks = [
+        Task(id="".join(way), instruction=f"Three and four, the way {''.join(way)}?", env_args={"answer": "7"})
+        for way in ways
+    ]
+    config = MattsConfig(adaptive=AdaptiveConfig(enabled=True, first=first))
+    matts = MaTTS(ReasoningBank(backbones=backbones(script)), k, config=config)
+    found = run_stream(matts, tasks, bank, run_id="r", learn=False).summary().scaling
+    assert found is not None
+    js = range(1, first + 1)
+    assert {each.j: each.rate for each in found.pass_at} == pytest.approx({j: 1 - (1 / 2) ** j for j in js})
+    assert {each.j: each.rate for each in found.pass_at_with_lost} == pytest.approx({j: 1 - (2 / 3) ** j for j in js})
+    assert (found.unconditional, found.saved > 0) == ((first, True) if first < k else (None, False))
 
 
 def _said(prompt: Prompt) -> dict[str, Any]:
@@ -194,6 +294,90 @@ def test_passes_over_one_attempt_that_is_opened_again(bank: MemoryBank) -> None:
     assert found is not None
     assert found.passes is not None
     assert (found.passes.after_first, found.passes.after_last, found.passes.after_any) == (0, 0, 1)
+
+
+class _Sums:
+    """A question that may be answered again. Where the task is ``bad``, the answer 9 breaks it at ``where``."""
+
+    action_rules = "a number"
+
+    def __init__(self, task: Task, where: str) -> None:
+        self.where = where if "bad" in task.instruction else ""
+        self.said: list[str] = []
+
+    def reset(self, task: Task) -> str:
+        return "Say a number."
+
+    def step(self, action: str) -> tuple[str, bool]:
+        self._break("step", action)
+        self.said.append(action)
+        return "Noted.", not (self.where == "agent" and action == "9")
+
+    def valid_actions(self) -> None:
+        return None
+
+    def answer(self) -> str | None:
+        self._break("answer", self.said[-1])
+        return self.said[-1]
+
+    def outcome(self) -> Outcome:
+        success = self.said[-1] == "7"
+        return Outcome(reward=float(success), success=success)
+
+    def reopen(self) -> str:
+        if self.said[-1] == "8":
+            self._break("reopen", "9")
+        return "Say it again."
+
+    def close(self) -> None:
+        pass
+
+    def _break(self, where: str, said: str) -> None:
+        if where == self.where and said == "9":
+            raise ValueError("the server fell over")
+
+
+def _sums(where: str, first: str = "8", then: str = "9") -> tuple[MaTTS, list[Task]]:
+    """Two good tasks, answered with 7, and two bad ones, which break at the correction of the ``first`` answer."""
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            if where == "agent" and prompt.turns > 1 and "bad" in prompt["task"]:
+                raise lm15.ServerError("overloaded")
+            good = "good" in prompt["task"]
+            return {"thought": "", "action": "7" if good else then if prompt.turns else first}
+        if "decision" in prompt.wants:
+            return {"findings": "Count again.", "decision": "correct"}
+        return answers(prompt)
+
+    program = ReasoningBank(backbones=backbones(script), environments=lambda task, rollout_id: _Sums(task, where))
+    tasks = [Task(id=f"q/{n}", instruction=f"{'bad' if n % 2 else 'good'} sum {n}") for n in range(4)]
+    return MaTTS(program, 2, "sequential"), tasks
+
+
+@pytest.mark.parametrize("where", ["reopen", "step", "answer", "agent"])
+def test_an_answer_whose_correction_broke_is_scored_as_what_was_handed_in(bank: MemoryBank, where: str) -> None:
+    matts, tasks = _sums(where)
+    report = run_stream(matts, tasks, bank, run_id="r")
+    assert [result.error for result in report.results] == [""] * 4
+    assert [result.prediction.answer for result in report.results if result.prediction] == ["7", "8", "7", "8"]
+    assert [result.outcome.success for result in report.results if result.outcome] == [True, False, True, False]
+    assert [[o.success for o in result.passes if o] for result in report.results] == [[True, True], [False]] * 2
+    summary = report.summary()
+    assert (summary.solved, summary.scored, summary.lost, summary.success_rate) == (2, 4, 0, 0.5)
+    assert summary.scaling is not None
+    assert summary.scaling.lost == 2
+    assert summary.scaling.passes is not None
+    assert (summary.scaling.passes.tasks, summary.scaling.passes.handed_in) == (4, 2)
+    matts, tasks = _sums(where)
+    assert StreamProgram(matts, embedder=HashEmbedder())(stream=TaskStream("s", tuple(tasks))).score == 0.5
+
+
+@pytest.mark.parametrize("where", ["step", "answer", "agent"])
+def test_a_correction_that_broke_costs_no_success_that_was_reached_before(bank: MemoryBank, where: str) -> None:
+    matts, tasks = _sums(where, first="7")
+    report = run_stream(matts, tasks, bank, run_id="r")
+    assert [result.outcome.success for result in report.results if result.outcome] == [True] * 4
 
 
 def _waiting(bank: MemoryBank, task: Task, run_id: str, *doors: str) -> Ingest:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rb_dspy import RunReport, Task, TaskResult
+from rb_dspy.matts.rollouts import Lost
 from rb_dspy.schema import Outcome, Step, Trajectory, Verdict
 from rb_dspy.stream import Scaling
 from rb_dspy.stream.scaling import pass_at, scaling
@@ -30,6 +31,7 @@ def result(truths: Sequence[Truth], handed_in: int = 0, *, actions: Sequence[str
     """A task whose rollouts had these outcomes and, where ``actions`` says so, did one action each."""
     fields = {"launched": len(truths), "lost": (), "saved": 0, **more}
     resumed, passes = fields.pop("resumed", False), fields.pop("passes", ())
+    fields["lost"] = tuple(Lost(rollout_id, "overloaded") for rollout_id in fields["lost"])
     rollouts = tuple(
         Trajectory(task_id="t", rollout_id=str(n), steps=(Step(action=actions[n] if actions else str(n)),))
         for n in range(len(truths))
@@ -110,6 +112,30 @@ def test_a_task_that_broke_as_a_whole_is_lost_with_all_its_rollouts() -> None:
     assert rates(of(result([True, True]), broke, waited)) == ([(1.0, 1)] * 2, [(1 / 2, 2)] * 2)
     scoring = replace(result([True, None]), error="the environment's outcome broke")
     assert rates(of(scoring)) == ([(1.0, 1)], [(1 / 2, 1), (1.0, 1)])
+
+
+def test_only_what_was_launched_whatever_came_of_others_counts_for_pass_at_j() -> None:
+    agreed = result([True, True], saved=2, unconditional=2)
+    differed = result([True, False, False, False], unconditional=2)
+    found = of(agreed, differed)
+    assert rates(found) == ([(3 / 4, 2), (1.0, 2)],) * 2
+    assert (found.unconditional, found.launched, found.oracle) == (2, 6, 1.0)
+    whole = of(result([True, True], unconditional=2), result([True, False, False, False], unconditional=4))
+    assert (whole.unconditional, rates(whole)[0][-1]) == (None, (1.0, 1))
+
+
+def test_nor_does_a_rollout_that_was_lost_after_those() -> None:
+    late = result([True, False, False], launched=4, lost=("3",), unconditional=2)
+    early = result([True, False, False], launched=4, lost=("1",), unconditional=2)
+    assert early.prediction is not None
+    early.prediction.trajectories = tuple(
+        rollout.model_copy(update={"rollout_id": id}) for rollout, id in zip(early.rollouts, "023", strict=True)
+    )
+    assert rates(of(late, early)) == ([(3 / 4, 2), (1.0, 1)], [(1 / 2, 2), (1.0, 2)])
+    only_late = result([None, None, True], unconditional=2)
+    assert rates(of(only_late)) == ([], [])
+    scoring = replace(result([True, False, None], unconditional=2), error="the environment's outcome broke")
+    assert rates(of(scoring)) == ([(1 / 2, 1), (1.0, 1)],) * 2
 
 
 def test_rollouts_that_were_never_begun_or_have_no_truth_are_not_lost() -> None:

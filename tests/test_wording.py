@@ -4,7 +4,7 @@ import pydantic
 import pytest
 
 from rb_dspy.errors import InputError
-from rb_dspy.wording import first_line, first_misfit, one_line, what_broke
+from rb_dspy.wording import counted, first_line, first_misfit, one_line, what_broke
 
 
 class Shelf(pydantic.BaseModel):
@@ -21,6 +21,11 @@ def misfit_of(given: object) -> pydantic.ValidationError:
     with pytest.raises(pydantic.ValidationError) as found:
         Shelf.model_validate(given)
     return found.value
+
+
+def test_one_is_not_several() -> None:
+    assert [counted(number, "lesson") for number in (0, 1, 2_000)] == ["0 lessons", "1 lesson", "2,000 lessons"]
+    assert [counted(number, "pass", "passes") for number in (1, 2)] == ["1 pass", "2 passes"]
 
 
 @pytest.mark.parametrize(

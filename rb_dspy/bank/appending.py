@@ -13,6 +13,7 @@ from rb_dspy.bank.current import Current
 from rb_dspy.bank.embedding import with_vectors
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import NewExperience, Placed
+from rb_dspy.bank.stages import of_task
 from rb_dspy.bank.stored import Stored, stored
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Experience
@@ -44,7 +45,7 @@ def append(store: BankStore, scope: str, current: Current, new: NewExperience) -
             raise
         known = _made(store, [replace(new, items=())], current.embedder)
         (where,) = _placed(store, scope, current, [known], refuse_removed=True)
-    return stored(new, scope, where)
+    return of_task(stored(new, scope, where), new.task)
 
 
 def append_all(store: BankStore, scope: str, current: Current, admitted: Iterable[NewExperience]) -> Stored:

@@ -20,10 +20,11 @@ from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.ingest import Ingest, begin, check_attempt
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.bank.opening import chosen_embedder, marked, open_store
+from rb_dspy.bank.opening import chosen_embedder, copy_store, marked, open_store, restore_store
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
+from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
-from rb_dspy.bank.sources import source_of, source_of_id, unknown
+from rb_dspy.bank.sources import no_item, source_of, source_of_id, unknown
 from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
@@ -79,7 +80,8 @@ class MemoryBank:
         """The bank at ``url``: a path, or None or ``":memory:"`` for one that ends with ``close``.
 
         ``embedder``: one, or the name of one (see ``plugins.embedder``); None is ``"minilm"``. A bank belongs to the
-        embedder it was made with. ``create=False`` looks only: neither the file nor the scope is made.
+        embedder it was made with. ``create=False`` looks only: neither the file nor the scope is made. A file
+        that this user may not write is only read, and nothing is left beside it; what writes raises ``StorageError``.
         ``at``: the name of a snapshot, or a sequence number. What was the state then is what is found now, whatever
         happened since; such a bank refuses to be written, its ``fork`` does not.
 
@@ -100,6 +102,32 @@ class MemoryBank:
             store.close()
             raise
 
+    @staticmethod
+    def backup(url: str | Path, *, to: str | Path) -> None:
+        """Copy the bank's file at ``url``, all scopes, to the new file ``to``: one file, on disk when it returns.
+
+        Also while this process or others write to it: all is in it that was appended before, and what a process that
+        was killed had left in the log. ``restore`` puts it back.
+
+        Raises ``InputError`` (url, no file, something at ``to``), ``CorruptBank`` for what is no bank,
+        ``StorageError``.
+        """
+        copy_store(url, to)
+
+    @staticmethod
+    def restore(url: str | Path, *, copy: str | Path) -> Path | None:
+        """Put a copy of a bank, with its own log, in the place of the file at ``url``: on disk when it returns.
+
+        What was there is never written over: its file, log and indexes are moved aside together; returns the path of
+        that file now, None where there was nothing. ``copy`` is only read, and it is checked first, as ``doctor`` does.
+        Copying a file over a bank by hand is not the same: a log that a process which was killed has left beside it
+        would be mixed into the copy.
+
+        Raises ``InputError`` (url, copy), ``CorruptBank`` for a copy that is damaged or no bank, ``SchemaTooNew``,
+        ``StorageError`` where the bank is open anywhere, or the disk refuses. Then what was there is as it was.
+        """
+        return restore_store(url, copy)
+
     def append(
         self,
         task: Task,
@@ -119,15 +147,16 @@ class MemoryBank:
         The same attempt appended again (scope, ``run_id``, task id and rollout ids; without a run id also the same
         rollouts) gives what was stored the first time, unchanged. ``polarity`` of the items follows the verdict:
         success, else failure; of several verdicts one success decides. ``note`` says why there are no drafts.
-        ``origin`` names who brought this, where it was not learned here. ``shown``: what the agent had been given, kept
-        with the verdict as exposures. A draft whose text an item of this scope has already becomes one more provenance
-        of that item. An experience without items is kept and never retrieved.
+        ``origin`` names who brought this, where it was not learned here. ``shown``: what the agent had been given of
+        this scope's, kept with the verdict as exposures. A draft whose text an item of this scope has already becomes
+        one more provenance of that item. An experience without items is kept and never retrieved.
 
         Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
         ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored, unless the disk
         failed: that says that it is not known.
         """
         draft = given.drafted(
+            self.scope,
             task,
             trajectory,
             verdict,
@@ -159,13 +188,29 @@ class MemoryBank:
         run_id: str = "",
         origin: str = "",
         shown: Sequence[MemoryItem] = (),
+        instead: Ingest | None = None,
     ) -> Ingest:
         """``append`` in steps: the rollouts are kept now, and each step of learning from them when it is done.
 
         The same attempt (as in ``append``) gives the same ingest, as far as it got.
+
+        ``instead``: an ingest of some of these rollouts, kept while others were under way. This one takes its place in
+        the same write, however far it got, so that never both wait. Who has begun to learn from it elsewhere is refused
+        at the next step, as where it was removed. Where it was learned from by then, that stays, and this one waits
+        beside it, since the other rollouts have been made; a warning in the log says that some are learned from twice.
         """
-        rollouts, items = given.rollouts(task, trajectory), given.ids_of(shown)
-        return begin(self._store, self.scope, self._append, task, rollouts, run_id=run_id, origin=origin, shown=items)
+        rollouts, items = given.rollouts(task, trajectory), given.ids_of(self.scope, shown)
+        return begin(
+            self._store,
+            self.scope,
+            self._append,
+            task,
+            rollouts,
+            run_id=run_id,
+            origin=origin,
+            shown=items,
+            instead=instead,
+        )
 
     def check_attempt(self, task: Task, *rollout_ids: Sequence[str], run_id: str = "") -> None:
         """Raise now what ``ingest`` would raise of an attempt that is still to be made, and paid for.
@@ -178,7 +223,10 @@ class MemoryBank:
             check_attempt(self._store, self.scope, task, rollout_ids, run_id=run_id)
 
     def pending(self) -> list[Ingest]:
-        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now."""
+        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now.
+
+        Of several rollouts of one task, some of which are still under way, those that have ended are one.
+        """
         store = self._store
         return [Ingest(store, state, None, self._append) for state in store.ingestions(self.scope)]
 
@@ -242,9 +290,11 @@ class MemoryBank:
         """``retrieve`` in a thread, in the caller's context."""
         return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks, **more)
 
-    def items(self) -> list[MemoryItem]:
-        """All items, oldest first."""
-        return self._store.items(self.scope)
+    def items(self, *, order: Order = "number") -> list[MemoryItem]:
+        """All items, oldest first. An edit gives an item a new number, and so the last place, unless ``order`` is
+        ``"learned"``: then it stands where it was learned, among the others of its experience.
+        """
+        return ordered(self._store, self.scope, order)
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
@@ -303,13 +353,13 @@ class MemoryBank:
         """Give an item another text, wherever it is shown; the text before it stays in ``history``. ``note`` says why.
 
         A text that is what the item says already changes nothing and is not in ``history``. Raises ``InputError`` where
-        there is no such item, for an empty title or content, for what is longer than a ``MemoryDraft`` may be, and
-        where another item says exactly this.
+        there is no such item, for an experience, for an empty title or content, for what is longer than a
+        ``MemoryDraft`` may be, and where another item says exactly this.
         """
         wanted = given.id_(id)
         item = self._store.item(self.scope, wanted)
         if item is None:
-            raise unknown(self._store, self.scope, wanted, "item")
+            raise no_item(self._store, self.scope, wanted)
         new = edited(self.scope, item, title=title, description=description, content=content)
         if new is None:
             return item

@@ -5,6 +5,7 @@ Appends are many: what is right costs no more than a look at its type.
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +20,13 @@ from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Traje
 from rb_dspy.text import visible
 from rb_dspy.wording import first_misfit
 
+_log = logging.getLogger("rb_dspy.bank")
+
 T = TypeVar("T")
 
 
 def drafted(
+    scope: str,
     task: Task,
     trajectory: Trajectory | Sequence[Trajectory],
     verdict: Verdict | Sequence[Verdict],
@@ -39,7 +43,7 @@ def drafted(
             trajectories=trajectories,
             verdicts=verdicts,
             drafts=several("drafts", drafts),
-            shown=ids_of(shown),
+            shown=ids_of(scope, shown),
             **more,
         )
     except pydantic.ValidationError as exc:
@@ -53,13 +57,19 @@ def refused(exc: pydantic.ValidationError) -> InputError:
     return InputError(f"{misfit.place}: got {type(misfit.input).__name__}; {said[:1].lower()}{said[1:]}")
 
 
-def ids_of(shown: Sequence[MemoryItem]) -> tuple[str, ...]:
-    """The ids of what an agent was shown. Raises ``InputError`` for what is no item: an id may be anything's."""
+def ids_of(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
+    """The ids of what an agent was shown, of this scope's: no scope tells of another one, so those are left out.
+
+    Raises ``InputError`` for what is no item: an id may be anything's.
+    """
     items = several("shown", shown)
     for item in items:
         if not isinstance(item, MemoryItem):
             raise _another("shown", item, "the items themselves, as retrieve or get gives them")
-    return tuple([item.id for item in items])
+    own = tuple([item.id for item in items if item.scope == scope])
+    if len(own) < len(items):
+        _log.warning("scope %r: %d shown lessons of other scopes are not noted", scope, len(items) - len(own))
+    return own
 
 
 def rollouts(task: Task, given: Trajectory | Sequence[Trajectory]) -> tuple[Trajectory, ...]:

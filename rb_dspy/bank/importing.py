@@ -195,7 +195,9 @@ def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int, id
             for given, item in zip(line.items, items, strict=True)
         ]
     )
-    return replace(admit(scope, draft, id=line.id), items=items, created_at=line.created_at)
+    once = {item.digest: item for item in reversed(items)}  # of two that say the same, as edits make them, the first
+    own_items = tuple([item for item in items if once[item.digest] is item])
+    return replace(admit(scope, draft, id=line.id), items=own_items, created_at=line.created_at)
 
 
 def _item(given: _Item, scope: str, id: str = "") -> NewItem:

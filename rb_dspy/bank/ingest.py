@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import get_args
 
@@ -10,7 +11,7 @@ import pydantic
 from rb_dspy.bank.admission import attempt_id, identity, now
 from rb_dspy.bank.given import each, refused, text
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.stages import same_rollouts
+from rb_dspy.bank.stages import of_task, same_rollouts
 from rb_dspy.errors import InputError
 from rb_dspy.schema import (
     Experience,
@@ -22,6 +23,13 @@ from rb_dspy.schema import (
     Task,
     Trajectory,
     Verdict,
+)
+
+_log = logging.getLogger("rb_dspy.bank")
+
+_TWICE = (
+    "task %s: of these %d rollouts somebody has learned from %d meanwhile, without the others (as %s); all of them"
+    " together wait to be learned from as well"
 )
 
 
@@ -200,11 +208,13 @@ def begin(
     run_id: str,
     origin: str,
     shown: Sequence[str],
+    instead: Ingest | None = None,
 ) -> Ingest:
     """The ingest of these rollouts: a new one, the one that is pending, or one that was admitted already.
 
-    Of two attempts of one name that wait, the newest counts. Raises ``InputError`` for no rollouts, for those that do
-    not belong together, and for an attempt whose experience was removed from the bank.
+    Of two attempts of one name that wait, the newest counts. ``instead``: see ``MemoryBank.ingest``. Raises
+    ``InputError`` for no rollouts, for those that do not belong together, and for an attempt whose experience was
+    removed from the bank.
     """
     if not trajectories:
         raise InputError(f"task {task.id}: no rollouts to learn from; give at least one")
@@ -222,14 +232,22 @@ def begin(
         )
     except pydantic.ValidationError as exc:
         raise refused(exc) from None
+    smaller = None if instead is None else _of_this_task(instead, state)
     known = store.experience(scope, id)
     if known is None:
         try:
-            return Ingest(store, store.hold(state), None, append)
+            held = store.hold(state, smaller)
         except InputError as exc:
             known = _learned(store, state, exc)
+        else:
+            if smaller is not None and smaller.id != id and store.have(scope, [smaller.id]):
+                _log.warning(_TWICE, task.id, len(trajectories), len(smaller.trajectories), smaller.id)
+            return Ingest(store, held, None, append)
     else:
         store.settle()  # the caller goes on from it
+        of_task(known, task)
+    if smaller is not None and smaller.id != id:
+        store.drop(scope, smaller.id)
     return Ingest(store, state, known, append)
 
 
@@ -243,11 +261,23 @@ def check_attempt(
             raise _removed(task, id)
 
 
+def _of_this_task(instead: Ingest | object, state: Ingestion) -> Ingestion:
+    """What waits so far. Raises ``InputError`` for what is none of this task's, in this scope."""
+    if not isinstance(instead, Ingest):
+        raise InputError(f"task {state.task.id}: got {type(instead).__name__} for instead; expected an Ingest, or None")
+    if (instead.state.scope, instead.task.id) != (state.scope, state.task.id):
+        raise InputError(
+            f"task {state.task.id}: instead is an ingest of the task {instead.task.id!r} in the scope"
+            f" {instead.state.scope!r}; expected one of this task, in the scope {state.scope!r}"
+        )
+    return instead.state
+
+
 def _learned(store: BankStore, state: Ingestion, refused: InputError) -> Experience:
     """The experience that the store ``refused`` an ingestion for; raises where there is none, or none any more."""
     known = store.experience(state.scope, state.id)
     if known is not None:
-        return known
+        return of_task(known, state.task)
     if store.have(state.scope, [state.id]):
         raise _removed(state.task, state.id) from refused
     raise refused

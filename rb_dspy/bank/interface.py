@@ -100,11 +100,14 @@ class BankStore(Protocol):
         """All that reads have shown so far is on disk: a read may show what somebody is still writing."""
         ...
 
-    def hold(self, ingestion: Ingestion) -> Ingestion:
+    def hold(self, ingestion: Ingestion, instead: Ingestion | None = None) -> Ingestion:
         """Keep an ingestion, in its scope, and return what is kept: see ``stages.further``.
 
+        ``instead``: another of that scope, which goes in the same transaction, however far it got, and what is kept now
+        comes last. What is kept under its id stays where it is of other rollouts; nothing being kept is no error.
+
         Raises ``InputError`` where nothing is kept under its id, and it is not a beginning or an experience was ever
-        stored under that id: it was learned from or removed meanwhile, and is not to come back.
+        stored under that id: it was learned from or removed meanwhile, and is not to come back. Then ``instead`` stays.
         """
         ...
 
@@ -216,6 +219,10 @@ class BankStore(Protocol):
 
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         """All items in order of their numbers; the number of an item is that of its earliest live row."""
+        ...
+
+    def edited(self, scope: str, at: int | None = None) -> set[str]:
+        """Ids of items that were ever given another text, also of those that are gone."""
         ...
 
     def count(self, scope: str, at: int | None = None) -> int:

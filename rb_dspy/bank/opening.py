@@ -8,12 +8,15 @@ import re
 from pathlib import Path
 
 from rb_dspy import plugins
-from rb_dspy.bank.given import whole_number
+from rb_dspy.bank.given import file, whole_number
 from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.errors import EmbedderMismatch, InputError, RBError, UnknownScope
 from rb_dspy.protocols import Embedder
+
+_LONG = 10**18
+"""Numbers of thousands of digits cannot even be written."""
 
 
 def open_store(
@@ -44,6 +47,26 @@ def open_store(
     return store, beside(path) if path else None
 
 
+def restore_store(url: str | Path, copy: str | Path) -> Path | None:
+    """See ``MemoryBank.restore``."""
+    path = _path(url)
+    if path is None:
+        raise InputError(f"bank {url!r}: only a bank in a file can be restored; give its path")
+    from rb_dspy.bank.sqlite.restoring import restored  # here, as in ``_store``
+
+    return restored(file(copy).expanduser(), path)
+
+
+def copy_store(url: str | Path, to: str | Path) -> None:
+    """See ``MemoryBank.backup``."""
+    path = _path(url)
+    if path is None:
+        raise InputError(f"bank {url!r}: only a bank in a file can be copied; give its path")
+    from rb_dspy.bank.sqlite.copying import copied  # here, as in ``_store``
+
+    copied(path, file(to).expanduser())
+
+
 def chosen_embedder(given: Embedder | str | object) -> Embedder:
     """An embedder, or the one of this name. Raises ``InputError`` for anything else, ``MissingDependency``."""
     if isinstance(given, str):
@@ -67,7 +90,8 @@ def marked(store: BankStore, scope: str, at: str | int) -> int:
             raise InputError(f"at {repr(at)[:40]}: expected the name of a snapshot, or a sequence number")
         if 0 <= number <= mark:
             return store.settled(scope, number) if number else 0
-        raise InputError(f"{store.location}: no state {number} of scope {scope!r}; expected 0 to {mark}")
+        shown = number if abs(number) <= _LONG else f"of {'more' if number > 0 else 'less'} than 18 digits"
+        raise InputError(f"{store.location}: no state {shown} of scope {scope!r}; expected 0 to {mark}")
     known = {snapshot.name: snapshot.seq for snapshot in store.snapshots(scope)}
     if at not in known:
         near = difflib.get_close_matches(at, known, n=1)

@@ -55,6 +55,13 @@ def _takes(store: BankStore, scope: str, source: Source, *, descendants: bool) -
     return bool(planned.experiences or planned.items or planned.ingestions)
 
 
+def no_item(store: BankStore, scope: str, id: str) -> InputError:
+    """What is raised for an id that no item has where only an item will do."""
+    if store.experience(scope, id) is not None:
+        return InputError(f"{id} is an experience; only a lesson can be edited, by its own id")
+    return unknown(store, scope, id, "experience" if store.have(scope, [id]) else "item")
+
+
 def unknown(store: BankStore, scope: str, id: str, what: str) -> InputError:
     """What is raised for an id that nothing has; it says so where something had it."""
     told = f"{store.location}: scope {scope!r} has no {what} {id[:40]!r}"

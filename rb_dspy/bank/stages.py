@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rb_dspy.bank.parts import NewExperience
 from rb_dspy.errors import InputError
-from rb_dspy.schema import Ingestion, Trajectory
+from rb_dspy.schema import Experience, Ingestion, Task, Trajectory
 
 STAGES = ("recorded", "judged", "distilled")
 """How far an ingestion can have got, in order."""
@@ -24,8 +24,8 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
         if begins:
             return new
         raise InputError(
-            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from or removed"
-            " meanwhile; ingest them again if they are to be learned from"
+            f"task {new.task.id}: the rollouts {new.id} do not wait any more, they were learned from, removed or joined"
+            " by others meanwhile; ingest them again if they are to be learned from"
         )
     if not same_rollouts(kept.trajectories, new.trajectories):
         return new if begins else kept
@@ -42,6 +42,30 @@ def removed_since(location: str, new: NewExperience) -> InputError:
         f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
         " under another run_id"
     )
+
+
+def of_task(known: Experience, task: Task) -> Experience:
+    """``known``, which has the id of an attempt at ``task``. Raises ``InputError`` where it is of another task.
+
+    Ids are hashes of scope, run, task and rollouts, but an import keeps those that its file says.
+    """
+    if known.task.id == task.id:
+        return known
+    raise InputError(
+        f"task {task.id}: the id of this attempt, {known.id}, is that of an imported experience of another task"
+        f" ({known.task.id[:40]!r}); to learn from this one, name another run_id; to see where that one came from:"
+        f" rb-dspy bank show {known.id}"
+    )
+
+
+def gives_way(kept: Ingestion | None, new: Ingestion, instead: Ingestion | None) -> bool:
+    """Whether ``kept``, the ingestion of the id of ``instead``, goes when ``new`` comes: see ``BankStore.hold``.
+
+    Of two calls of one name each takes away what is its own.
+    """
+    if kept is None or instead is None or kept.id == new.id:
+        return False
+    return same_rollouts(kept.trajectories, instead.trajectories)
 
 
 def same_rollouts(one: Sequence[Trajectory], other: Sequence[Trajectory]) -> bool:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rb_dspy.schema import Task
 from rb_dspy.stream import RunReport
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -33,8 +34,9 @@ def head(compiled: Compiled | None, tasks: Sequence[Task]) -> str:
     if not any(found[part] for part in _KNOWN):
         return ""
     new = found["held_out"] + found[""]
+    these = f"{'this' if len(tasks) == 1 else 'these'} {counted(len(tasks), 'task')}"
     return (
-        f"of these {len(tasks)} tasks the prompts were compiled on {found['compile']} and chosen by {found['dev']};"
+        f"of {these} the prompts were compiled on {found['compile']} and chosen by {found['dev']};"
         f" {new or 'none'} {'is' if new == 1 else 'are'} new to them"
     )
 

@@ -13,18 +13,18 @@ from rb_dspy.cli import bank_change, bank_keep, work
 from rb_dspy.cli.bank_common import (
     FEW,
     chosen_settings,
-    counted,
     line,
     show_below,
     show_experience,
-    show_experiences,
     show_item,
     table,
 )
+from rb_dspy.cli.bank_experiences import show_experiences
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
+from rb_dspy.wording import counted
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """As in ``rb_dspy.bank.retrieval``, which imports numpy."""
@@ -46,12 +46,12 @@ def list_items(
     ] = False,
     json_: JsonLinesOption = False,
 ) -> None:
-    """The lessons, oldest first."""
+    """The lessons, oldest first; an edited one stays where it was learned."""
     with work.opened_bank(config, bank, scope, at) as found:
         if experiences:
             _list_experiences(found.experiences()[-last if last else 0 :], json_=json_)
             return
-        items = list(found.items())[-last if last else 0 :]
+        items = found.items(order="learned")[-last if last else 0 :]
         learned_from = 0 if items else len(found.seen_tasks())
     if json_:
         for item in items:

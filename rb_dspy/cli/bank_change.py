@@ -15,11 +15,12 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import work
-from rb_dspy.cli.bank_common import counted, show_item, show_removal
+from rb_dspy.cli.bank_common import show_item, show_removal
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import MemoryDraft, MemoryItem, Removal
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,20 +13,14 @@ from rich.text import Text
 from rb_dspy.cli.common import out, settings
 from rb_dspy.config import Settings
 from rb_dspy.errors import BankError, InputError
-from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Step, Task
+from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Step
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
 
 _LISTED = 20
 """How many experiences, and how many lessons, are shown of what is taken away."""
-
-
-_RUN = 24
-"""How wide the names of runs may be in a list."""
-
-_HASH = re.compile(r"/([0-9a-f]{16}|[0-9a-f]{10}(-\d+)?)$")
-"""The end of an id that was made of what is to be done, of a text (after ``text/``) or a record of a file."""
 
 FEW = 5
 """How many times of those that a lesson was learned are shown."""
@@ -93,54 +85,6 @@ def show_experience(experience: Experience, changes: Callable[[str], Iterable[Ch
         out.print(Text(f"\n{experience.note}", "yellow"))
 
 
-def show_experiences(found: Sequence[Experience]) -> None:
-    """A line for each, and under one without lessons why it has none."""
-    rest = [
-        (
-            each.id,
-            ", ".join(dict.fromkeys(verdict.label for verdict in each.verdicts)),
-            str(len(each.items)),
-            each.run_id,
-        )
-        for each in found
-    ]
-    headings = "id", "verdict", "lessons", "run"
-    id, verdict, lessons, run = (max(map(cell_len, column)) for column in zip(headings, *rest, strict=True))
-    run = min(run, _RUN)
-    room = max(20, out.width - sum((id, verdict, lessons, run)) - 2 * 5)  # each column has a space on either side
-    tasks = [_named(each.task, room) for each in found]
-    # Given to each part of the table, so that what stands between them moves no column.
-    task_width = min(room, max(map(cell_len, ("task", *tasks))))
-    widths = {"id": id, "task": task_width, "verdict": verdict, "lessons": lessons, "run": run}
-    part = _part(widths, headed=True)
-    for each, task, (_, label, number, name) in zip(found, tasks, rest, strict=True):
-        part.add_row(each.id, Text(task), Text(label), number, Text(name, "dim"))
-        if each.note and not each.items:
-            out.print(part)
-            show_below(Text(line(each.note, out.width - 2), "dim"))
-            part = _part(widths, headed=False)
-    if part.row_count:
-        out.print(part)
-
-
-def _part(widths: Mapping[str, int], *, headed: bool) -> Table:
-    made = Table(box=None, pad_edge=False, header_style="bold", show_header=headed)
-    for heading, width in widths.items():
-        if heading == "id":  # never cut, however narrow the terminal is
-            made.add_column(heading, min_width=width, no_wrap=True)
-        else:
-            made.add_column(heading, width=width, overflow="fold")
-    return made
-
-
-def _named(task: Task, room: int) -> str:
-    """Its id; where that is a hash, which tells nobody anything, what is to be done as well, cut to the ``room``."""
-    if not _HASH.search(task.id):
-        return line(task.id)
-    from_text = task.id.startswith("text/")
-    return line(task.instruction if from_text else f"{task.id}: {task.instruction}", room)
-
-
 def _show_step(number: int, step: Step) -> None:
     """One turn, as a run shows it, but whole: what was thought, what was done after →, what was seen."""
     parts = [Text(step.thought, "dim")] if step.thought else []
@@ -172,11 +116,6 @@ def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:
 def show_below(text: Text) -> None:
     """Text that belongs to the line before it: set in, also where it goes on to another line."""
     out.print(Padding(text, (0, 0, 0, 2), expand=False))
-
-
-def counted(number: int, what: str) -> str:
-    """``1 lesson``, ``2,000 lessons``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def line(text: str, limit: int = 80) -> str:

@@ -1,4 +1,4 @@
-"""``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``: a bank is moved, named, checked."""
+"""What keeps a bank: ``rb-dspy bank export``, ``import``, ``snapshot``, ``reindex``, ``doctor``, ``backup`` ..."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import work
-from rb_dspy.cli.bank_common import chosen_settings, counted, show_below
+from rb_dspy.cli.bank_common import chosen_settings, show_below
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import CorruptBank
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -156,6 +157,41 @@ def doctor(
     if not json_:
         warned = f"nothing is lost; {counted(len(findings), 'warning')}" if findings else "all is well"
         out.print(f"{warned} in {counted(scopes, 'scope')}")
+
+
+@app.command()
+def backup(
+    file: Annotated[str, typer.Argument(help="Where the copy goes; nothing may be there.")],
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Copy the bank's file, whole, all scopes, also while others write to it; restore puts a copy back."""
+    chosen = chosen_settings(config, bank, None).bank
+    with err.status("copying …"):
+        work.copied_bank(chosen, file)
+    if json_:
+        print_json({"path": chosen.url, "copy": file})
+        return
+    out.print(Text(f"{file} is a copy of {chosen.url}"), soft_wrap=True)
+
+
+@app.command()
+def restore(
+    copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is only read.")],
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Put a copy in the bank's place, whole, all scopes, once it was checked; what was there is moved aside."""
+    chosen = chosen_settings(config, bank, None).bank
+    with err.status("checking the copy …"):
+        aside = work.restored_bank(chosen, copy)
+    if json_:
+        print_json({"path": chosen.url, "copy": copy, "moved_aside": None if aside is None else str(aside)})
+        return
+    was = f"what was there is {aside} now" if aside else "nothing was there before"
+    out.print(Text(f"{chosen.url} is as the copy {copy}; {was}"), soft_wrap=True)
 
 
 def _to_stdout(bank: MemoryBank) -> None:

@@ -24,6 +24,7 @@ from rb_dspy.steps.events import (
     StepTaken,
 )
 from rb_dspy.stream import TaskResult
+from rb_dspy.wording import counted
 
 LABEL_COLOURS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
 
@@ -111,7 +112,7 @@ class Display:
                 tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
                 seconds = f"{sum(used.seconds for used in usage):.1f} s of calls"
                 beside = ", added up" if self.several else ""
-                self._row("", Text(f"{seconds}{beside} · {tokens:,} tokens", "dim"))
+                self._row("", Text(f"{seconds}{beside} · {counted(tokens, 'token')}", "dim"))
             self._wait("the next task")
 
     def _heading(self, task: Task) -> None:

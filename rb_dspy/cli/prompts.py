@@ -14,6 +14,7 @@ from rb_dspy.cli.common import command_name
 from rb_dspy.cli.registered import Version, registry
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
+from rb_dspy.wording import counted
 
 _SCHEME = "models:/"
 _registered = re.compile(r"models:/(?P<name>[^/@]+)(?:[@/](?P<version>[^/@]+))?").fullmatch
@@ -64,7 +65,7 @@ def prompts_named(given: str | None, tracking: TrackingConfig) -> Iterator[Named
 def _lessons(version: Version) -> str:
     if not version.lessons:
         return ""
-    number = "1 lesson" if version.lessons == 1 else f"{version.lessons:,} lessons"
+    number = counted(version.lessons, "lesson")
     get = f"{command_name()} programs lessons {version.name} {version.number}"
     return (
         f"the {number} of scope {version.scope} inside it: not used here, where the bank has its own; `{get}` gets them"

@@ -15,6 +15,7 @@ from rich.text import Text
 from rb_dspy.compile.state import Prompts
 from rb_dspy.schema import Usage
 from rb_dspy.text import visible
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Scores
@@ -118,6 +119,7 @@ def _lines(prompts: dict[str, Any] | None) -> list[str]:
 
 def _broken(name: str, found: Comparison) -> str:
     """How much of a score is not the program's doing."""
-    counts = f"{name}: {found.broken_before} scores before and {found.broken_after} after are 0 since something broke"
+    before = counted(found.broken_before, "score")
+    counts = f"{name}: {before} before and {found.broken_after} after are 0 since something broke"
     clean = "nothing is left" if found.clean is None else f"the difference is {change(found.clean)}"
     return f"{counts}; without what that touched, {clean}"

@@ -15,7 +15,7 @@ All numbers of a matrix are over the same tasks: those that somebody knows the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,10 @@ from rb_dspy.compile.truth import check_known, check_truth, say_left_out
 from rb_dspy.errors import BackboneError, InputError, RBError
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
-from rb_dspy.schema import RoleUsage
+from rb_dspy.schema import RoleUsage, Task
 from rb_dspy.stream.program import StreamProgram, check_bank
 from rb_dspy.stream.report import RunReport
+from rb_dspy.stream.run import as_stream
 from rb_dspy.stream.tasks import TaskStream
 
 SEED = "seed"
@@ -160,7 +161,7 @@ def matrix(
     program: BankProgram,
     programs: Mapping[str, str | Path],
     backbones: Mapping[str, Any],
-    stream: TaskStream,
+    stream: TaskStream | Sequence[Task | str],
     *,
     bank: MemoryBank | None = None,
     embedder: Embedder | str | None = None,
@@ -181,9 +182,10 @@ def matrix(
     be used at all, and why, as soon as that is known; no further cell of it is run. ``on_start`` is told the program
     and the backbone of each cell before it is run; ``on_cell`` is given the cells when all are done, since only then it
     is known which tasks count. Where something else ends it, an interrupt for one, it is given those that were done.
-    Raises ``InputError`` for no backbones, for a program that is called ``seed``, for
-    what is no bank, and for questions none of which has an answer.
+    Raises ``InputError`` for no backbones, for a program that is called ``seed``, for what is no stream of tasks or no
+    bank, and for questions none of which has an answer.
     """
+    stream = as_stream(stream)
     if not backbones:
         raise InputError("no backbones; a matrix needs at least one: name -> language model")
     if SEED in programs:

@@ -18,6 +18,7 @@ from rb_dspy.schema import Task
 from rb_dspy.stream.program import untold
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.wording import counted
 
 log = logging.getLogger("rb_dspy")
 
@@ -62,8 +63,8 @@ def no_truth(stream: TaskStream) -> InputError:
         missing, cure = "ground truth", "let Environment.outcome say it"
     has = ", ".join(list(first.env_args)[:8]) or "none"
     return InputError(
-        f"{stream.name}: none of its {len(stream)} tasks has {missing}, so nothing can be scored: {cure} (the first,"
-        f" {first.id!r}, is of the environment {first.env!r} with env_args: {has})"
+        f"{stream.name}: none of its {counted(len(stream), 'task')} has {missing}, so nothing can be scored: {cure}"
+        f" (the first, {first.id!r}, is of the environment {first.env!r} with env_args: {has})"
     )
 
 

@@ -35,7 +35,8 @@ class Known:
 
 @dataclass(frozen=True)
 class Lessons:
-    """From rollouts to drafts; what a step gave is kept in the bank before anything that rests on it begins.
+    """From rollouts to drafts; what a step gave is kept in the bank before anything that rests on it begins. Verdicts
+    that are all there are kept before anything else is asked.
 
     ============  ===============================================  =========================
     mode          what the lessons are drawn from                  what is handed in
@@ -103,15 +104,20 @@ class Lessons:
         done: dict[Hashable, Any] = dict(known.results)
         early = self.early(task, rollouts)
         jobs: dict[Hashable, Wanted] = {name: job for name, job in early.items() if name not in done}
-        jobs |= {("judge", i): Judging(self.judge, task, rollouts[i]) for i in _unjudged(given)}
+        unjudged = _unjudged(given)
+        if jobs and not unjudged and ingest.verdicts is None:  # paid for, and what is asked now may be interrupted
+            kept = yield Do("keeping the verdicts", partial(ingest.judged, all_judged(given)))
+            if kept is None or ingest.state.trajectories != rollouts:
+                return None
+        jobs |= {("judge", i): Judging(self.judge, task, rollouts[i]) for i in unjudged}
         done |= yield from self._together(jobs)
         verdicts = all_judged([done.get(("judge", i), each) for i, each in enumerate(given)])
         said = done.get("contrast")
         if isinstance(said, Distilled):  # both came at once, so one write keeps them
             yield _kept(ingest, said, None, verdicts)
-            kept = ingest.verdicts
-        else:
-            kept = yield Do("keeping the verdicts", partial(ingest.judged, verdicts))
+        elif ingest.verdicts is None:
+            yield Do("keeping the verdicts", partial(ingest.judged, verdicts))
+        kept = ingest.verdicts
         if kept is None or ingest.state.trajectories != rollouts:
             return None
         jobs = {}
@@ -224,5 +230,6 @@ def _joined(
         "success" if verdicts[i].label == "success" else "failure" for i, each in found.items() if each.drafts
     }
     note = "; ".join(note for note, each in zip(notes, found.values(), strict=True) if each.note)
-    said = Distilled(tuple(drafts), note, ", ".join(distillers))
+    dropped = tuple(why for each in found.values() for why in each.dropped)
+    said = Distilled(tuple(drafts), note, ", ".join(distillers), dropped)
     return said, polarities.pop() if len(polarities) == 1 else None

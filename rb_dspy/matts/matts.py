@@ -23,7 +23,7 @@ from rb_dspy.schema import Experience, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Memory, Refine, Select, Selection
 from rb_dspy.steps.appended import appended, note
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
-from rb_dspy.steps.ended import Ended, Keep, kept
+from rb_dspy.steps.ended import Ended, kept
 from rb_dspy.steps.ingest import checked, free, waiting
 from rb_dspy.steps.judge import check_plain
 from rb_dspy.steps.memory import shown_before
@@ -41,14 +41,17 @@ class MaTTS(Whole):
     ``MaTTS(program, k=4, mode="parallel")`` shares the steps of ``program``, is called as it is, and returns what it
     returns: ``answer``, ``trajectory`` and ``verdict`` are those of the rollout that is handed in. In addition
     ``trajectories`` and ``verdicts`` of all that came to their end, ``selection``, ``lost`` (those that broke),
-    ``launched`` and ``saved`` (rollouts that agreement made needless; of sequential scaling, passes).
+    ``launched`` and ``saved`` (rollouts that agreement made needless; of sequential scaling, passes), and
+    ``unconditional`` (how many were launched whatever came of others; None of passes, and where it is not known).
 
     Modes: ``parallel`` (contrast), ``sequential`` (check and correct), the paper's ablation ``vanilla`` (each rollout
     distilled alone), and our ``best_of_n`` (only the best is); see ``matts.lessons``. One experience with all rollouts
     is appended in every mode. A rollout that breaks costs only itself: of two or more that are left the lessons are
-    drawn together, of one as ``ReasoningBank`` does; with none it raises. Interrupted, it leaves the rollouts that had
-    ended (of sequential scaling, the attempts) in the bank (``MemoryBank.pending``). Its predictors have the program's
-    names, so it takes a state of ``ReasoningBank`` too.
+    drawn together, of one as ``ReasoningBank`` does; with none it raises. The rollouts that have ended (of sequential
+    scaling, the attempts) wait in the bank as one (``MemoryBank.pending``): when it is interrupted, and
+    while others are under way ``steps.later.SECONDS`` after they ended, so that ``kill -9`` costs no more than that;
+    for who learns from them meanwhile see ``MemoryBank.ingest``. Its predictors have the program's names, so it takes a
+    state of ``ReasoningBank`` too.
 
     Raises like ``ReasoningBank``; ``ConfigError`` where the agent's temperature is 0, so that all rollouts would be
     one.
@@ -148,21 +151,20 @@ class MaTTS(Whole):
         memory = yield Call(self.retrieve, (task, bank, again))
         if not learn:
             return (yield from self._answered(memory, task, environments, ledger))
-        keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
-        ended: Ended = {}
-        acted = self._acted(task, memory, environments, ended, keep)
-        rollouts, ingest, results = yield from kept(acted, task, ended, keep)
+        ended = Ended(task, partial(bank.ingest, task, run_id=run_id, shown=memory.items))
+        acted = self._acted(task, memory, environments, ended)
+        rollouts, ingest, results = yield from kept(acted, ended)
         known = Known(tuple(rollouts.trajectories), rollouts.verdicts, results)
         return (yield from self._learned(memory, ingest, rollouts, known, ledger))
 
     def _acted(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, keep: Keep
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended
     ) -> Routine[tuple[Rollouts, Ingest, dict[Hashable, Result]]]:
         """The rollouts, in the bank, and what was learned from them meanwhile."""
-        making = self._rollouts(partial(self._meanwhile, task, keep))
-        rollouts = yield from making.routine(task, memory, environments, ended)
+        making = self._rollouts(partial(self._meanwhile, task, ended))
+        rollouts = yield from making.routine(task, memory, environments, ended.put)
         if rollouts.meanwhile is None:
-            return rollouts, (yield Do("keeping the rollouts", partial(keep, rollouts.trajectories))), {}
+            return rollouts, (yield Do("keeping the rollouts", partial(ended.keep, rollouts.trajectories))), {}
         ((ingest, results),) = values([rollouts.meanwhile])
         return rollouts, ingest, results
 
@@ -172,7 +174,7 @@ class MaTTS(Whole):
         """The rollouts, and which of them is handed in; nothing is learned."""
         lessons = self._lessons()
         making = self._making(self.judge if self._judges() else None)
-        rollouts = yield from making.routine(task, memory, environments, {})
+        rollouts = yield from making.routine(task, memory, environments, lambda number, trajectory: None)
         trajectories = tuple(rollouts.trajectories)
         # Where only waves waited for verdicts, a judge that is down costs no answer.
         said = all_judged if lessons.chooses_by_verdicts else told
@@ -180,12 +182,13 @@ class MaTTS(Whole):
         selection = yield from lessons.chosen(task.without_ground_truth(), trajectories, verdicts)
         return _prediction(memory, trajectories, verdicts, selection, rollouts, ledger)
 
-    def _meanwhile(
-        self, task: Task, keep: Keep, ended: list[Trajectory]
-    ) -> Routine[tuple[Ingest, dict[Hashable, Result]]]:
+    def _meanwhile(self, task: Task, ended: Ended) -> Routine[tuple[Ingest, dict[Hashable, Result]] | None]:
         """Keep what has ended, and ask at the same time what needs no verdicts."""
-        jobs = self._lessons().early(task.without_ground_truth(), tuple(ended))
-        *results, kept = yield Together([*jobs.values(), Do("keeping the rollouts", partial(keep, ended))])
+        group = ended.group()
+        if not group:
+            return None
+        jobs = self._lessons().early(task.without_ground_truth(), tuple(group))
+        *results, kept = yield Together([*jobs.values(), Do("keeping the rollouts", partial(ended.keep, group))])
         ingest: Ingest
         (ingest,) = values([kept])
         return ingest, dict(zip(jobs, results, strict=True))
@@ -235,7 +238,7 @@ class MaTTS(Whole):
         if config.mode == "sequential" and config.refine.until_confirmed:
             counts |= {*range(1, config.k)}
         elif config.adaptive.enabled:
-            counts |= {*range(config.adaptive.first, config.k, config.adaptive.wave)}
+            counts |= {min(config.adaptive.first, config.k)}
         if config.mode == "sequential":
             counts |= {1}  # of an environment that can go on
         return [[str(number) for number in range(count)] for count in sorted(counts)]
@@ -285,6 +288,7 @@ def _prediction(
         lost=tuple(rollouts.lost),
         launched=rollouts.launched,
         saved=rollouts.saved,
+        unconditional=rollouts.unconditional,
         usage=ledger.usage(),
     )
 

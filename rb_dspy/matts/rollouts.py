@@ -1,4 +1,4 @@
-"""How the rollouts of a task come about: side by side, in waves until they agree, or one refined again and again."""
+"""How the rollouts of a task come about: side by side, some first and more unless they agree, or one refined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Memory, Refine, Refined
 from rb_dspy.steps.ask import Routine, Stopped
 from rb_dspy.steps.attempts import answer_key
-from rb_dspy.steps.ended import Ended
+from rb_dspy.steps.ended import Told
 from rb_dspy.steps.events import RolloutLost, emit
 from rb_dspy.steps.judge import Judging
 from rb_dspy.steps.latch import Latch
@@ -46,6 +46,8 @@ class Rollouts:
     """Rollouts that were begun; of sequential scaling, passes that were made."""
     saved: int = 0
     """Rollouts, or passes, that agreement made needless."""
+    unconditional: int | None = None
+    """Of the launched, the first so many were launched whatever came of others. None of passes, and of what waited."""
     meanwhile: Result = None
     """What came of ``SideBySide.meanwhile``, or what it raised; None where there is none."""
 
@@ -62,8 +64,8 @@ class Rollouts:
         ) from self.errors[0]
 
 
-Meanwhile = Callable[[list[Trajectory]], Routine[Any]]
-"""What is done with all rollouts that came to their end."""
+Meanwhile = Callable[[], Routine[Any]]
+"""What is done with all rollouts that came to their end, which may be none."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ class SideBySide:
     """k rollouts that share what was retrieved, each in an environment of its own (paper, section 3.3: parallel).
 
     With ``judge`` each is judged as soon as it has ended. ``meanwhile`` begins when all have, while judges are still
-    at it. ``adaptive`` launches them in waves, and no further wave once all verdicts and answers so far are
-    the same; then there is no ``meanwhile``.
+    at it. ``adaptive`` launches some first, and no more once all verdicts and answers so far are the same. Once those
+    can never be, it launches all that are left side by side: to wait for some of them could save none. Then there is no
+    ``meanwhile``.
     """
 
     act: Act
@@ -82,15 +85,15 @@ class SideBySide:
     at_once: int | None = None
     meanwhile: Meanwhile | None = None
 
-    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
-        done = Rollouts()
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Told) -> Routine[Rollouts]:
+        done = Rollouts(unconditional=min(self.k, self.adaptive.first) if self.adaptive.enabled else self.k)
         while done.launched < self.k and not (done.launched and self._agreed(done)):
-            numbers = range(done.launched, min(self.k, done.launched + self._wave(done.launched)))
+            numbers = range(done.launched, min(self.k, done.launched + self._wave(done)))
             none_goes_on = Latch(len(numbers))
             one = partial(self._one, task, memory, environments, ended, none_goes_on)
             jobs = [Sub(partial(one, number)) for number in numbers]
             if self.meanwhile is not None:
-                jobs.append(Sub(partial(_beside, self.meanwhile, ended, none_goes_on)))
+                jobs.append(Sub(partial(_beside, self.meanwhile, none_goes_on)))
             results = yield Together(jobs, self.at_once)
             if self.meanwhile is not None:
                 done.meanwhile = results.pop()
@@ -106,16 +109,16 @@ class SideBySide:
         return done.survivors(task)
 
     def _one(
-        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended, latch: Latch, number: int
+        self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Told, latch: Latch, number: int
     ) -> Routine[tuple[Trajectory, Ruling]]:
         try:
             # Whatever it raises is a result: a loss is told at once, not when the last judge has ended.
-            done = partial(ended.__setitem__, number)
+            done = partial(ended, number)
             results = yield Together([Call(self.act, (task, memory, environments, number, done))])
             if isinstance(results[0], Exception) and not isinstance(results[0], Stopped):
                 emit(RolloutLost(task, str(number), what_broke(results[0])))
             (trajectory,) = values(results)
-            ended[number] = trajectory
+            ended(number, trajectory)
         finally:
             latch.count()
         if self.judge is None:
@@ -125,10 +128,10 @@ class SideBySide:
         except RBError as exc:
             return trajectory, exc
 
-    def _wave(self, launched: int) -> int:
-        if not self.adaptive.enabled:
+    def _wave(self, done: Rollouts) -> int:
+        if not (self.adaptive.enabled and _may_agree(done.trajectories, done.verdicts)):
             return self.k
-        return self.adaptive.wave if launched else self.adaptive.first
+        return self.adaptive.wave if done.launched else self.adaptive.first
 
     def _agreed(self, done: Rollouts) -> bool:
         return self.adaptive.enabled and agreed(done.trajectories, done.verdicts)
@@ -142,7 +145,7 @@ class OneRefined:
     refine: Refine
     k: int
 
-    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Ended) -> Routine[Rollouts]:
+    def routine(self, task: Task, memory: Memory, environments: EnvironmentFactory, ended: Told) -> Routine[Rollouts]:
         done = Rollouts()
         refined: Refined = yield Call(self.refine, (self.act, task, memory, environments, self.k, ended))
         done.trajectories += refined.trajectories
@@ -160,15 +163,23 @@ def agreed(trajectories: Sequence[Trajectory], verdicts: Sequence[Ruling]) -> bo
 
     Where no answer is given, failures do not agree: each may have failed in its own way.
     """
+    return len(trajectories) > 1 and _may_agree(trajectories, verdicts)
+
+
+def _may_agree(trajectories: Sequence[Trajectory], verdicts: Sequence[Ruling]) -> bool:
+    """Whether rollouts agree as far as they have come; once they do not, no further one brings it about.
+
+    A verdict that is unknown, also since the judge broke, and a failure without an answer agree with nothing.
+    """
     labels = {verdict.label if isinstance(verdict, Verdict) else "unknown" for verdict in verdicts}
     answers = {answer_key(trajectory) for trajectory in trajectories}
-    telling = labels == {"success"} or (labels == {"failure"} and None not in answers)
-    return len(trajectories) > 1 and len(answers) == 1 and telling
+    telling = labels <= {"success"} or (labels == {"failure"} and None not in answers)
+    return len(answers) <= 1 and telling
 
 
-def _beside(meanwhile: Meanwhile, ended: Ended, none_goes_on: Latch) -> Routine[Any]:
+def _beside(meanwhile: Meanwhile, none_goes_on: Latch) -> Routine[Any]:
     yield none_goes_on
-    return (yield from meanwhile([ended[number] for number in sorted(ended)])) if ended else None
+    return (yield from meanwhile())
 
 
 def _lose(done: Rollouts, number: int, error: Exception) -> None:

@@ -14,7 +14,8 @@ from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.signatures import ContrastDraft
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed
-from rb_dspy.steps.drafts import Distilled, admissible
+from rb_dspy.steps.drafts import Distilled, Unfit, admissible
+from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
@@ -73,14 +74,18 @@ class Contrast(dspy.Module):
         sound, groundless = _grounded(said.memory_items, len(trajectories))
         found = admissible(list(sound), task, self.config.max_items)
         kept = [f"{draft.title!r} from rollouts {_named(sound[draft], trajectories)}" for draft in found.drafts]
-        notes = [f"evidence: {'; '.join(kept)}" if kept else "", groundless, found.note if sound else ""]
+        unshown = f"dropped: no rollout is named that shows {', '.join(groundless)}" if groundless else ""
+        notes = [f"evidence: {'; '.join(kept)}" if kept else "", unshown, found.note if sound else ""]
         notes = notes if any(notes) else ["the contraster proposed nothing"]
         by = str(player("contraster", self.predict).model)
-        return replace(found, note="; ".join(filter(None, notes)), distiller=by)
+        unfit: list[Unfit] = ["groundless" for _ in groundless]
+        dropped = (*unfit, *found.dropped)
+        emit(Drafted(task, len(found.drafts), dropped))
+        return replace(found, note="; ".join(filter(None, notes)), distiller=by, dropped=dropped)
 
 
-def _grounded(drafts: Sequence[ContrastDraft], rollouts: int) -> tuple[dict[MemoryDraft, list[int]], str]:
-    """Drafts with the numbers of the rollouts that show them, and a note on those that no rollout shows.
+def _grounded(drafts: Sequence[ContrastDraft], rollouts: int) -> tuple[dict[MemoryDraft, list[int]], list[str]]:
+    """Drafts with the numbers of the rollouts that show them, and the titles of those that no rollout shows.
 
     One without title or content needs no evidence: it is told of as what it is, and not admitted.
     """
@@ -93,7 +98,7 @@ def _grounded(drafts: Sequence[ContrastDraft], rollouts: int) -> tuple[dict[Memo
             sound.setdefault(plain, numbers)
         else:
             groundless.append(repr(draft.title))
-    return sound, f"dropped: no rollout is named that shows {', '.join(groundless)}" if groundless else ""
+    return sound, groundless
 
 
 def _named(numbers: Sequence[int], trajectories: Sequence[Trajectory]) -> str:

@@ -12,6 +12,7 @@ from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.drafts import Distilled, admissible
+from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
@@ -65,4 +66,5 @@ class Distill(dspy.Module):
         except UnparseableOutput as exc:
             return Distilled(note=f"not distilled: {exc}")
         found = admissible(said.memory_items, task, self.config.max_items)
+        emit(Drafted(task, len(found.drafts), found.dropped))
         return replace(found, distiller=str(player("distiller", predict).model))

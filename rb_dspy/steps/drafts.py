@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rb_dspy.schema import MemoryDraft, Task
 
 _NUMBER = re.compile(r"(?<![\w.,])\d{2,}(?:[.,]\d+)*(?![\w])")
 """A number of two digits or more. One of them may be anybody's; two of a task's are hardly a coincidence."""
+
+
+Unfit = Literal["empty", "overlap", "quote", "surplus", "groundless"]
+"""Why a draft is dropped: no title or no content; much the same as another; values of its one task in it; beyond the
+limit; no rollout is named that shows it."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,8 @@ class Distilled:
     note: str = ""
     distiller: str = ""
     """The model that wrote the drafts."""
+    dropped: tuple[Unfit, ...] = ()
+    """For each draft that it wrote, and that is not among these, why."""
 
 
 def admissible(drafts: Sequence[MemoryDraft], task: Task, limit: int) -> Distilled:
@@ -28,20 +36,21 @@ def admissible(drafts: Sequence[MemoryDraft], task: Task, limit: int) -> Distill
     Models ignore both instructions often enough that code has to hold them.
     """
     kept: list[MemoryDraft] = []
-    dropped: list[str] = []
+    dropped: list[tuple[Unfit, str]] = []
     for draft in drafts:
         if not (draft.title and draft.content):
-            dropped.append("one without title or content")
+            dropped.append(("empty", "one without title or content"))
         elif any(_overlap(draft, other) for other in kept):
-            dropped.append(f"{draft.title!r} overlaps with another")
+            dropped.append(("overlap", f"{draft.title!r} overlaps with another"))
         elif quoted := _quoted_literals(draft, task):
-            dropped.append(f"{draft.title!r} quotes this task ({quoted})")
+            dropped.append(("quote", f"{draft.title!r} quotes this task ({quoted})"))
         elif len(kept) == limit:
-            dropped.append(f"{draft.title!r} is beyond the limit of {limit}")
+            dropped.append(("surplus", f"{draft.title!r} is beyond the limit of {limit}"))
         else:
             kept.append(draft)
-    note = f"dropped: {'; '.join(dropped)}" if dropped else "" if kept else "the distiller proposed nothing"
-    return Distilled(tuple(kept), note)
+    told = "; ".join(what for _, what in dropped)
+    note = f"dropped: {told}" if dropped else "" if kept else "the distiller proposed nothing"
+    return Distilled(tuple(kept), note, dropped=tuple(why for why, _ in dropped))
 
 
 def _overlap(one: MemoryDraft, other: MemoryDraft) -> bool:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from rb_dspy.schema import Check, Experience, Step, Task, Trajectory, Verdict
+from rb_dspy.steps.drafts import Unfit
 from rb_dspy.steps.memory import Memory
 
 
@@ -66,6 +67,15 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class Drafted:
+    """Lessons were drawn from rollouts: how many are fit for a bank, and for each other one why it is not."""
+
+    task: Task
+    kept: int
+    dropped: tuple[Unfit, ...]
+
+
+@dataclass(frozen=True)
 class Selected:
     """One of several rollouts was chosen to be handed in."""
 
@@ -82,24 +92,26 @@ class Appended:
     experience: Experience
 
 
-Event = MemoryRetrieved | EpisodeStarted | StepTaken | Checked | RolloutLost | Judged | Selected | Appended
+Event = MemoryRetrieved | EpisodeStarted | StepTaken | Checked | RolloutLost | Judged | Drafted | Selected | Appended
 Listener = Callable[[Event], None]
 
-_listener: ContextVar[Listener | None] = ContextVar("rb_dspy_listener", default=None)
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("rb_dspy_listeners", default=())
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send the events of this context, and of contexts copied from it, to ``listener``, which must not raise."""
-    token = _listener.set(listener)
+    """Send the events of this context, and of contexts copied from it, to ``listener``, which must not raise.
+
+    Whoever listens outside the block goes on hearing them.
+    """
+    token = _listeners.set((*_listeners.get(), listener))
     try:
         yield
     finally:
-        _listener.reset(token)
+        _listeners.reset(token)
 
 
 def emit(event: Event) -> None:
-    """Tell the listener, if there is one."""
-    listener = _listener.get()
-    if listener is not None:
+    """Tell everybody who listens."""
+    for listener in _listeners.get():
         listener(event)

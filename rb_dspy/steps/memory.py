@@ -24,7 +24,7 @@ class Memory:
 
 
 def render(retrieved: list[Retrieved], max_tokens: int) -> Memory:
-    """``retrieved`` as an agent reads it: title and content of each item (paper, section 3.2).
+    """``retrieved`` as an agent reads it: title and content of each item (paper, section 3.2), each once.
 
     Every line is quoted and the field markers of dspy's chat format are broken up, so that a stored text cannot pass
     for a turn of the conversation. Items are taken in order until the next would exceed ``max_tokens`` (estimated).
@@ -41,7 +41,7 @@ def _memory(retrieved: tuple[Retrieved, ...], found: Sequence[MemoryItem], max_t
     lines: list[str] = []
     items: list[MemoryItem] = []
     used = 0
-    for item in found:
+    for item in _once(found):
         text = f"{len(items) + 1}. {item.title}\n{item.content}".replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]")
         quoted = "\n".join(f"> {line}" for line in text.splitlines())
         used += estimate_tokens(quoted)
@@ -50,3 +50,11 @@ def _memory(retrieved: tuple[Retrieved, ...], found: Sequence[MemoryItem], max_t
         lines.append(quoted)
         items.append(item)
     return Memory(retrieved, tuple(items), "\n".join(lines) if lines else NO_MEMORY)
+
+
+def _once(items: Sequence[MemoryItem]) -> list[MemoryItem]:
+    """Each lesson where it comes first: several experiences may have given it."""
+    first: dict[str, MemoryItem] = {}
+    for item in items:
+        first.setdefault(item.id, item)
+    return list(first.values())

@@ -16,6 +16,7 @@ from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act
 from rb_dspy.steps.ask import Ask, Routine, Stopped, adrive, drive
+from rb_dspy.steps.ended import Told
 from rb_dspy.steps.events import Checked, RolloutLost, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
@@ -61,12 +62,12 @@ class Refine(dspy.Module):
         memory: Memory,
         environments: EnvironmentFactory,
         passes: int,
-        ended: dict[int, Trajectory] | None = None,
+        ended: Told = lambda number, trajectory: None,
     ) -> Refined:
         """Raises what broke the first attempt; what breaks later leaves what was reached before.
 
-        ``ended`` is given each attempt, by its number, as it comes to its end and after each further pass, for who is
-        interrupted.
+        ``ended`` is given each attempt, with its number, as it comes to its end and after each further pass, for who is
+        interrupted or dies; it must not raise.
         """
         return drive(self._routine(act, task, memory, environments, passes, ended))
 
@@ -77,7 +78,7 @@ class Refine(dspy.Module):
         memory: Memory,
         environments: EnvironmentFactory,
         passes: int,
-        ended: dict[int, Trajectory] | None = None,
+        ended: Told = lambda number, trajectory: None,
     ) -> Refined:
         """``forward`` for asyncio."""
         return await adrive(self._routine(act, task, memory, environments, passes, ended))
@@ -89,9 +90,9 @@ class Refine(dspy.Module):
         memory: Memory,
         environments: EnvironmentFactory,
         passes: int,
-        ended: dict[int, Trajectory] | None,
+        ended: Told,
     ) -> Routine[Refined]:
-        work = _Work(checks_left=passes - 1, ended={} if ended is None else ended)
+        work = _Work(checks_left=passes - 1, ended=ended)
         again = True
         while again:
             # Whatever it raises is a result: a bug that is not ours must not cost what was reached before either.
@@ -176,7 +177,7 @@ class _Work:
     """What was reached so far."""
 
     checks_left: int
-    ended: dict[int, Trajectory]
+    ended: Told
     attempts: list[Trajectory] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     number: int = 0
@@ -184,7 +185,7 @@ class _Work:
 
     def keep(self, number: int, trajectory: Trajectory) -> None:
         self.attempts[number:] = [trajectory]
-        self.ended[number] = trajectory
+        self.ended(number, trajectory)
 
 
 def _told(findings: Sequence[str]) -> str:

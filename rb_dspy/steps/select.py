@@ -14,13 +14,15 @@ import dspy
 from rb_dspy import signatures
 from rb_dspy.config import SelectConfig
 from rb_dspy.errors import InfrastructureError, InputError, UnparseableOutput
-from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.schema import Label, Task, Trajectory, Verdict
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed, same_answers
 from rb_dspy.steps.events import Selected, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.wanted import Sub, Together
+
+_RANKS: dict[Label, int] = {"failure": 0, "unknown": 1, "success": 2}
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Selection:
     votes: tuple[int, ...] = ()
     note: str = ""
 
+    @property
+    def fallback(self) -> bool:
+        """Whether something else decided, since no call gave a vote: each broke, was unreadable or named no rollout."""
+        return bool(self.note) and not any(self.votes)
+
 
 class Select(dspy.Module):
     """Best of n by one selector call (paper, section 3.3), with the order of the rollouts shuffled.
@@ -39,8 +46,12 @@ class Select(dspy.Module):
     Language models favour places in a list, so the order is drawn anew for each task, from its id and the seed;
     ``orders`` above one asks again with the list turned by a place and counts votes, which cancels a fixed preference
     where there are as many orders as rollouts. A call that breaks, cannot be read, or names no rollout costs its vote,
-    and the note tells. Among equal votes, and where there is none, the rollout counts whose answer most rollouts gave,
-    then the one that stood first in the shuffled order.
+    and the note tells.
+
+    Among equal votes, and where there is none, a selector that is told verdicts falls back to them: to a rollout judged
+    a success, else to one of which the judge does not know, else to a failure. Where nothing else decides, neither
+    votes nor verdicts, agreement does: the rollout counts whose answer most rollouts gave, right or wrong, then the one
+    that stood first in the shuffled order.
     """
 
     def __init__(self, config: SelectConfig | None = None, at_once: int | None = None) -> None:
@@ -94,7 +105,8 @@ class Select(dspy.Module):
                 chosen = order[result.choice - 1]
                 votes[chosen] += 1
                 analyses.setdefault(chosen, str(result.analysis))
-        best = max(orders[0], key=lambda i: (votes[i], agreeing[i]))  # of equal ones the first
+        standing = [_RANKS[verdicts[i].label] if config.verdicts and verdicts else 0 for i in range(count)]
+        best = max(orders[0], key=lambda i: (votes[i], standing[i], agreeing[i]))  # of equal ones the first
         selection = Selection(
             best, analyses.get(best, ""), tuple(votes[i] for i in range(count)), "; ".join(dict.fromkeys(unread))
         )

@@ -76,6 +76,11 @@ def similarity(one: Task, other: Task) -> float:
     return max(found, _similarity(_rows(one, numbers=False), _rows(other, numbers=False)))
 
 
+def only_numbers_differ(one: Task, other: Task) -> bool:
+    """Whether two near-duplicates are that only with all numbers taken for the same: templates tell such apart."""
+    return _similarity(_rows(one), _rows(other)) < ALIKE
+
+
 def _numbered(sets: Sequence[frozenset[str]]) -> list[frozenset[int]]:
     """The same with a number for each row, which is sooner compared."""
     numbers: defaultdict[str, int] = defaultdict()

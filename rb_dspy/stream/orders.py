@@ -12,6 +12,7 @@ from rb_dspy.schema import Task
 from rb_dspy.stream.alike import near_duplicates, similarity
 from rb_dspy.stream.folds import check_folds, fixed_parts, folds_missing
 from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.stream.together import IN_PYTHON, Remedies, too_few
 
 COMPILE_SHARES: dict[str, float] = {"compile": 0.5, "dev": 0.2, "held_out": 0.3}
 """How much of a stream's tasks each of its three parts gets."""
@@ -32,7 +33,7 @@ class Streams:
 
     def __post_init__(self, check: bool) -> None:
         if check:
-            _check_apart(self)
+            check_apart(self)
 
 
 def split_streams(
@@ -47,20 +48,35 @@ def split_streams(
     order the tasks come. With ``check=False`` only templates stay together. Raises ``InputError`` where one of the
     three would be empty, or tasks of two folds would have to stay together.
     """
+    return split(stream, shares, seed, check=check)
+
+
+def split(
+    stream: TaskStream,
+    shares: Mapping[str, float] = COMPILE_SHARES,
+    seed: int = 0,
+    *,
+    check: bool = True,
+    remedies: Remedies = IN_PYTHON,
+) -> Streams:
+    """``split_streams``, for whoever has other ``remedies``."""
     wanted = _checked_shares(shares)
     groups = _Groups(stream.tasks)
-    kinds = groups.count()
+    few, glued = groups.count() < len(COMPILE_SHARES), None
     if check:
-        for first, second in near_duplicates(stream.tasks, lambda one, two: groups.of(one) != groups.of(two)):
-            groups.join(first, second)
+        for pair in near_duplicates(stream.tasks, lambda one, two: groups.of(one) != groups.of(two)):
+            groups.join(*pair)
+            glued = glued or pair
     members = groups.members()
-    fixed: list[str | None] = fixed_parts(members, stream.tasks) if check else [None] * len(members)
+    fixed: list[str | None] = fixed_parts(members, stream.tasks, remedies) if check else [None] * len(members)
     empty = [name for name in wanted if name not in fixed]
     if fixed.count(None) < len(empty):
-        raise InputError(_too_few(stream, kinds, len(members), empty))
-    split = _placed(members, fixed, stream.tasks, wanted, seed)
+        if len(empty) < len(COMPILE_SHARES):
+            raise InputError(folds_missing(stream.name, stream, empty, remedies))
+        raise InputError(too_few(stream.name, stream.tasks, len(members), None if few else glued, remedies))
+    placed = _placed(members, fixed, stream.tasks, wanted, seed)
     parts = {
-        name: TaskStream(f"{stream.name}/{name}", tuple(stream.tasks[position] for position in sorted(split[name])))
+        name: TaskStream(f"{stream.name}/{name}", tuple(stream.tasks[position] for position in sorted(placed[name])))
         for name in wanted
     }
     return Streams(**parts, check=False)
@@ -129,20 +145,8 @@ def _checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
     return {name: shares[name] / whole for name in COMPILE_SHARES}
 
 
-def _too_few(stream: TaskStream, kinds: int, groups: int, empty: list[str]) -> str:
-    if len(empty) < len(COMPILE_SHARES):
-        return folds_missing(stream.name, stream, empty)
-    what = f"{stream.name}: {len(stream)} tasks, but {groups} group(s) of tasks that must stay together"
-    if kinds < len(COMPILE_SHARES):
-        return f"{what}; expected at least 3, one for each split: add tasks of other templates"
-    return (
-        f"{what}, since they are near-duplicates, or without a template differ in numbers only; expected at least 3,"
-        " one for each split: add tasks that differ more, name the kind of each as its template, or give check=False to"
-        " keep only templates apart"
-    )
-
-
-def _check_apart(streams: Streams) -> None:
+def check_apart(streams: Streams, remedies: Remedies = IN_PYTHON) -> None:
+    """See ``Streams``."""
     parts = [("compile", streams.compile), ("dev", streams.dev), ("held_out", streams.held_out)]
     tasks = [task for _, part in parts for task in part]
     places = [name for name, part in parts for _ in part]
@@ -152,12 +156,12 @@ def _check_apart(streams: Streams) -> None:
         if places[first] != places[position]:
             raise InputError(
                 f"{tasks[first].id!r} in {places[first]} and {task.id!r} in {places[position]} have the template"
-                f" {task.template!r}; expected each in one of them: split_streams keeps templates apart; or check=False"
+                f" {task.template!r}; expected each in one of them: {remedies.parts}"
             )
-    check_folds(tasks, places)
+    check_folds(tasks, places, remedies)
     for first, second in near_duplicates(tasks, lambda one, two: places[one] != places[two]):
         same = similarity(tasks[first], tasks[second])
         raise InputError(
             f"{tasks[first].id!r} in {places[first]} and {tasks[second].id!r} in {places[second]} are near-duplicates"
-            f" (similarity {same:.2f}); expected them in one: split_streams keeps them together; or check=False"
+            f" (similarity {same:.2f}); expected them in one: {remedies.parts}"
         )

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import dspy
 import pydantic
 
 from rb_dspy.schema import RoleUsage, Usage
+from rb_dspy.steps.drafts import Unfit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.stream.result import TaskResult
 from rb_dspy.stream.scaling import Scaling, scaling
+from rb_dspy.wording import counted
 
 
 class Summary(pydantic.BaseModel):
@@ -25,7 +28,8 @@ class Summary(pydantic.BaseModel):
     skipped: int = 0
     """Tasks that the run of this name, or its bank, had learned from before; they are not among these."""
     infrastructure_errors: int
-    """Tasks in which something broke, also where it was only the scoring of a rollout that was not handed in."""
+    """Tasks in which something broke, also where it was only the scoring of a rollout, or pass, that was not handed in.
+    """
     lost: int = 0
     """Of them, those that have no ground truth, but for the resumed, whose outcome nobody could know any more."""
     solved: int
@@ -66,6 +70,10 @@ class Summary(pydantic.BaseModel):
     items: int
     known_items: int = 0
     """Of the items, those that the bank had from another experience: what was learned once more."""
+    proposed_items: int = 0
+    """Lessons that the distillers wrote, as many as could be read; those that were dropped among them."""
+    dropped_items: dict[Unfit, int] = {}
+    """Why -> how many of the proposed were dropped before the bank."""
     usage: Usage
     scaling: Scaling | None = None
     """Test-time scaling; None for a program that is not scaled."""
@@ -127,7 +135,12 @@ class RunReport:
 
     def __repr__(self) -> str:
         summary = self.summary()
-        return f"RunReport({self.run_id!r}: {summary.tasks} tasks, solved {summary.solved} of {summary.scored} scored)"
+        solved = f"solved {summary.solved} of {summary.scored} scored"
+        return f"RunReport({self.run_id!r}: {counted(summary.tasks, 'task')}, {solved})"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The run task by task, as ``pandas.DataFrame`` takes it; see ``TaskResult.row``."""
+        return [{"position": position, **result.row()} for position, result in enumerate(self.results, 1)]
 
     def summary(self) -> Summary:
         """The run in numbers."""
@@ -164,6 +177,8 @@ class RunReport:
             shown=sum(map(_shown, done)),
             items=sum(len(prediction.memory_items) for prediction in done),
             known_items=sum(map(_known, done)),
+            proposed_items=sum(result.proposed for result in self.results),
+            dropped_items=dict(sum((Counter(result.dropped) for result in self.results), Counter())),
             usage=_total([result.usage for result in self.results]),
             scaling=scaling(self.results),
         )

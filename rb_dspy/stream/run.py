@@ -18,6 +18,7 @@ from rb_dspy.errors import ConfigError, InfrastructureError, InputError, Invalid
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import RoleUsage, Task, Usage
+from rb_dspy.steps.events import Drafted, Event, listening
 from rb_dspy.steps.ingest import as_task, check_bank, check_run
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult, rollouts
@@ -70,8 +71,9 @@ def run_stream(
     A task whose rollout waits in the bank (``MemoryBank.pending``) is not done again but learned from: with
     ``resume="own"`` a rollout of this run, or one that has waited for ``STALE``, since other runs may be at theirs now;
     with ``"all"`` any, for who names every run anew and knows that no other runs beside it. Where one does, both learn
-    from the rollout, what either has first counts for both, and only the work is done twice. Several rollouts that wait
-    together are for ``MaTTS``, which takes a single one as well; any other program leaves them where they are.
+    from the rollout, what either has first counts for both, and only the work is done twice; where others of its call
+    were still under way, see ``MemoryBank.ingest``. Several rollouts that wait together are for ``MaTTS``, which takes
+    a single one as well; any other program leaves them where they are.
 
     ``skip`` is asked just before each task; one for which it says True is left out, and is not in the report.
 
@@ -103,7 +105,13 @@ def run_stream(
                 continue
             ingest = _waiting(program, bank, task, run_id, resume) if learn else None
             told = ingest is not None and ingest.state.told  # as broken, with what it had used
-            with metered() as ledger:
+            drafted: list[Drafted] = []
+
+            def hear(event: Event, drafted: list[Drafted] = drafted) -> None:
+                if isinstance(event, Drafted):
+                    drafted.append(event)
+
+            with metered() as ledger, listening(hear):
                 try:
                     if ingest is not None:
                         prediction = program.resume(ingest)
@@ -121,7 +129,9 @@ def run_stream(
                         result = TaskResult(task, prediction, usage=usage, resumed=True)
                     else:
                         result = _scored(program, task, prediction, scored, ledger.usage())
-            result = replace(result, unreadable=ledger.unreadable())
+            dropped = Counter(why for each in drafted for why in each.dropped)
+            proposed = dropped.total() + sum(each.kept for each in drafted)
+            result = replace(result, unreadable=ledger.unreadable(), proposed=proposed, dropped=dropped)
             report.results.append(result)
             on_result(result)
             if broken == MAX_BROKEN_IN_A_ROW:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import comb
 
+import dspy
 import pydantic
 
+from rb_dspy.schema import Outcome
+from rb_dspy.steps import Selection
 from rb_dspy.stream.result import TaskResult
 
 
@@ -16,7 +19,7 @@ class PassAt(pydantic.BaseModel):
     j: int
     rate: float
     tasks: int
-    """Those with ``j`` rollouts or more that count; with adaptive scaling, the ones on which rollouts did not agree."""
+    """Those with ``j`` rollouts or more that count (``Scaling.unconditional``)."""
 
 
 class Passes(pydantic.BaseModel):
@@ -47,6 +50,10 @@ class Scaling(pydantic.BaseModel):
     """Rollouts, or passes, that agreement made needless."""
     mean_distinct: float
     """Different sequences of actions among the rollouts of a task, mean over tasks."""
+    unconditional: int | None = None
+    """How many rollouts of a task count for pass@j, where that is not all: with adaptive scaling those of the first
+    wave, which were launched whatever came of others. With the later ones, tasks on which the first agreed would count
+    otherwise than those on which they did not, and the estimate were biased; so larger j are left out."""
     pass_at: tuple[PassAt, ...] = ()
     """Over what came to its end: for j = 1 up to the most scored rollouts that a task has. Where the rollouts of hard
     tasks break more often than others, it is too high."""
@@ -59,6 +66,9 @@ class Scaling(pydantic.BaseModel):
     """Of the compared, those where the rollout that was handed in succeeded; of passes see ``Passes.handed_in``."""
     solvable: int = 0
     """Of the compared, those where some rollout succeeded: what an oracle would hand in."""
+    fallbacks: int = 0
+    """Tasks for which the selector chose nothing that counts, since it broke, could not be read or named no rollout:
+    what was handed in is not its choice (``Selection.fallback``), though its gap counts it. Resumed ones among them."""
     passes: Passes | None = None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
@@ -87,6 +97,7 @@ def scaling(results: Sequence[TaskResult]) -> Scaling | None:
         return None
     done = [each.prediction for each in scaled if each.prediction is not None and not each.resumed]
     side_by_side = [each for each in scaled if not each.passes]
+    partly = [made for made in done if _unconditional(made) < made.launched + made.saved]
     compared = [each for each in side_by_side if each.outcome is not None]
     distinct = [len({tuple(step.action for step in rollout.steps) for rollout in each.rollouts}) for each in scaled]
     return Scaling(
@@ -94,6 +105,7 @@ def scaling(results: Sequence[TaskResult]) -> Scaling | None:
         lost=sum(len(prediction.lost) for prediction in done),
         saved=sum(prediction.saved for prediction in done),
         mean_distinct=sum(distinct) / len(distinct),
+        unconditional=max(map(_unconditional, partly), default=None),
         pass_at=_pass_at(list(map(_known, side_by_side))),
         pass_at_with_lost=_pass_at(
             [_known(each) + [False] * _lost(each) for each in side_by_side],
@@ -102,6 +114,7 @@ def scaling(results: Sequence[TaskResult]) -> Scaling | None:
         compared=len(compared),
         handed_in=sum(each.outcome.success for each in compared if each.outcome is not None),
         solvable=sum(any(outcome.success for outcome in each.outcomes if outcome) for each in compared),
+        fallbacks=sum(map(_fell_back, scaled)),
         passes=_passes([each for each in scaled if each.passes]),
     )
 
@@ -114,18 +127,45 @@ def pass_at(j: int, rollouts: int, successes: int) -> float:
     return 1 - comb(rollouts - successes, j) / comb(rollouts, j)
 
 
+def _fell_back(result: TaskResult) -> bool:
+    """Whether the selector did not decide; a program of somebody's own may have anything for a selection."""
+    selection = result.prediction.get("selection") if result.prediction is not None else None
+    return isinstance(selection, Selection) and selection.fallback
+
+
+def _unconditional(done: dspy.Prediction) -> int:
+    """How many rollouts were launched whatever came of others: all, where nothing else is said."""
+    said: int | None = done.get("unconditional")
+    return done.launched + done.saved if said is None else said
+
+
+def _counts(done: dspy.Prediction, rollout_id: str) -> bool:
+    """Whether a rollout, whose id is its number, counts for pass@j."""
+    first = _unconditional(done)
+    return first >= done.launched or rollout_id in map(str, range(first))
+
+
+def _sample(result: TaskResult) -> list[Outcome | None]:
+    """What each rollout that counts for pass@j and came to its end reached; empty where it was resumed."""
+    if result.prediction is None or not result.outcomes:
+        return []
+    reached = zip(result.rollouts, result.outcomes, strict=True)
+    return [outcome for rollout, outcome in reached if _counts(result.prediction, rollout.rollout_id)]
+
+
 def _known(result: TaskResult) -> list[bool]:
-    """Of each rollout that was scored, whether it succeeded."""
-    return [outcome.success for outcome in result.outcomes if outcome is not None]
+    """Of each rollout in the sample that was scored, whether it succeeded."""
+    return [outcome.success for outcome in _sample(result) if outcome is not None]
 
 
 def _lost(result: TaskResult) -> int:
-    """Rollouts of which nobody will know the outcome since they, or their scoring, broke. Where nothing is scored
-    although nothing of the scoring broke, there is no ground truth, and nothing to lose."""
-    if result.prediction is None or not (_known(result) or result.error):
+    """Rollouts of which nobody will know the outcome since they, or their scoring, broke, of those that count. Where
+    nothing is scored although nothing of the scoring broke, there is no ground truth, and nothing to lose."""
+    done = result.prediction
+    if done is None or not (any(result.outcomes) or result.error):
         return 0
-    unscored = sum(outcome is None for outcome in result.outcomes) if result.error else 0
-    return len(result.prediction.lost) + unscored
+    unscored = sum(outcome is None for outcome in _sample(result)) if result.error else 0
+    return sum(_counts(done, lost.rollout_id) for lost in done.lost) + unscored
 
 
 def _pass_at(rolled: Sequence[Sequence[bool]], broken: int = 0) -> tuple[PassAt, ...]:

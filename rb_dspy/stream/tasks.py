@@ -20,6 +20,7 @@ from rb_dspy.schema import Task
 from rb_dspy.stream import jsonl, tables
 from rb_dspy.stream.records import digest
 from rb_dspy.stream.splits import folds_of, split_templates
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     import datasets
@@ -56,7 +57,7 @@ class TaskStream:
         return hash((self.name, tuple(task.id for task in self.tasks)))
 
     def __repr__(self) -> str:
-        return f"TaskStream({self.name!r}, {len(self)} tasks, {self.digest})"
+        return f"TaskStream({self.name!r}, {counted(len(self), 'task')}, {self.digest})"
 
     @cached_property
     def digest(self) -> str:
@@ -85,21 +86,8 @@ class TaskStream:
         ``MissingDependency`` where the environment cannot run here.
         """
         _check_number(n)
-        family_name, preset = PRESETS.get(name, (name, None))
-        if name not in stream_names():
-            if isfile(name):
-                raise InputError(
-                    f"{name!r} is a file whose ending is none of .jsonl, .csv, .parquet; rename it to that of what it"
-                    " holds, one task a line or a row"
-                )
-            known = f"{', '.join(stream_names())}, or a file of tasks: .jsonl, .csv, .parquet"
-            raise InputError(f"unknown stream {name!r}; known: {known}")
-        family = environment_family(family_name)
-        family.check()
-        kinds = preset or family.templates() if templates is None else templates
-        chosen = split_templates(kinds, split, folds=folds_of(family_name))
-        fresh = (task for task in family.tasks(seed=seed, templates=chosen) if task.id not in skip)
-        return cls(name, tuple(islice(fresh, n)))
+        made = in_order(name, seed=seed, split=split, templates=templates)
+        return cls(name, tuple(islice((task for task in made if task.id not in skip), n)))
 
     @classmethod
     def from_jsonl(cls, path: str | Path, *, n: int | None = None, skip: Collection[str] = ()) -> TaskStream:
@@ -213,6 +201,23 @@ class TaskStream:
             if start + size >= len(self):
                 break
         return found
+
+
+def in_order(name: str, *, seed: int, split: Split, templates: Sequence[str] | None) -> Iterator[Task]:
+    """The tasks of a named stream, made as they are asked for. Raises, at once, what ``TaskStream.named`` does."""
+    family_name, preset = PRESETS.get(name, (name, None))
+    if name not in stream_names():
+        if isfile(name):
+            raise InputError(
+                f"{name!r} is a file whose ending is none of .jsonl, .csv, .parquet; rename it to that of what it"
+                " holds, one task a line or a row"
+            )
+        known = f"{', '.join(stream_names())}, or a file of tasks: .jsonl, .csv, .parquet"
+        raise InputError(f"unknown stream {name!r}; known: {known}")
+    family = environment_family(family_name)
+    family.check()
+    kinds = preset or family.templates() if templates is None else templates
+    return family.tasks(seed=seed, templates=split_templates(kinds, split, folds=folds_of(family_name)))
 
 
 def _check_number(n: int | object | None) -> None:

@@ -155,6 +155,16 @@ class ScriptedLM(dspy.LM):
 def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 0.0, **kwargs: Any) -> Any:
     """A ``dspy.LM`` that answers with ``script``; ``lm.engine.prompts`` is what it was asked.
 
+    ``script`` gets a ``Prompt`` and gives the output fields by name; which are wanted says ``prompt.wants``, and
+    ``prompt["task"]`` is an input field (``in`` tells whether there is such a one)::
+
+        def script(prompt):
+            if "action" in prompt.wants:
+                return {"thought": "Easy.", "action": "42"}
+            if "label" in prompt.wants:
+                return {"reasons": "It says 42.", "label": "success"}
+            return {"analysis": "So it is.", "memory_items": [{"title": "Say 42", "description": "", "content": "..."}]}
+
     ``latency`` in seconds, a call. Not cached and not retried unless asked for.
     """
     engine = ScriptedEngine(script, latency=latency)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.schema import Experience
+from rb_dspy.schema import Experience, Ingestion
 from rb_dspy.stream import TaskStream
 from rb_dspy.tracking.run import Run
 
 CONTINUES = "rb.continues"
-"""The tag that names the run which learned last from a task that this one left out."""
+"""The tag that names the run which learned last from a task that this one left out, or left a rollout of one that this
+one learned from."""
 _MOST = 100
 """Runs of one name that are looked at."""
 
@@ -28,6 +29,8 @@ class Before:
     """Those that the caller left out of the stream."""
     last: Experience | None = None
     """The newest of what was learned from any of them."""
+    waiting: Mapping[str, Ingestion] = field(default_factory=dict)
+    """By the ids of their tasks, the rollouts that waited to be learned from: ``run_stream`` may go on with them."""
 
     @classmethod
     def of(cls, bank: MemoryBank, stream: TaskStream, run_id: str, left_out: Collection[str]) -> Self:
@@ -42,19 +45,23 @@ class Before:
                 known.add(id)
             if last is None or found.seq > last.seq:  # one at a time: each holds all that happened
                 last = found
-        return cls(frozenset(known), len(left_out), last)
+        tasks = {task.id for task in stream}
+        states = [ingest.state for ingest in bank.pending() if ingest.task.id in tasks]
+        states.sort(key=lambda state: state.run_id == run_id)  # as run_stream has it: the newest, its own before others
+        return cls(frozenset(known), len(left_out), last, {state.task.id: state for state in states})
 
-    def run(self, now: Run, scope: str) -> str:
-        """MLflow's id of the run that learned last; empty where none is found, or more than one.
+    def run(self, now: Run, scope: str, resumed: Collection[str]) -> str:
+        """MLflow's id of the run that came before, whose rollouts of the tasks ``resumed`` may have waited; empty where
+        none is found, or more than one.
 
         A bank has no name in MLflow, and others may have a run of this name: so it is the one run of this name and
-        scope in this experiment that was under way when the lesson was learned.
+        scope in this experiment that was under way when the lesson was learned, or the rollout was kept.
         """
-        last = self.last
-        if last is None or not (last.run_id and last.created_at) or {"'", '"'} <= {*last.run_id}:  # no way to quote it
+        left = [self.last, *(self.waiting.get(id) for id in resumed)]
+        last = max((each for each in left if each is not None and each.created_at), key=_second, default=None)
+        if last is None or not last.run_id or {"'", '"'} <= {*last.run_id}:  # no way to quote it
             return ""
-        quote = '"' if "'" in last.run_id else "'"
-        at = int(datetime.fromisoformat(last.created_at).timestamp())  # a bank tells time to the second
+        quote, at = '"' if "'" in last.run_id else "'", _second(last)
         wanted = f"params.run_id = {quote}{last.run_id}{quote}"
         runs = now.place.client.search_runs([now.place.experiment_id], wanted, max_results=_MOST)
         found = [
@@ -65,3 +72,8 @@ class Before:
             and each.info.start_time // 1000 <= at <= (each.info.end_time // 1000 if each.info.end_time else at)
         ]
         return str(found[0]) if len(found) == 1 else ""
+
+
+def _second(left: Experience | Ingestion) -> int:
+    """When it came to be: a bank tells time to the second."""
+    return int(datetime.fromisoformat(left.created_at).timestamp())

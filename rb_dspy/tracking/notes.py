@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rb_dspy.stream.report import Summary
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:  # they bring scipy
     from rb_dspy.compile.matrix import Matrix
@@ -29,11 +30,12 @@ def of_compile(compiled: Compiled, first: str = "") -> str:
         (name, _value(each.before), _value(each.after), _value(each.difference, "+"), str(each.difference.tasks))
         for name, each in (("dev", scores.dev), ("held-out", scores.held_out))
     ]
+    calls = f"{compiled.metric_calls} of {counted(compiled.budget, 'metric call')}"
     changed = f"```diff\n{_cut(diff)}\n```" if diff else "No prompt has changed."
     parts = [
         f"Held-out tasks say: **{scores.held_out.says}**",
         _table(("", "before", "after", "difference", f"{scores.held_out.difference.unit}s"), *rows),
-        f"{compiled.optimizer}, stage {compiled.stage}, {compiled.metric_calls} of {compiled.budget} metric calls."
+        f"{compiled.optimizer}, stage {compiled.stage}, {calls}."
         f" Measured: {compiled.measure}."
         + (
             " It was found done: this run asked nothing, and"
@@ -67,7 +69,7 @@ def of_stream(summary: Summary, memory: str = "", first: str = "") -> str:
     ``memory``: what became of lessons. ``first``: the run that this one goes on from, where that is known.
     """
     solved = f"**{summary.solved} of {summary.scored} solved**" if summary.scored else "no ground truth"
-    parts = [f"{summary.tasks} tasks, {solved}"]
+    parts = [f"{counted(summary.tasks, 'task')}, {solved}"]
     if summary.judged:
         constant = max(summary.true_successes + summary.false_failures, summary.true_failures + summary.false_successes)
         always = f"one that always says the same would be on {constant}"
@@ -78,12 +80,17 @@ def of_stream(summary: Summary, memory: str = "", first: str = "") -> str:
         parts.append(f"{summary.resumed} resumed, not scored: what waited in the bank was learned from")
     known = f", {summary.known_items} of them known before" if summary.known_items else ""
     unshown = " (memory unshown: none was shown)" if memory == "unshown" else ""
-    said = [f"{'; '.join([*parts, _LESSONS.get(memory, f'{summary.items} lessons learned{known}{unshown}')])}."]
+    dropped = sum(summary.dropped_items.values())
+    unfit = f", {dropped} of {summary.proposed_items} proposed dropped" if dropped else ""
+    learned = f"{counted(summary.items, 'lesson')} learned{known}{unfit}{unshown}"
+    before = []
     if summary.skipped:
-        named = f", the last of them by the run {first}" if first else ""
         were, they = ("was", "it") if summary.skipped == 1 else ("were", "they")
-        said.append(f"{summary.skipped} more {were} left out: {they} had been learned from before{named}.")
-    return "\n\n".join(said)
+        before.append(f"{summary.skipped} more {were} left out: {they} had been learned from before.")
+    if first:
+        before.append(f"This run goes on from the run {first}.")
+    said = f"{'; '.join([*parts, _LESSONS.get(memory, learned)])}."
+    return "\n\n".join([said, " ".join(before)] if before else [said])
 
 
 def of_matrix(found: Matrix) -> str:
@@ -101,7 +108,7 @@ def of_matrix(found: Matrix) -> str:
         )
         for cell in found.cells
     ]
-    dark = f"{found.left_out} tasks left out: nobody knows their outcome, in one cell or another."
+    dark = f"{counted(found.left_out, 'task')} left out: nobody knows the outcome, in one cell or another."
     return "\n\n".join([_table(head, *rows), *([dark] if found.left_out else [])])
 
 

@@ -104,7 +104,7 @@ class StreamRun:
             self._lessons.see(result)
         summary = report.summary()
         summary = summary.model_copy(update={"skipped": summary.skipped + self._before.left_out})
-        self.run.describe(notes.of_stream(summary, self._lessons.memory, self._log_continued(summary)))
+        self.run.describe(notes.of_stream(summary, self._lessons.memory, self._log_continued(report, summary)))
         found: dict[str, float | None] = {
             "total/tasks": summary.tasks,
             "total/skipped": summary.skipped,
@@ -129,16 +129,20 @@ class StreamRun:
             "total/tasks_shown_lessons": summary.shown,
             "total/lessons_learned": summary.items,
             "total/lessons_known": summary.known_items,
+            "total/lessons_proposed": summary.proposed_items,
+            "total/lessons_dropped": sum(summary.dropped_items.values()),
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)
         log_usage(self.run, summary.usage, self._models, found, step=len(report.results))
 
-    def _log_continued(self, summary: Summary) -> str:
+    def _log_continued(self, report: RunReport, summary: Summary) -> str:
         """The run that this one goes on from, where that is known."""
-        if not (summary.skipped and self.run.id):
+        resumed = [result.task.id for result in report.results if result.resumed]
+        if not ((summary.skipped or resumed) and self.run.id):
             return ""
-        first = self.run.guard("looking for the run before", self._before.run, self.run, self._bank.scope) or ""
+        look = self._before.run
+        first = self.run.guard("looking for the run before", look, self.run, self._bank.scope, resumed) or ""
         self.run.tags({CONTINUES: first or None})
         return first
 
@@ -150,6 +154,8 @@ def _scaled(scaling: Scaling) -> dict[str, float | None]:
     """
     lists = {"pass_at", "pass_at_with_lost", "passes"}
     chosen = set() if scaling.compared else {"compared", "handed_in", "solvable"}
+    if scaling.passes is not None:
+        chosen |= {"fallbacks"}
     found: dict[str, float | None] = {
         f"scaling/{name}": value for name, value in scaling.model_dump(exclude=lists | chosen).items()
     }
@@ -189,21 +195,21 @@ def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:
     """A row for each task."""
     rows = []
     for position, result in enumerate(results, 1):
-        found = result.prediction
+        found = result.row()
         rows.append(
             {
                 "position": position,
-                "task": result.task.id,
-                "template": result.task.template or "",
-                "solved": "" if result.outcome is None else "yes" if result.outcome.success else "no",
-                "verdict": result.label or "",
-                "steps": len(found.trajectory.steps) if found is not None else None,
-                "answer": (found.answer or "") if found is not None else "",
-                "lessons shown": [item.title for item in found.memory.items] if found is not None else [],
-                "lessons learned": [item.title for item in found.memory_items] if found is not None else [],
-                "tokens": sum(_tokens(used) for used in result.usage.values()),
-                "unreadable answers": sum(result.unreadable.values()),
-                "error": hidden(result.error),
+                "task": found["task"],
+                "template": found["template"] or "",
+                "solved": {None: "", True: "yes", False: "no"}[found["solved"]],
+                "verdict": found["verdict"] or "",
+                "steps": found["steps"],
+                "answer": found["answer"] or "",
+                "lessons shown": found["recalled"],
+                "lessons learned": found["learned"],
+                "tokens": found["tokens"],
+                "unreadable answers": found["unreadable"],
+                "error": hidden(found["error"]),
             }
         )
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {"position": []}

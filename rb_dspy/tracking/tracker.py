@@ -161,11 +161,15 @@ class Tracker:
         self,
         name: str,
         program: BankProgram | None = None,
-        stream: TaskStream | None = None,
+        stream: TaskStream | Sequence[Task | str] | None = None,
         *,
         params: Mapping[str, Any] | None = None,
     ) -> Iterator[Run | NoRun]:
-        """A run that compares: log to it what there is, with ``params``, ``metrics``, ``table``, ``text``."""
+        """A run that compares: log to it what there is, with ``params``, ``metrics``, ``table``, ``text``.
+
+        ``stream``: as for ``stream_run``, and raises the same.
+        """
+        stream = None if stream is None else as_stream(stream)
         with self._run(name, "evaluation", program, params) as run:
             if run is None:
                 yield NoRun()
@@ -180,7 +184,7 @@ class Tracker:
         name: str,
         program: BankProgram,
         backbones: Mapping[str, Backbones],
-        stream: TaskStream,
+        stream: TaskStream | Sequence[Task | str],
         bank: MemoryBank | None = None,
         *,
         params: Mapping[str, Any] | None = None,
@@ -189,7 +193,9 @@ class Tracker:
         to ``matrix``, and the result to ``log_matrix``.
 
         Of a backbone the names of its models are kept. The program's own are not: it plays with none of them.
+        ``stream``: as for ``stream_run``, and raises the same.
         """
+        stream = as_stream(stream)
         others = [lm for each in backbones.values() for lm in lms(each)]
         with self._run(name, "evaluation", None, params, others) as run:
             if run is None:

@@ -39,12 +39,12 @@ def add(
     return bank.append(task, a_rollout(id), Verdict(label=label, reasons="seen"), drafts, **{"run_id": "r"} | kwargs)
 
 
-def start(code: str, *args: str) -> subprocess.Popen[str]:
+def start(code: str, *args: str, stdin: int | None = None) -> subprocess.Popen[str]:
     """A Python process that can import these helpers; its warnings are errors too."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-W", "error", "-c", code, *args]
     env = {**os.environ, "PYTHONPATH": path}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def finish(process: subprocess.Popen[str]) -> str:

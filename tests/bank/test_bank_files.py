@@ -128,6 +128,16 @@ def test_unwritable_place() -> None:
         open_bank("/proc/bank.sqlite")
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 252, "x" * 248, "/".join(["y" * 90] * 6)])
+def test_a_name_that_is_too_long_is_called_that(tmp_path: Path, name: str) -> None:
+    """Also where only the names of the files that SQLite and the bank keep beside it are."""
+    for create in (True, False):
+        with pytest.raises(StorageError, match=r"name too long.*; give a shorter one") as caught:
+            open_bank(tmp_path / name, create=create)
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_looking_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no bank there"):
         open_bank(tmp_path / "a" / "bank.sqlite", create=False)

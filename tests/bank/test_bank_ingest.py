@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from rb_dspy.bank import Ingest
 from rb_dspy.bank.stages import further
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
@@ -305,3 +308,113 @@ def test_that_usage_was_told_is_kept_whoever_is_further() -> None:
     assert [further(judged, failed).told, further(failed, judged).told, further(begun, failed).told] == [True] * 3
     assert further(judged, failed).error == ""
     assert not further(begun, judged).told
+
+
+FIRST, SECOND = a_rollout(), a_rollout(rollout_id="1", action="jump")
+
+RUNS = pytest.mark.parametrize("run_id", ["", "r"], ids=["without a name", "named"])
+
+
+def ids(ingests: Sequence[Ingest]) -> list[list[str]]:
+    return [[rollout.rollout_id for rollout in ingest.state.trajectories] for ingest in ingests]
+
+
+@RUNS
+def test_a_group_takes_the_place_of_those_of_it_that_were_kept_before(tmp_path: Path, run_id: str) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        small = bank.ingest(a_task(), FIRST, run_id=run_id)
+        assert ids(bank.pending()) == [["0"]]
+        bank.ingest(a_task(), [FIRST, SECOND], run_id=run_id, instead=small)
+        again = bank.ingest(a_task(), [FIRST, SECOND], run_id=run_id, instead=small)
+        bank.ingest(a_task(), [FIRST, SECOND], run_id=run_id, instead=again)
+    with open_bank(path) as bank:
+        assert ids(bank.pending()) == [["0", "1"]]
+
+
+@RUNS
+def test_what_goes_on_in_one_of_them_takes_the_place_of_what_was_there_of_it(run_id: str) -> None:
+    longer = FIRST.model_copy(update={"steps": FIRST.steps * 2})
+    with open_bank() as bank:
+        small = bank.ingest(a_task(), FIRST, run_id=run_id)
+        bank.ingest(a_task(), longer, run_id=run_id, instead=small)
+        assert [ingest.state.trajectories for ingest in bank.pending()] == [(longer,)]
+
+
+@RUNS
+def test_who_learns_from_the_smaller_group_meanwhile_is_refused(
+    tmp_path: Path, run_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_bank(tmp_path / "b") as one, open_bank(tmp_path / "b") as two:
+        small = one.ingest(a_task(), FIRST, run_id=run_id)
+        (other,) = two.pending()
+        other.judged([SUCCESS])
+        other.distilled([a_draft("Other")])
+        group = one.ingest(a_task(), [FIRST, SECOND], run_id=run_id, instead=small)
+        with pytest.raises(InputError, match="learned from, removed or joined by others meanwhile"):
+            other.admitted()
+        assert group.verdicts is None
+        group.distilled([a_draft()], verdicts=[SUCCESS, SUCCESS])
+        experience = group.admitted()
+        assert (two.experiences(), two.pending()) == ([experience], [])
+        assert not caplog.messages
+
+
+@RUNS
+def test_a_group_of_which_some_were_learned_from_meanwhile_waits_and_that_is_said(
+    tmp_path: Path, run_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_bank(tmp_path / "b") as one, open_bank(tmp_path / "b") as two:
+        small = one.ingest(a_task(), FIRST, run_id=run_id)
+        (other,) = two.pending()
+        other.distilled([a_draft("Other")], verdicts=[SUCCESS])
+        first = other.admitted()
+        group = one.ingest(a_task(), [FIRST, SECOND], run_id=run_id, instead=small)
+        (said,) = caplog.messages
+        assert said.startswith(f"task {a_task().id}: of these 2 rollouts somebody has learned from 1 meanwhile")
+        assert first.id in said
+        assert ids(one.pending()) == [["0", "1"]]
+        group.distilled([a_draft()], verdicts=[SUCCESS, SUCCESS])
+        second = group.admitted()
+        assert (two.experiences(), two.pending()) == ([first, second], [])
+
+
+def test_a_group_that_was_learned_from_before_leaves_nothing_of_it_waiting() -> None:
+    with open_bank() as bank:
+        known = bank.append(a_task(), [FIRST, SECOND], [SUCCESS, SUCCESS], [a_draft()], run_id="r")
+        small = bank.ingest(a_task(), FIRST, run_id="r")
+        assert ids(bank.pending()) == [["0"]]
+        assert bank.ingest(a_task(), [FIRST, SECOND], run_id="r", instead=small).experience == known
+        assert bank.pending() == []
+
+
+def test_of_two_calls_of_one_name_neither_takes_away_what_the_other_has_kept() -> None:
+    with open_bank() as bank:
+        mine = bank.ingest(a_task(), FIRST, run_id="r")
+        bank.ingest(a_task(), a_rollout(action="look up"), run_id="r")
+        bank.ingest(a_task(), [FIRST, SECOND], run_id="r", instead=mine)
+        assert ids(bank.pending()) == [["0"], ["0", "1"]]
+
+
+def test_what_is_damaged_does_not_keep_the_group_from_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        small = bank.ingest(a_task(), FIRST, run_id="r")
+        with closing(sqlite3.connect(path)) as file, file:
+            file.execute("UPDATE ingestions SET payload = x'00'")
+        bank.ingest(a_task(), [FIRST, SECOND], run_id="r", instead=small)
+        assert ids(bank.pending()) == [["0", "1"]]
+        assert any(small.state.id in said for said in caplog.messages)
+        assert any(small.state.id in found.where + found.what for found in bank.doctor())
+
+
+def test_only_an_ingest_of_the_same_task_gives_its_place() -> None:
+    with open_bank() as bank:
+        other = bank.ingest(a_task("t2"), a_rollout("t2"))
+        with pytest.raises(InputError, match="got str for instead; expected an Ingest, or None"):
+            bank.ingest(a_task(), FIRST, instead=other.state.id)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="instead is an ingest of the task 't2' in the scope 's'"):
+            bank.ingest(a_task(), FIRST, instead=other)
+        assert [ingest.task.id for ingest in bank.pending()] == ["t2"]

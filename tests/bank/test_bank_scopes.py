@@ -91,3 +91,15 @@ def test_unknown_scope_names_the_known(tmp_path: Path) -> None:
         open_bank(path, "costumers", create=False)
     with open_bank(path, "internal", create=False) as bank:
         assert bank.scopes() == ["customers", "internal"]
+
+
+def test_shown_lessons_of_another_scope_leave_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    with open_bank() as theirs, MemoryBank.open(None, scope="own", embedder=HashEmbedder()) as own:
+        shown = add(theirs, "t1", lessons=2).items
+        mine = add(own, "t1", lessons=1).items
+        learned = own.append(a_task("t2"), a_rollout("t2"), Verdict(label="success"), [], shown=[*shown, *mine])
+        assert learned.shown == tuple(item.id for item in mine)
+        assert own.ingest(a_task("t3"), a_rollout("t3"), shown=shown).state.shown == ()
+    assert [record.getMessage() for record in caplog.records] == [
+        "scope 'own': 2 shown lessons of other scopes are not noted"
+    ] * 2

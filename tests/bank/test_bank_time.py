@@ -9,7 +9,10 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError, StorageError
-from tests.bank.helpers import a_draft, add, open_bank
+from rb_dspy.schema import Verdict
+from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+
+VERDICT = Verdict(label="success", reasons="seen")
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -50,6 +53,36 @@ def test_a_fork_does_not_see_what_ends_in_its_bank(place: Path | None) -> None:
         bank.rollback("run:r")
         assert len(bank) == 0
         assert _state(fork) == before
+
+
+def test_an_edited_item_can_be_listed_where_it_was_learned(place: Path | None) -> None:
+    """Also in a fork and a snapshot, edited twice, given by two experiences, and learned again after it was gone."""
+    with open_bank(place) as bank:
+        first, second, _ = (add(bank, task, lessons=3) for task in ("t1", "t2", "t3"))
+        learned = bank.items()
+        assert bank.items(order="learned") == learned
+        two = bank.append(a_task("t4"), a_rollout("t4"), VERDICT, [a_draft(f"Lesson {n} of t1") for n in (0, 2)])
+        assert [item.id for item in two.items] == [first.items[0].id, first.items[2].id]
+        bank.delete(second.items[1].id)
+        bank.append(a_task("t5"), a_rollout("t5"), VERDICT, [a_draft("Lesson 1 of t2")])
+        bank.snapshot("before")
+        ids = [item.id for item in learned if item.id != second.items[1].id]
+        ids.append(second.items[1].id)  # that it was here before says nothing of where it was learned
+        for edited in (first.items[1], first.items[0], first.items[1], second.items[1], second.items[0]):
+            bank.edit(edited.id, content=f"Otherwise, {len(bank.history(edited.id))}.")
+        assert [item.id for item in bank.items()] != ids
+        fork = bank.fork()
+        fork.edit(second.items[2].id, content="Only in the fork.")
+        for each in (bank, fork, fork.fork()):
+            listed = each.items(order="learned")
+            assert [item.id for item in listed] == ids
+            assert sorted(listed, key=lambda item: item.seq) == each.items()
+        bank.delete(first.id)  # of what another experience gave as well the other is the place now
+        last = [first.items[0].id, first.items[2].id, second.items[1].id]
+        assert [item.id for item in bank.items(order="learned")][-3:] == last
+        if place is not None:
+            with open_bank(place, at="before") as then:
+                assert then.items(order="learned") == then.items()
 
 
 def test_forks_of_forks_are_private_too(place: Path | None) -> None:
@@ -178,6 +211,11 @@ def test_a_snapshot_s_name_is_for_one_state(tmp_path: Path) -> None:
         assert second.digest != first.digest
     with pytest.raises(InputError, match=r"no snapshot 'tow'; did you mean 'two'\?"):
         open_bank(tmp_path / "b", at="tow")
+    for number in (10**5000, -(10**5000)):  # which Python does not even write
+        with pytest.raises(
+            InputError, match=r"no state of (more|less) than 18 digits of scope 's'; expected 0 to \d+$"
+        ):
+            open_bank(tmp_path / "b", at=number)
     with pytest.raises(InputError, match="no state 99"):
         open_bank(tmp_path / "b", at=99)
 

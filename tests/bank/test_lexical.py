@@ -1,6 +1,7 @@
 """Words find rows: BM25 within one scope and unit, filters before the ranking, and no text is a query language."""
 
 import threading
+import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -43,6 +44,14 @@ def test_case_accents_and_scripts() -> None:
     assert found(index, "köln") == found(index, "KOLN") == [2]
     assert found(index, "ДЛИННЫЙ") == [3]
     assert found(index, "料理") == [4]
+
+
+@pytest.mark.parametrize("stored", ["NFC", "NFD"])
+@pytest.mark.parametrize("asked", ["NFC", "NFD"])
+@pytest.mark.parametrize("word", ["naïve", "résumé", "Việt", "İstanbul", "हिन्दी", "עִבְרִית"])
+def test_a_word_is_found_however_its_marks_are_written(word: str, asked: str, stored: str) -> None:
+    index = an_index("plain", unicodedata.normalize(stored, f"the {word} one"))
+    assert found(index, unicodedata.normalize(asked, word)) == [2]
 
 
 def test_stems_are_a_choice() -> None:

@@ -274,6 +274,43 @@ def test_a_lesson_is_kept_where_all_ids_that_it_would_have_are_those_of_edited_o
     bank.close()
 
 
+def test_two_lessons_that_say_the_same_come_in_as_one_and_can_leave_again(tmp_path: Path) -> None:
+    bank = open_bank()
+    (first, second) = add(bank, "t1", lessons=2).items
+    bank.export_jsonl(tmp_path / "a.jsonl")
+    header, line = lines(tmp_path / "a.jsonl")
+    line["items"][1] |= {name: line["items"][0][name] for name in ("title", "description", "content")}
+    (tmp_path / "b.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps(line)}\n")
+    other = open_bank()
+    (came,) = other.import_jsonl(tmp_path / "b.jsonl")
+    assert [item.id for item in came.items] == [first.id]
+    assert second.id not in [item.id for item in other.items()]
+    other.export_jsonl(tmp_path / "c.jsonl")
+    assert len(open_bank().import_jsonl(tmp_path / "c.jsonl")) == 1
+
+
+@pytest.mark.parametrize("target", [None, "b.sqlite"])
+def test_an_import_cannot_pass_for_what_one_learns_later(tmp_path: Path, target: str | None) -> None:
+    mine, rollout, verdict = a_task("mine"), a_rollout("mine"), Verdict(label="success")
+    with open_bank() as bank:
+        own = bank.append(mine, rollout, verdict, [], run_id="r").id
+        other = add(bank, "other", run_id="r").id
+        bank.export_jsonl(tmp_path / "a.jsonl")
+    header, _, line = lines(tmp_path / "a.jsonl")
+    assert line["id"] == other
+    header["experiences"], line["id"] = 1, own
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps(line)}\n")
+    with open_bank(tmp_path / target if target else None) as bank:
+        bank.import_jsonl(tmp_path / "a.jsonl", origin="stranger")
+        for learn in (
+            lambda: bank.append(mine, rollout, verdict, [], run_id="r"),
+            lambda: bank.ingest(mine, rollout, run_id="r"),
+        ):
+            with pytest.raises(InputError, match=f"{own}, is that of an imported experience of another task .'other'"):
+                learn()
+        assert bank.append(mine, rollout, verdict, [], run_id="another").task == mine
+
+
 def test_a_fork_is_exported_with_what_lies_under_it(tmp_path: Path) -> None:
     bank = filled()
     fork = bank.fork()

@@ -107,6 +107,18 @@ def test_ends_before_the_saved_number_are_saved(tmp_path: Path) -> None:
     assert loaded.view.at(199).allowed([3])[0]
 
 
+def test_nothing_is_saved_by_who_may_only_read_the_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder would be theirs, and in its owner's way."""
+    bank = tmp_path / "bank.sqlite"
+    bank.touch()
+    with monkeypatch.context() as another:
+        real = os.access
+        another.setattr(os, "access", lambda path, mode: Path(path) != bank and real(path, mode))
+        assert not a_sidecar(beside(bank)).save(an_index().view, digest)
+    assert [*tmp_path.iterdir()] == [bank]
+    assert a_sidecar(beside(bank)).save(an_index().view, digest)
+
+
 def test_nothing_is_saved_of_a_small_index(tmp_path: Path) -> None:
     index = VectorIndex(DIMENSION)
     index.apply(changes(1, 50))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.admission import identity, text_digest
 from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite import tables
@@ -210,6 +211,17 @@ def test_a_backup_is_never_written_over(old: Path) -> None:
     SqliteStore(old).close()
     assert kept.read_text() == "mine"
     assert rows(old.with_name("bank.sqlite.backup-v1-2")) == before
+
+
+def test_a_copy_of_one_is_restored_up_to_date_and_stays_as_it_is(old: Path) -> None:
+    before, new = old.read_bytes(), old.with_name("new.sqlite")
+    MemoryBank.restore(new, copy=old)
+    assert old.read_bytes() == before
+    assert sorted(file.name for file in old.parent.iterdir()) == [old.name, new.name]
+    store = SqliteStore(new, create=False)
+    assert [found for found in store.check() if found.severity == "error"] == []
+    assert [experience.task.id for experience in store.experiences("s", after=0, limit=99)] == ["t1", "t2", "t5", "t6"]
+    store.close()
 
 
 @pytest.mark.parametrize("where", ["after-backup", "mid-migration"])

@@ -424,6 +424,12 @@ def test_both_of_a_batch_show_both_provenances(store: BankStore) -> None:
     assert stored == store.experiences(SCOPE, after=0, limit=9)
 
 
+def test_what_was_there_before_shows_what_the_same_batch_adds(store: BankStore) -> None:
+    append(store, SCOPE, [new("e1", "a")])
+    stored = append(store, SCOPE, [new("e1", "a"), new("e2", "a")])
+    assert [len(experience.items[0].provenances) for experience in stored] == [2, 2]
+
+
 # Edit
 
 
@@ -483,6 +489,18 @@ def test_edit_needs_a_live_item_and_a_text_of_its_own(store: BankStore, later: L
         store.edit(SCOPE, id, lesson("b", id=id), vector("b"), note="")
     assert (store.mark(SCOPE), store.digest(SCOPE, 99)) == state
     assert store.edit(SCOPE, id, lesson("gone", id=id), vector("gone"), note="").content == "Do gone."
+
+
+def test_which_items_were_edited_is_known_at_any_number(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a", "b")
+    a, b = (lesson(text).id for text in "ab")
+    store.edit(SCOPE, a, lesson("better", id=a), vector("better"), note="")
+    store = later(store)
+    store.edit(SCOPE, b, lesson("best", id=b), vector("best"), note="")
+    take(store, "item", b)
+    store = later(store)
+    assert [store.edited(SCOPE, at) for at in (3, 4, 5, 6)] == [set(), {a}, {a}, {a, b}]
+    assert store.edited(SCOPE) == {a, b}, "also of one that is gone"
 
 
 def test_the_old_text_of_an_edited_item_is_another_item(store: BankStore, later: Later) -> None:
@@ -873,6 +891,77 @@ def test_only_a_beginning_is_kept_where_nothing_is(store: BankStore, how: str, s
         store.hold(rollout("w").model_copy(update=steps[step]))
     assert store.ingestions(SCOPE) == []
     assert store.hold(rollout("w")) == rollout("w")
+
+
+def larger(*smaller: Ingestion) -> Ingestion:
+    """All rollouts of several ingestions, and another one's, as one."""
+    rollouts = [
+        one.model_copy(update={"rollout_id": str(n)}) for n, of in enumerate(smaller) for one in of.trajectories
+    ]
+    more = rollout("w").trajectories[0].model_copy(update={"rollout_id": "more"})
+    return rollout("larger").model_copy(update={"trajectories": (*rollouts, more)})
+
+
+JUDGED: dict[str, object] = {"verdicts": (Verdict(label="failure"),)}
+
+
+@pytest.mark.parametrize("got", [{}, {"error": "no judge"}, JUDGED, JUDGED | {"drafts": ()}], ids=str)
+def test_an_ingestion_takes_the_place_of_a_smaller_one_however_far_that_got(
+    store: BankStore, got: dict[str, object]
+) -> None:
+    small, other = rollout("w"), rollout("v")
+    store.hold(small)
+    store.hold(other)
+    store.hold(small.model_copy(update=got))
+    for _ in range(2):
+        assert store.hold(larger(small), small) == larger(small)
+        assert store.ingestions(SCOPE) == [other, larger(small)]
+    with pytest.raises(InputError, match="do not wait any more"):
+        store.hold(small.model_copy(update=JUDGED))
+    assert store.hold(larger(small).model_copy(update={"error": "no judge"}), small).error == "no judge"
+    assert [waits.id for waits in store.ingestions(SCOPE)] == ["v", "larger"]
+
+
+def test_it_does_so_where_it_was_kept_before(store: BankStore) -> None:
+    small = rollout("w")
+    store.hold(larger(small))
+    store.hold(small)
+    assert store.hold(larger(small), small) == larger(small)
+    assert store.ingestions(SCOPE) == [larger(small)]
+
+
+def test_nothing_goes_for_it_that_is_of_other_rollouts_or_itself(store: BankStore) -> None:
+    small = rollout("w")
+    store.hold(of_another(small))
+    store.hold(larger(small), small)
+    assert store.ingestions(SCOPE) == [of_another(small), larger(small)]
+    judged = larger(small).model_copy(update={"verdicts": (Verdict(label="failure"),) * 2})
+    store.hold(judged)
+    store.hold(rollout("v"))
+    for again in (larger(small), judged):
+        assert store.hold(again, larger(small)) == judged
+    assert store.ingestions(SCOPE) == [of_another(small), judged, rollout("v")]
+
+
+def test_what_was_learned_from_stays_when_a_larger_one_comes(store: BankStore, later: Later) -> None:
+    small = rollout("e1")
+    store.hold(small)
+    give(store, "e1")
+    store = later(store)
+    store.hold(larger(small), small)
+    assert (names(store), store.ingestions(SCOPE)) == (["e1"], [larger(small)])
+
+
+def test_a_smaller_one_stays_where_the_larger_is_refused(store: BankStore, later: Later) -> None:
+    give(store, "larger")
+    store = later(store)
+    small = rollout("w")
+    store.hold(small)
+    with pytest.raises(InputError):
+        store.hold(larger(small), small)
+    with pytest.raises(InputError, match="do not wait any more"):
+        store.hold(rollout("never").model_copy(update={"error": "no judge"}), small)
+    assert store.ingestions(SCOPE) == [small]
 
 
 def test_what_was_stored_is_not_kept_again(store: BankStore, later: Later) -> None:

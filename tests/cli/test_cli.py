@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -361,3 +362,14 @@ def test_export_names_a_folder_that_looks_like_markup(filled: Experience, capsys
     assert "n\\[/q]: no such folder" in _line(capsys)
     assert main(["bank", "export", "\\[b]:x:\\"]) == 0
     assert "written to \\[b]:x:\\\n" in capsys.readouterr().out
+
+
+def test_only_a_process_of_its_own_looks_for_garbage_less_often() -> None:
+    usual = gc.get_threshold()
+    assert main(["--version"]) == 0
+    assert gc.get_threshold() == usual
+    code = "import gc, rb_dspy.cli.main as cli; cli.main(); print(gc.get_threshold()[0])"
+    there = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=there)
+    assert int(done.stdout.split()[-1]) > usual[0]

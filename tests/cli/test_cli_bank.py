@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -188,6 +189,40 @@ def test_a_list_says_what_was_to_be_done_and_why_no_lesson_came_of_it(
     assert all(id in narrow for id in (*notes, taught.id)), "other commands take these"
 
 
+@pytest.mark.parametrize(
+    ("columns", "headings"),
+    [
+        (120, ["id", "task", "verdict", "lessons", "run"]),
+        (80, ["id", "task", "verdict", "lessons", "run"]),
+        (60, ["id", "task", "verdict", "lessons"]),
+        (54, ["id", "task", "verdict"]),
+        (40, ["id", "task"]),
+    ],
+)
+def test_a_narrow_list_leaves_columns_out_and_squeezes_none(
+    filled: list[Experience],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+    headings: list[str],
+) -> None:
+    monkeypatch.setattr(out, "_width", columns)
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        learn(bank, 4, run_id="a-run-with-a-name-that-is-longer-than-most")
+        both = [Verdict(label="success"), Verdict(label="failure")]
+        task = Task(id="number_sorting/with-a-long-name", instruction="Twice.")
+        twice = [Trajectory(task_id=task.id, rollout_id=id) for id in "01"]
+        bank.append(task, twice, both, [], run_id="0123456789ab")
+    lines = run(capsys, "list", "--experiences").splitlines()
+    assert lines[0].split() == headings
+    assert all(len(line) <= columns for line in lines)
+    assert [line.split()[1] for line in lines if line.startswith("e")][:4] == ["t/1", "t/2", "t/3", "t/4"]
+    words = " ".join(lines).replace(",", " ").split()
+    assert words.count("success") == ("verdict" in headings) * 5
+    assert words.count("failure") == ("verdict" in headings)
+    assert words.count("0123456789ab") == ("run" in headings)
+
+
 def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
     item = filled[0].items[0].id
     assert "Look first" in run(capsys, "edit", item, "--title", "Look first", "--note", "clearer")
@@ -202,6 +237,25 @@ def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.Capt
     assert "nothing to change" in run(capsys, "edit", item, code=2)
     assert filled[1].items[0].id in run(capsys, "edit", item, *_options(NEVER), code=2)
     assert "no item 'zzz'" in run(capsys, "edit", "zzz", "--title", "x", code=2)
+
+
+def test_edit_calls_an_experience_by_its_name(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    first = filled[0].id
+    told = run(capsys, "edit", first, "--title", "x", code=2)
+    assert f"{first} is an experience; only a lesson can be edited" in told
+    run(capsys, "delete", first)
+    told = run(capsys, "edit", first, "--title", "x", code=2)
+    assert f"no experience '{first}' any more: it was deleted at" in told
+    assert "item" not in told
+
+
+def test_an_edited_lesson_is_listed_where_it_was(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    before = [item["id"] for item in as_json(capsys, "list")]
+    run(capsys, "edit", before[0], "--title", "Look first")
+    assert [item["id"] for item in as_json(capsys, "list")] == before
+    listed = run(capsys, "list")
+    assert listed.index("Look first") < listed.index("Never open first") < listed.index("Use tens")
+    assert [item["id"] for item in as_json(capsys, "list", "--last", "1")] == before[-1:]
 
 
 def _options(draft: MemoryDraft) -> list[str]:
@@ -420,6 +474,23 @@ def test_a_bank_moves_to_another_embedder(filled: list[Experience], capsys: pyte
     assert as_json(capsys, "search", "use tens", "--items", "-k", "1", "--config", "other.toml")[0]["score"] > 0.5
     run(capsys, "reindex", "--embedder", "minilm")
     assert len(as_json(capsys, "search", "use tens", "--items")) == 3
+
+
+def test_restore_puts_a_copy_in_the_banks_place(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("rb-bank.sqlite", "copy.db")
+    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=embedder("minilm")) as bank:
+        learn(bank, 4, OPEN)
+    told = run(capsys, "restore", "copy.db")
+    assert "rb-bank.sqlite is as the copy copy.db; what was there is " in told
+    assert "rb-bank.sqlite.before-restore now" in told
+    assert len(as_json(capsys, "list", "--experiences")) == 3
+    assert len(as_json(capsys, "list", "--experiences", "--bank", "rb-bank.sqlite.before-restore")) == 4
+    (done,) = as_json(capsys, "restore", "copy.db", "--bank", "new.db")
+    assert done == {"path": "new.db", "copy": "copy.db", "moved_aside": None}
+    assert "nothing was there before" in run(capsys, "restore", "new.db", "--bank", "newer.db")
+    assert "no such file; expected a copy of a bank" in run(capsys, "restore", "none.db", code=2)
+    Path("copy.db").write_text("no bank")
+    assert "not a bank" in run(capsys, "restore", "copy.db", code=6)
 
 
 def test_doctor_names_what_is_damaged_and_its_exit_code_says_so(

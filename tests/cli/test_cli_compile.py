@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shlex
 import shutil
@@ -58,6 +59,19 @@ def called(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str
     if code not in (0, 130):
         assert printed.err.count("\n") == 1, printed.err
     return printed.out if code == 0 else printed.err
+
+
+def test_tasks_that_cannot_be_split_are_told_with_what_helps_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = "I have waited for three weeks now, and nobody has called me back about it. Which queue?"
+    tasks = [{"id": f"mail/{n}", "instruction": f"My {n}: {said}", "template": f"kind {n}"} for n in range(6)]
+    Path("alike.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    told = called(capsys, "compile", "--tasks-file", "alike.jsonl", code=2)
+    assert "'mail/0' ('My 0: I have waited" in told
+    assert "'mail/1' ('My 1: I have waited" in told
+    assert "leave out of their texts what many of them say, or do it in Python, where split_streams(" in told
+    assert "or give check=False" not in told
 
 
 def lines(printed: str) -> list[str]:
@@ -260,9 +274,9 @@ def test_a_compile_says_where_what_is_held_out_was_known_before(
 
     assert "held-out tasks" not in warned("--program", "program.json")
     told = warned("--program", "program.json", "--seed", "1")
-    assert "of these 12 held-out tasks it was compiled on, or chosen by" in told
+    assert "of the 12 held-out tasks it was compiled on, or chosen by" in told
     called(capsys, "run", "--stream", "mail.jsonl", "-n", "40", "--bank", "seen.sqlite")
-    assert "the bank has learned from 12 of these 12 held-out tasks" in warned("--bank", "seen.sqlite")
+    assert "the bank has learned from 12 of the 12 held-out tasks" in warned("--bank", "seen.sqlite")
 
 
 def test_with_and_without_memory_the_same_tasks_are_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +316,7 @@ def test_prompts_serve_with_and_without_scaling_and_it_is_said(capsys: pytest.Ca
     shown = called(capsys, *run, "--program", "program.json", "--matts", "parallel", "--k", "2", "--scope", "b")
     shown = " ".join(shown.split())
     assert "compiled without test-time scaling: its steps have their first prompts" in shown
-    assert "verdicts on what was handed in agree with ground truth" in shown
+    assert "verdict on what was handed in agrees with ground truth" in shown
     assert " s of calls, added up · " in shown
     told = called(capsys, *COMPILE, "--program", "scaled.json", code=2)
     assert "compiled with test-time scaling; say how with --matts MODE" in told
@@ -326,7 +340,9 @@ def test_a_matrix_says_what_to_compile_again(
     args += ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
     shown = lines(called(capsys, *args))
     assert shown[0] == "mail/held_out 12 tasks in 3 orders, 2 programs on 2 backbones"
-    rows, below = ([line.split() for line in shown[2 + first : 10 : 2]] for first in (0, 1))
+    table = [line.split() for line in itertools.takewhile(lambda line: not line.startswith("uncompiled:"), shown[2:])]
+    rows = [row for row in table if row[0] in ("quick", "deaf")]
+    below = [row for row in table if "base" in row]
     assert [row[:2] for row in rows] == [
         ["quick", "uncompiled"],
         ["quick", "mail"],
@@ -335,7 +351,9 @@ def test_a_matrix_says_what_to_compile_again(
     ]
     assert rows[1][2] == "100%"
     assert [" ".join(each[:-2]) for each in below] == ["", "better", "", "not shown"]
-    assert {each[-2] for each in below} == {"base"}
+    balanced = [each for each in table if each not in rows + below]
+    assert {name for name, _ in balanced} == {"bal."}
+    assert len(balanced) == 3, "of one who solved all nobody knows"
     assert "not better than without, so compile again: mail for deaf" in shown
     assert any("--set backbones.agent.model=some/deaf --out mail/deaf.json" in line for line in shown)
     given = ("--seed", "3", "--set", "program.judge.view_tokens=900", "--set", "backbones.agent.model=some/other")
@@ -559,7 +577,7 @@ def test_tasks_that_the_bank_knows_from_another_file_are_not_done_under_its_name
 
     assert " of 4 tasks" in done("one.jsonl")
     assert " of 3 tasks" in done("two.jsonl"), "who names his tasks knows better"
-    assert " of 1 tasks" in done("three.jsonl")
+    assert " of 1 task" in done("three.jsonl")
     Path("twice.jsonl").write_text("\n".join([json.dumps({"instruction": MAIL["damage"].format(n=1)})] * 2) + "\n")
     assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite", "-n", "1"]) == 0
     assert main(["run", "--stream", "twice.jsonl", "--bank", "twice.sqlite"]) == 0

@@ -161,11 +161,11 @@ def test_brackets_in_a_help_text_are_shown(capsys: pytest.CaptureFixture[str]) -
         ),
         ("compile", {"run.stream": "reasoning-gym-small", "run.seed": 0, "matts.k": 3, "tracking.enabled": "yes"}),
         ("backbones matrix", {"run.seed": 0, "bank.scope": "default", "matts.k": 3, "tracking.enabled": "no"}),
-        ("bank scopes", {"bank.url": "rb-bank.sqlite"}),
+        *((name, {"bank.url": "rb-bank.sqlite"}) for name in ("bank scopes", "bank restore")),
         *(
             (name, {"bank.url": "rb-bank.sqlite", "bank.scope": "default"})
             for name in COMMANDS
-            if "bank " in name and name != "bank scopes"
+            if "bank " in name and name not in ("bank scopes", "bank backup", "bank restore")
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_tasks_without_an_answer_are_left_out_and_it_is_said(capsys: pytest.Capt
     assert [cell["success"]["tasks"] for cell in found["cells"]] == [4, 4]
     Path("mail.jsonl").write_text(json.dumps({"instruction": "Why?"}))
     assert main([*MATRIX, "--backbone", "quick=some/quick"]) == 2
-    assert "mail: none of its 1 tasks has a known answer" in capsys.readouterr().err
+    assert "mail: none of its 1 task has a known answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

@@ -89,8 +89,8 @@ def test_rollouts_side_by_side_are_told_apart(scripted: list[Backbones], capsys:
         "pass@1 33% over 1 task",
         "pass@2 67% over 1 task",
         "pass@3 100% over 1 task",
-        "best of n 1 of 1 tasks, by what was handed in (100%)",
-        "oracle 1 of 1 tasks, by the best rollout (100%)",
+        "best of n 1 of 1 task, by what was handed in (100%)",
+        "oracle 1 of 1 task, by the best rollout (100%)",
         "selector's gap 0 points below the oracle",
         "rollouts 3 begun, 0 lost, 0 saved; 3.0 different ones a task, by their actions",
     ):
@@ -106,9 +106,9 @@ def test_passes_are_shown_with_what_they_found(scripted: list[Backbones], capsys
     assert "0·step 2 I count." in shown
     assert "pass by pass: not solved → solved" in shown
     for expected in (
-        "after the first pass 0 of 1 tasks, by ground truth (0%)",
-        "after the last pass 1 of 1 tasks, by ground truth (100%)",
-        "after any pass 1 of 1 tasks, by ground truth (100%)",
+        "after the first pass 0 of 1 task, by ground truth (0%)",
+        "after the last pass 1 of 1 task, by ground truth (100%)",
+        "after any pass 1 of 1 task, by ground truth (100%)",
         "passes 3 begun, 0 lost, 0 saved",
     ):
         assert expected in shown
@@ -173,6 +173,43 @@ def test_a_rollout_that_broke_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
     (lost,) = first["scaling"]["lost"]
     assert lost["rollout_id"] == "2"
     assert "overloaded" in lost["error"]
+
+
+def test_what_adaptive_scaling_cannot_tell_is_said_to_be_unknown(
+    scripted: list[Backbones], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--matts", "parallel", "--k", "4", "--set", "matts.adaptive.enabled=true", "-n", "1")
+    shown = lines(run(capsys, *args))
+    assert [line for line in shown if line.startswith("pass@")] == [
+        "pass@1 50% over 1 task",
+        "pass@2 100% over 1 task",
+        "pass@3+ not known: whether a task had more than 2 rollouts hung on what those reached",
+    ]
+    assert any(line.startswith("rollouts 4 begun, 0 lost, 0 saved") for line in shown)
+    first, last = map(json.loads, run(capsys, *args, "--scope", "other", "--json").splitlines())
+    assert (first["scaling"]["launched"], first["scaling"]["unconditional"]) == (4, 2)
+    told = last["summary"]["scaling"]
+    assert ([each["j"] for each in told["pass_at"]], told["unconditional"]) == ([1, 2], 2)
+
+
+def test_a_selector_that_is_down_is_told_where_the_numbers_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "choice" in prompt.wants and "three and four" in prompt["task"]:
+            raise lm15.ServerError("the selector is down")
+        return sums(prompt)
+
+    played_by(monkeypatch, script)
+    shown = lines(run(capsys, "--matts", "parallel", "--k", "3"))
+    assert "no selector for 1 task: it broke, could not be read, or named no rollout" in shown
+    down, up, last = map(json.loads, run(capsys, "--matts", "parallel", "--scope", "other", "--json").splitlines())
+    assert "the selector is down" in down["scaling"]["note"]
+    assert up["scaling"]["note"] == ""
+    assert last["summary"]["scaling"]["fallbacks"] == 1
+    played_by(monkeypatch, sums)
+    shown = lines(run(capsys, "--matts", "parallel", "--scope", "up"))
+    assert not any(line.startswith("no selector") for line in shown)
 
 
 def test_many_rollouts_do_not_fill_the_screen(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,8 @@ class Few(Question):
             yield Task(id=f"few/{n}", instruction=f"What is {n} and 5?", template="sum", env_args={"answer": "7"})
 """
 
+ENDLESS = FEW.replace("Few", "Endless").replace("few", "endless").replace("range(3)", "iter(range(10**9))")
+
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +169,17 @@ def test_a_run_counts_the_tasks_of_its_file_that_were_done_before(
         assert (summary["tasks"], summary["skipped"]) == (tasks, skipped)
 
 
+def test_the_summary_says_that_tasks_were_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for more in ((), (), ("--memory", "frozen")):
+        assert run(monkeypatch, "-n", "1", *more) == 0
+        shown = capsys.readouterr().out.splitlines()
+        told.append([" ".join(line.split()) for line in shown if line.startswith("left out")])
+    assert told == [[], ["left out 1 task that the bank had learned from before"], []]
+
+
 def test_of_a_named_stream_that_ends_all_are_counted_that_the_bank_has_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +190,30 @@ def test_of_a_named_stream_that_ends_all_are_counted_that_the_bank_has_seen(
     assert run(monkeypatch, "--stream", "few", "--json", "-n", "1") == 0
     summary = json.loads(capsys.readouterr().out)["summary"]
     assert (summary["tasks"], summary["skipped"]) == (0, 3), "two more are of another stream"
+
+
+def test_a_run_of_a_named_stream_says_which_run_it_goes_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(tmp_path, monkeypatch, "Endless", ENDLESS)
+    given = ("--stream", "endless", "--json", "--track", "--set", "tracking.uri=sqlite:///named.db")
+    for number in ("2", "1", "2"):
+        assert run(monkeypatch, *given, "-n", number) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["summary"]["tasks"], last["summary"]["skipped"]) == (2, 3), "what comes after them nobody has made"
+    from mlflow import MlflowClient
+
+    client = MlflowClient("sqlite:///named.db")
+    (experiment,) = [found for found in client.search_experiments() if found.name != "Default"]
+    runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    assert [[each.data.metrics[f"total/{name}"] for name in ("tasks", "skipped")] for each in runs] == [
+        [2, 0],
+        [1, 2],
+        [2, 3],
+    ]
+    first, second, _ = (each.info.run_id for each in runs)
+    assert [each.data.tags.get("rb.continues") for each in runs] == [None, first, second]
+    assert "2 more were left out" in runs[1].data.tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rb_dspy.schema import Experience, Label, MemoryItem, Outcome, Provenance, S
 from rb_dspy.steps import Memory
 from rb_dspy.steps.events import EpisodeStarted, Event, Judged, MemoryRetrieved, Selected, StepTaken
 from rb_dspy.steps.memory import shown_before
-from rb_dspy.stream import RunReport, TaskResult
+from rb_dspy.stream import RunReport, TaskResult, TaskStream
 
 PROVENANCES = (Provenance(experience_id="e", task_id="t"),)
 
@@ -99,7 +99,7 @@ def test_a_summary_without_ground_truth_says_so() -> None:
     assert told["solved"] == "not known: no task was scored by ground truth"
     assert told["judge agreement"] == "not known: no verdict on a task that was scored"
     told = summed_up(("e0",), outcome=Outcome(reward=1, success=True))
-    assert told["solved"] == "1 of 1 tasks, by ground truth (100%)"
+    assert told["solved"] == "1 of 1 task, by ground truth (100%)"
 
 
 def test_a_summary_tells_the_steps_of_what_was_solved_beside_all() -> None:
@@ -132,6 +132,27 @@ def test_a_summary_says_what_a_judge_that_does_not_look_would_reach() -> None:
     assert not any("always" in line for line in told)
 
 
+def test_a_summary_says_how_many_lessons_were_dropped_and_why() -> None:
+    def told(*results: TaskResult) -> list[str]:
+        out = io.StringIO()
+        print_summary(Console(file=out, width=100), RunReport("r", [*results]))
+        return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+    results = (TaskResult(TASK, proposed=9, dropped={"quote": 2}), TaskResult(TASK, proposed=3, dropped={"overlap": 1}))
+    assert "lessons dropped 3 of 12 proposed (2 quoted the task, 1 much like another)" in told(*results)
+    assert not any("dropped" in line for line in told(TaskResult(TASK, proposed=3)))
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    told = told_of_judge(("success", True))
+    assert "judge agreement 1 of 1 verdict agrees with ground truth (100%)" in told
+    assert "unknown verdicts 1, on 1 of 1 scored task" in told_of_judge(("unknown", True))
+    done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label="success"), memory_items=())
+    report = RunReport("r", [TaskResult(TASK, done, Outcome(reward=1, success=True))])
+    assert repr(report) == "RunReport('r': 1 task, solved 1 of 1 scored)"
+    assert repr(TaskStream("s", (TASK,))).startswith("TaskStream('s', 1 task, ")
+
+
 def test_what_was_handed_in_is_shown_where_it_is_not_what_the_last_pass_left() -> None:
     attempts = tuple(Trajectory(task_id="t", rollout_id=str(n)) for n in range(2))
     solved, failed = Outcome(reward=1, success=True), Outcome(reward=0, success=False)
@@ -150,11 +171,11 @@ def test_what_was_handed_in_is_shown_where_it_is_not_what_the_last_pass_left() -
         out = io.StringIO()
         print_summary(Console(file=out, width=100), RunReport("r", [result]), refined=True)
         lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-        return lines[lines.index("after the first pass 1 of 1 tasks, by ground truth (100%)") + 1 : -1]
+        return lines[lines.index("after the first pass 1 of 1 task, by ground truth (100%)") + 1 : -1]
 
-    last, after_any = (f"after {which} of 1 tasks, by ground truth" for which in ("the last pass 0", "any pass 1"))
+    last, after_any = (f"after {which} of 1 task, by ground truth" for which in ("the last pass 0", "any pass 1"))
     assert told(1) == [f"{last} (0%)", f"{after_any} (100%)"]
-    assert told(0) == [f"{last} (0%)", "handed in 1 of 1 tasks, by ground truth (100%)", f"{after_any} (100%)"]
+    assert told(0) == [f"{last} (0%)", "handed in 1 of 1 task, by ground truth (100%)", f"{after_any} (100%)"]
 
 
 def test_what_waited_and_what_could_not_be_read_is_said() -> None:
@@ -189,7 +210,7 @@ def test_a_summary_counts_what_broke_as_failures_beside_the_rate() -> None:
     results = [TaskResult(TASK, done, Outcome(reward=1, success=True)), TaskResult(TASK, error="no server")]
     print_summary(Console(file=out, width=110), RunReport("r", results))
     told = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert "solved 1 of 1 tasks, by ground truth (100%); 50% with the 1 that broke as failures" in told
+    assert "solved 1 of 1 task, by ground truth (100%); 50% with the 1 that broke as failures" in told
     assert any(line.startswith("rollouts 1 begun, 0 lost, 0 saved, without those of the 1 task that") for line in told)
 
 

@@ -41,14 +41,17 @@ def test_a_matrix_has_intervals_and_says_what_its_columns_are(capsys: pytest.Cap
     cells = [
         Cell(program="seed", backbone="gpt-4o-mini", success=BEFORE, judge_agreement=0.42, tokens=12345),
         Cell(program="mail", backbone="gpt-4o-mini", success=AFTER, difference=CHANGE, judge_agreement=1,
-             judge_base_rate=0.75, broken=2),
+             judge_base_rate=0.75, judge_balanced=0.83, broken=2),
     ]  # fmt: skip
     print_matrix(Matrix(stream="mail", orders=3, cells=cells))
-    head, first, second, below, told = capsys.readouterr().out.splitlines()
+    head, first, second, below, last, told = capsys.readouterr().out.splitlines()
+    assert max(map(len, (head, first, second, below, last))) <= 80
     assert head.split() == ["backbone", "program", "solved", "against", "uncompiled", "judge", "tokens"]
     assert first.split() == ["gpt-4o-mini", "uncompiled", "42%", "[17,", "70]", "42%", "12.3k"]
     assert second.split()[2:8] == ["100%", "[70,", "100]", "+0.58", "[+0.14,", "+0.86]"]
     assert below.split() == ["2", "broke", "better", "base", "75%"]
+    assert last.split() == ["bal.", "83%"]
+    assert "bal.: the mean of its right shares of solved and of unsolved tasks" in told
     assert "judge: in how many of the tasks that it judged it said what ground truth says" in told
 
 

@@ -170,8 +170,27 @@ def test_what_breaks_after_an_episode_was_opened_again_leaves_what_was_reached_b
         environment.step("crash")
     environment.close()
 
-    assert scored.passes("t", "0") == (Outcome(reward=1.0, success=True), None)
-    assert scored.outcome("t", "0") is None
+    assert scored.passes("t", "0") == (Outcome(reward=1.0, success=True),)
+    assert scored.outcome("t", "0") == Outcome(reward=1.0, success=True)
+
+
+def test_a_step_that_nobody_followed_up_after_a_reopening_is_no_pass():
+    class Open(Again):
+        def step(self, action: str) -> tuple[str, bool]:
+            return super().step(action)[0], self.opened == 0
+
+    for asks, reached in ((False, [True]), (True, [True, False])):
+        scored = ScoredEnvironments(lambda task, rollout_id: Open())
+        environment = scored(TASK, "0")
+        environment.reset(TASK)
+        environment.step("yes")
+        environment.reopen()
+        assert environment.step("no") == ("heard no", False)
+        if asks:  # for what is handed in: the agent has no steps left
+            assert environment.answer() == "no"
+        environment.close()
+
+        assert [outcome.success for outcome in scored.passes("t", "0")] == reached
 
 
 class Stuck(Again):
@@ -236,6 +255,36 @@ def test_what_an_outcome_raises_is_kept_for_the_scorer_and_the_environment_is_cl
     assert scored.broke(TASK.id, "0") == "the environment's outcome broke: OSError: no scorer"
     with pytest.raises(InfrastructureError, match=r"^task .*: the environment's outcome broke: OSError: no scorer$"):
         scored.truth(TASK.id, "0")
+
+
+def test_what_an_outcome_raises_between_two_passes_is_the_scorers_alone():
+    class Unsure(Again):
+        def outcome(self) -> Outcome:
+            if not self.opened:
+                raise OSError("no scorer")
+            return super().outcome()
+
+    for again, reached in ((["yes"], (None, Outcome(reward=1.0, success=True))), (["crash"], (None,))):
+        scored = ScoredEnvironments(lambda task, rollout_id: Unsure())
+        environment = scored(TASK, "0")
+        environment.reset(TASK)
+        environment.step("no")
+        assert environment.reopen() == "again"
+        for action in again:
+            if action == "crash":
+                with pytest.raises(OSError, match="wire"):
+                    environment.step(action)
+            else:
+                environment.step(action)
+        environment.close()
+
+        assert scored.passes(TASK.id, "0") == reached
+        assert scored.broke(TASK.id, "0") == "the environment's outcome broke: OSError: no scorer"
+        if reached[-1] is None:
+            with pytest.raises(InfrastructureError, match="no scorer"):
+                scored.truth(TASK.id, "0")
+        else:
+            assert scored.truth(TASK.id, "0") == reached[-1]
 
 
 def test_a_task_without_ground_truth_has_no_outcome():

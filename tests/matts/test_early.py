@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,55 @@ def test_an_interrupt_in_an_early_judge_keeps_what_had_ended(bank: MemoryBank) -
     (kept,) = bank.pending()
     assert [trajectory.rollout_id for trajectory in kept.state.trajectories] == ["0", "1"]
     assert scaled(k=3).resume(kept).launched == 2
+
+
+ALL_JUDGED = pytest.mark.parametrize(
+    ("role", "config"),
+    [
+        ("selector", {"mode": "vanilla"}),
+        ("selector", {"mode": "best_of_n"}),
+        ("selector", {"mode": "best_of_n", "select": {"orders": 3}, "at_once": 2}),
+        ("selector", {"contrast": {"labels": True}}),
+        ("contraster", {"select": {"verdicts": True}}),
+        ("contraster", {"adaptive": {"enabled": True, "first": 3}}),
+        ("selector", {"adaptive": {"enabled": True, "first": 3}}),
+    ],
+    ids=str,
+)
+
+
+@ALL_JUDGED
+@BOTH
+async def test_verdicts_that_are_all_there_are_in_the_bank_before_a_model_is_asked_for_more(
+    bank: MemoryBank, asynchronous: bool, role: str, config: dict[str, Any]
+) -> None:
+    found: list[list[str]] = []
+
+    def look(prompt: Prompt) -> Reply:
+        found.extend([verdict.label for verdict in kept.verdicts or ()] for kept in bank.pending())
+        return Script().usual(prompt)
+
+    run = scaled(Script({"1": "right"}, {role: look}), config=MattsConfig.model_validate({"k": 3, **config}))
+    await called(run, asynchronous, task=booth_task(), bank=bank)
+    assert found == [["failure", "success", "failure"]] * counts(run)[role]
+
+
+@ALL_JUDGED
+def test_an_interrupt_after_that_costs_no_verdict(bank: MemoryBank, role: str, config: dict[str, Any]) -> None:
+    def interrupted(prompt: Prompt) -> Reply:
+        raise KeyboardInterrupt
+
+    with_config = MattsConfig.model_validate({"k": 3, **config})
+    with pytest.raises(KeyboardInterrupt):
+        scaled(Script({"1": "right"}, {role: interrupted}), config=with_config)(task=booth_task(), bank=bank)
+    (kept,) = bank.pending()
+    assert kept.state.stage == "judged"
+    again = scaled(Script({"1": "right"}), config=with_config)
+    done = again.resume(kept)
+    assert "judge" not in counts(again)
+    assert [verdict.label for verdict in done.verdicts] == ["failure", "success", "failure"]
+    assert done.answer == "right"
+    assert bank.pending() == []
 
 
 def test_rollouts_that_cannot_be_kept_are_an_error(bank: MemoryBank, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy import lm15
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
@@ -33,6 +34,9 @@ from tests.matts.helpers import (
     scaled,
     wait_with_lessons,
 )
+
+PATIENCE = 5.0
+"""Seconds after which who waits for others in vain goes on."""
 
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
 
@@ -94,8 +98,11 @@ def test_retrieval_happens_once_and_all_rollouts_read_the_same(bank: MemoryBank)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("adaptive", [False, True])
 @BOTH
-async def test_no_more_rollouts_run_at_once_than_configured(bank: MemoryBank, asynchronous: bool, at_once: int) -> None:
+async def test_no_more_rollouts_run_at_once_than_configured(
+    bank: MemoryBank, asynchronous: bool, adaptive: bool, at_once: int
+) -> None:
     lock, running, most = threading.Lock(), set(), []
 
     class Counted(House):
@@ -111,7 +118,8 @@ async def test_no_more_rollouts_run_at_once_than_configured(bank: MemoryBank, as
                 with lock:
                     running.discard(rollout)
 
-    run = scaled(house=Counted(), config=MattsConfig(k=5, at_once=at_once))
+    config = MattsConfig(k=5, at_once=at_once, adaptive=AdaptiveConfig(enabled=adaptive))
+    run = scaled(Script({"0": "right"}), Counted(), config=config)
     done = await called(run, asynchronous, task=booth_task(), bank=bank)
     assert max(most) <= at_once
     assert len(done.trajectories) == 5
@@ -169,6 +177,53 @@ async def test_no_more_rollouts_are_launched_once_verdicts_and_answers_agree(
     assert counts(run)["contraster"] == 1
 
 
+class Mute(Booth):
+    def answer(self) -> None:
+        return None
+
+
+class Meeting(House):
+    """A house where all rollouts but the ``first`` begin together, or break."""
+
+    def __init__(self, first: int, k: int) -> None:
+        super().__init__()
+        self.late = [str(number) for number in range(first, k)]
+        self.all_there = threading.Barrier(len(self.late))
+
+    def breaks(self, rollout: str, where: str) -> None:
+        if where == "reset" and rollout in self.late:
+            self.all_there.wait(PATIENCE)
+
+
+def _breaks_on_the_second(prompt: Prompt) -> Reply:
+    if "Booth 1" in prompt["trajectory"]:
+        raise lm15.ServerError("overloaded")
+    return Script().usual(prompt)
+
+
+@pytest.mark.parametrize(
+    ("script", "first", "kind"),
+    [
+        (Script({"0": "right"}), 2, Booth),
+        (Script({"2": "right"}), 3, Booth),
+        (Script({"0": "a", "1": "b"}), 2, Booth),
+        (Script(roles={"judge": lambda prompt: "who knows"}), 2, Booth),
+        (Script(roles={"judge": _breaks_on_the_second}), 2, Booth),
+        (Script(), 2, Mute),
+    ],
+    ids=["two verdicts", "the third is odd", "two answers", "unknown", "judge broke", "failures without answers"],
+)
+@BOTH
+async def test_all_that_are_left_are_launched_side_by_side_once_agreement_cannot_come(
+    bank: MemoryBank, asynchronous: bool, script: Script, first: int, kind: type[Booth]
+) -> None:
+    house = Meeting(first, 6)
+    run = scaled(script, config=_adaptive(6, first=first))
+    booths = {"environments": lambda task, rollout: kind(house, rollout)}
+    done = await called(run, asynchronous, task=booth_task(), bank=bank, **booths)
+    assert (done.launched, done.saved, done.lost) == (6, 0, ())
+
+
 def test_one_answer_with_two_verdicts_is_no_agreement(bank: MemoryBank) -> None:
     def judge(task: Task, trajectory: Trajectory) -> Verdict:
         return Verdict(label="success" if trajectory.rollout_id == "0" else "failure")
@@ -185,10 +240,6 @@ def test_unknown_never_agrees(bank: MemoryBank) -> None:
 
 @pytest.mark.parametrize(("label", "launched"), [("failure", 5), ("success", 2)])
 def test_without_answers_only_successes_agree(bank: MemoryBank, label: Any, launched: int) -> None:
-    class Mute(Booth):
-        def answer(self) -> None:
-            return None
-
     run = scaled(config=_adaptive(), judge=lambda task, trajectory: Verdict(label=label))
     done = run(task=booth_task(), bank=bank, environments=lambda task, rollout: Mute(House(), rollout))
     assert (done.launched, done.saved) == (launched, 5 - launched)

@@ -73,6 +73,13 @@ def test_quotations_are_looked_for_everywhere() -> None:
         assert kept(quoting, instruction="Count to 99,999.") == []
 
 
+def test_each_draft_that_is_dropped_has_its_reason() -> None:
+    given = [draft("", "No title."), draft("One", "Look left."), draft("ONE", "x"), draft("Two", "Order 1234 is late.")]
+    found = admissible([*given, draft("Three", "Stop.")], task("Find 1234."), 1)
+    assert found.dropped == ("empty", "overlap", "quote", "surplus")
+    assert len(found.drafts) + len(found.dropped) == 5
+
+
 def test_what_is_dropped_takes_no_place() -> None:
     given = [draft("", "No title."), draft("Bare", " "), draft("One", "Look left."), draft("Two", "Stop the clock.")]
     found = admissible(given, task(), 2)

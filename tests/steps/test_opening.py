@@ -24,7 +24,7 @@ from rb_dspy.matts import MaTTS, matts
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Outcome, Task, Verdict
-from rb_dspy.steps import Act, Memory, Refine, act, ask, ended, episode, opening, refine, seen
+from rb_dspy.steps import Act, Memory, Refine, act, ask, ended, episode, later, opening, refine, seen
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.opening import Opened, within
 from rb_dspy.testing import Corridor, scripted_lm
@@ -153,7 +153,7 @@ def test_a_ctrl_c_at_any_line_costs_no_rollout_whose_environment_was_closing(kin
             super().close()
             had_ended.append(not came)
 
-    files = {*FILES, act.__file__, episode.__file__, ended.__file__, program.__file__, matts.__file__}
+    files = {*FILES, act.__file__, episode.__file__, ended.__file__, later.__file__, program.__file__, matts.__file__}
     run: Any = ReasoningBank(
         backbones=Backbones(agent=scripted_lm(answers)),
         environments=Ending,

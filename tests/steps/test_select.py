@@ -14,7 +14,7 @@ from dspy import lm15
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import SelectConfig
 from rb_dspy.errors import BackboneError, InputError
-from rb_dspy.schema import Step, Task, Trajectory, Verdict
+from rb_dspy.schema import Label, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Select, Selection
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 
@@ -120,6 +120,68 @@ def test_a_choice_that_is_none_falls_back_to_the_answer_of_most(answers: str, re
     assert says in selection.note
     assert selection.votes == (0, 0, 0, 0)
     assert selection.analysis == ""
+
+
+LABELS: dict[str, Label] = {"s": "success", "u": "unknown", "f": "failure"}
+
+
+def labels(said: str) -> list[Verdict]:
+    return [Verdict(label=LABELS[each]) for each in said]
+
+
+def _down(prompt: Prompt) -> Reply:
+    raise lm15.ServerError("overloaded")
+
+
+FALLS_BACK = pytest.mark.parametrize(
+    "script",
+    [
+        lambda prompt: "hm",
+        lambda prompt: {"analysis": "", "choice": 0},
+        lambda prompt: {"analysis": "", "choice": 9},
+        _down,
+    ],
+    ids=["unreadable", "names none", "out of range", "down"],
+)
+
+
+@FALLS_BACK
+@pytest.mark.parametrize(
+    ("answers", "said", "best"),
+    [
+        ("xyxx", "fsff", {1}),  # failures that agree are no more than that
+        ("xyxx", "fuff", {1}),
+        ("xyzz", "suff", {0}),
+        ("xyyz", "ssss", {1, 2}),  # among equals agreement decides
+        ("xyyz", "sufs", {0, 3}),  # and counts all that gave an answer
+        ("-yyy", "sfff", {0}),
+    ],
+)
+def test_a_selector_that_is_told_verdicts_falls_back_to_them(
+    script: Callable[[Prompt], Reply], answers: str, said: str, best: set[int]
+) -> None:
+    found = {
+        chosen(scripted_lm(script), rollouts(answers), number, labelled=labels(said), verdicts=True).index
+        for number in range(12)
+    }
+    assert found == best
+
+
+@FALLS_BACK
+def test_one_that_is_not_told_verdicts_falls_back_to_agreement_whatever_they_are(
+    script: Callable[[Prompt], Reply],
+) -> None:
+    for number in range(12):
+        assert chosen(scripted_lm(script), rollouts("xyxx"), number, labelled=labels("fsff")).index in (0, 2, 3)
+
+
+def test_verdicts_decide_among_equal_votes_and_not_against_them() -> None:
+    by_turns = {"verdicts": True, "orders": K}
+    for number in range(12):
+        split = chosen(choosing(lambda prompt: 1), rollouts("xyxx"), number, labelled=labels("fsff"), **by_turns)
+        assert (split.index, split.votes) == (1, (1,) * K)
+        read = chosen(choosing(place_of("y")), rollouts("xyxx"), number, labelled=labels("sfss"), **by_turns)
+        assert (read.index, read.votes) == (1, (0, K, 0, 0))
 
 
 def test_one_order_that_cannot_be_read_costs_its_vote_only() -> None:

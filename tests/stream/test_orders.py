@@ -170,16 +170,32 @@ def test_shares_that_make_no_split_are_refused(shares: dict[str, float]) -> None
 
 
 def test_too_few_kinds_say_what_to_do() -> None:
-    with pytest.raises(InputError, match=r"x: 3 tasks, but 2 group\(s\).*add tasks of other templates") as caught:
+    with pytest.raises(InputError, match=r"x: 3 tasks, but 2 groups of.*add tasks of other templates") as caught:
         split_streams(_stream("a", "b", "a"))
     assert "check" not in str(caught.value)
     with pytest.raises(InputError, match=r"x: 0 tasks, but 0 group"):
         split_streams(_stream())
     same = "Find the shortest path from the first node to the last one in graph number"
     alike = TaskStream("x", tuple(_task(n, f"kind {n}", f"{same} {n}") for n in range(4)))
-    with pytest.raises(InputError, match=r"x: 4 tasks, but 1 group\(s\).*near-duplicates.*check=False"):
+    with pytest.raises(InputError, match=r"x: 4 tasks, but 1 group of.*near-duplicates.*check=False"):
         split_streams(alike)
     assert all(_parts(split_streams(alike, check=False)))
+    said = str(caught_of(alike))
+    assert f"'t0' ('{same[:59]}…') and 't1' ('{same[:59]}…') have a similarity of 0.8" in said
+    assert said.endswith(
+        "expected at least 3, one for each split: add tasks that differ more, leave out of their texts what many of"
+        " them say, or give check=False to keep only templates apart"
+    )
+    sums = TaskStream("x", tuple(_task(n, None, f"What is {n} + {n}?") for n in range(4)))
+    said = str(caught_of(sums))
+    assert "near-duplicates: 't0' ('What is 0 + 0?') and 't1' ('What is 1 + 1?') differ in numbers only;" in said
+    assert "name the kind of each as its template" in said
+
+
+def caught_of(stream: TaskStream) -> InputError:
+    with pytest.raises(InputError) as caught:
+        split_streams(stream)
+    return caught.value
 
 
 def test_streams_that_share_a_template_are_refused() -> None:

@@ -13,7 +13,7 @@ from rb_dspy import ReasoningBank, TaskStream
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.scores import Estimate
-from rb_dspy.errors import BackboneError
+from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.schema import RoleUsage
 from rb_dspy.stream import Streams
 from rb_dspy.tracking import Tracker
@@ -291,6 +291,14 @@ def test_an_evaluation_takes_what_there_is(tracker: Tracker, client: Any) -> Non
     assert found.data.params["orders"] == "3"
     assert len(json.loads(found.data.tags["mlflow.loggedArtifacts"])) == 2
     assert found.inputs.dataset_inputs[0].dataset.digest == capitals(2).digest
+
+
+def test_an_evaluation_takes_a_list_of_tasks(tracker: Tracker, client: Any) -> None:
+    with tracker.evaluation("matrix", stream=[*capitals(2)]) as run:
+        pass
+    assert client.get_run(run.id).inputs.dataset_inputs[0].dataset.digest == capitals(2).digest
+    with pytest.raises(InputError, match="got str for a stream"), tracker.evaluation("none", stream="mail.jsonl"):
+        pass
 
 
 @pytest.mark.parametrize("told", [True, False])

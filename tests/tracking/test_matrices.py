@@ -14,6 +14,7 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.compile.matrix import Cell, Matrix, matrix, shown
 from rb_dspy.compile.state import save_program
 from rb_dspy.config import TrackingConfig
+from rb_dspy.errors import InputError
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.tracking import Tracker
 from tests.tracking.made import BETTER, locks, provider, secretive
@@ -163,6 +164,23 @@ def test_a_matrix_that_is_stopped_keeps_its_cells(tracker: Tracker, client: Any)
     assert (stopped.info.status, stopped.data.tags["error"]) == ("KILLED", "interrupted")
     (cell,) = client.search_runs([stopped.info.experiment_id], f"tags.mlflow.parentRunId = '{ids[0]}'")
     assert cell.info.run_name == "uncompiled on first"
+
+
+def test_a_matrix_takes_a_list_of_tasks(tracker: Tracker, client: Any) -> None:
+    program, tasks = ReasoningBank(environments=Lock.make), [*locks(2)]
+    lms = {"one": Backbones(agent=scripted_lm(answers))}
+    with tracker.matrix_run("matrix of a list", program, lms, tasks) as run:
+        found = matrix(program, {}, lms, tasks, embedder=HashEmbedder(), on_cell=run.on_cell)
+        run.log_matrix(found)
+    said = client.get_run(run.id)
+    assert (said.data.params["stream"], said.data.params["stream.tasks"]) == ("tasks", "2")
+    assert said.data.params["stream.digest"] == found.stream == locks(2).digest
+    assert said.inputs.dataset_inputs[0].dataset.digest == locks(2).digest
+    for refused, told in (("locks.jsonl", "got str for a stream"), ([1], "task 1 of the stream: got int")):
+        with pytest.raises(InputError, match=told):
+            matrix(program, {}, lms, refused)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=told), tracker.matrix_run("none", program, lms, refused):  # type: ignore[arg-type]
+            pass
 
 
 def test_off_it_is_nothing() -> None:

@@ -83,10 +83,33 @@ def test_a_run_that_goes_on_says_what_was_done_before_it(
     assert [said.metrics[f"total/{name}"] for name in ("tasks", "skipped", "resumed")] == [3, 3, 1]
     assert said.tags["rb.continues"] == first
     assert "1 resumed, not scored" in said.tags[NOTE]
-    assert (
-        f"3 more were left out: they had been learned from before, the last of them by the run {first}."
-        in (said.tags[NOTE])
-    )
+    told = f"3 more were left out: they had been learned from before. This run goes on from the run {first}."
+    assert told in said.tags[NOTE]
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["of its own", "of another run"])
+def test_a_run_that_only_learns_from_what_waited_names_the_run_that_left_it(
+    tracker: Tracker, client: Any, kept: MemoryBank, anew: bool
+) -> None:
+    first = stopped(tracker, kept, f"stopped at once, {anew}", after=0)
+    named = "anew" if anew else "stopped at once, False"
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with tracker.stream_run(program, locks(), kept, run_id=named) as run:
+        run_stream(program, locks(), kept, run_id=named, on_result=run.on_result, resume="all")
+    said = client.get_run(run.id).data
+    assert [said.metrics[f"total/{name}"] for name in ("tasks", "skipped", "resumed")] == [6, 0, 1]
+    assert said.tags.get("rb.continues") == first
+    assert said.tags[NOTE].endswith(f"\n\nThis run goes on from the run {first}.")
+
+
+def test_what_waits_and_is_not_learned_from_ties_no_runs(tracker: Tracker, client: Any, kept: MemoryBank) -> None:
+    stopped(tracker, kept, "left waiting", after=0)
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with tracker.stream_run(program, locks(), kept, run_id="beside") as run:
+        run_stream(program, locks(), kept, run_id="beside", on_result=run.on_result)
+    said = client.get_run(run.id).data
+    assert (said.metrics["total/resumed"], "rb.continues" in said.tags) == (0, False)
+    assert len(kept.pending()) == 1
 
 
 def test_a_run_in_three_parts_names_the_part_before(tracker: Tracker, client: Any, kept: MemoryBank) -> None:

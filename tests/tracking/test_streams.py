@@ -20,6 +20,7 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
 from rb_dspy.backbones import Backbones
+from rb_dspy.config import AdaptiveConfig, MattsConfig
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
@@ -129,6 +130,7 @@ def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
     )
     assert totals["usage/agent.calls"] == 6
     assert (totals["total/success_rate_with_lost"], totals["total/lessons_known"]) == (0.5, 4)
+    assert (totals["total/lessons_proposed"], totals["total/lessons_dropped"]) == (6, 0)
     assert totals["total/tasks_shown_lessons"] == 5
     assert (totals["total/mean_steps"], totals["total/mean_steps_solved"]) == (1, 1)
 
@@ -270,21 +272,34 @@ def test_rollouts_are_nested_with_their_own_calls(tracker: Tracker, client: Any,
     assert (said.params["mode"], said.params["k"], said.metrics["scaling/launched"]) == ("parallel", "3", 3)
 
 
-def test_pass_at_j_is_logged_with_its_tasks_and_with_what_was_lost(
+def test_pass_at_j_is_logged_with_its_tasks_and_with_what_was_lost_and_chosen_by_nobody(
     tracker: Tracker, client: Any, bank: MemoryBank
 ) -> None:
     def script(prompt: Prompt) -> Reply:
         if "action" in prompt.wants and prompt.seed and "number 1." in prompt["task"]:
             raise dspy.LMServerError("overloaded")
+        if "choice" in prompt.wants:
+            raise dspy.LMServerError("the selector is down")
         return openers(prompt)
 
     program = MaTTS(ReasoningBank(backbones=backbones(script), environments=Doors.make), k=2)
     halls = (hall("acme", 0), hall("bolt", 1, right="red"))
     found = client.get_run(tracked(tracker, program, TaskStream("halls", halls), bank, "lossy")).data.metrics
-    assert (found["scaling/launched"], found["scaling/lost"]) == (4, 1)
+    assert (found["scaling/launched"], found["scaling/lost"], found["scaling/fallbacks"]) == (4, 1, 1)
     ended = [(found[f"scaling/pass_at_{j}"], found[f"scaling/pass_at_{j}.tasks"]) for j in (1, 2)]
     all_ = [(found[f"scaling/pass_at_{j}.with_lost"], found[f"scaling/pass_at_{j}.with_lost.tasks"]) for j in (1, 2)]
     assert (ended, all_) == ([(0.75, 2), (1.0, 1)], [(0.5, 2), (1.0, 2)])
+
+
+def test_pass_at_j_is_left_out_where_agreement_decides_over_rollouts(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
+    config = MattsConfig(adaptive=AdaptiveConfig(enabled=True))
+    program = MaTTS(ReasoningBank(backbones=backbones(openers), environments=Doors.make), k=3, config=config)
+    id = tracked(tracker, program, TaskStream("halls", (hall("acme", 1),)), bank, "adaptive")
+    found = client.get_run(id).data.metrics
+    assert {name for name in found if name.startswith("scaling/pass_at_3")} == set()
+    assert (found["scaling/launched"], found["scaling/unconditional"], found["scaling/pass_at_2"]) == (3, 2, 1)
 
 
 def test_passes_are_logged_and_nothing_that_only_rollouts_side_by_side_have(
@@ -295,7 +310,8 @@ def test_passes_are_logged_and_nothing_that_only_rollouts_side_by_side_have(
     found = client.get_run(tracked(tracker, program, stream, bank, "passes")).data.metrics
     passes = {"tasks": 2, "after_first": 1, "after_last": 1, "after_any": 1, "handed_in": 1}
     assert {name: found[f"scaling/passes.{name}"] for name in passes} == passes
-    assert not {"scaling/compared", "scaling/handed_in", "scaling/solvable"} & {*found}
+    others = {"compared", "handed_in", "solvable", "fallbacks", "unconditional"}
+    assert not {f"scaling/{name}" for name in others} & {*found}
 
 
 def test_a_resumed_rollout_is_one_trace_too(tracker: Tracker, client: Any, bank: MemoryBank) -> None:

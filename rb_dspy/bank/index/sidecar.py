@@ -23,6 +23,8 @@ from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import StorageError
 from rb_dspy.wording import first_line
 
+_ENDING = ".index"
+
 _log = logging.getLogger("rb_dspy.bank")
 
 
@@ -59,7 +61,8 @@ class Sidecar:
             return None
 
     def save(self, view: IndexView, digest: Callable[[int], str]) -> bool:
-        """Save the approximate parts of ``view``; False, and nothing is written, where it has none, or saved them.
+        """Save the approximate parts of ``view``; False, and nothing is written, where it has none, or saved them, or
+        where this user may only read the bank.
 
         Takes some seconds for a million rows: hold no lock. Safe beside other processes, and threads with a ``Sidecar``
         of their own: the last one to end wins. Raises ``StorageError`` where the disk refuses; what was saved before
@@ -67,7 +70,7 @@ class Sidecar:
         """
         # Never behind others: once an index is to have such parts, the first one takes in all that there were.
         given = [part for part in view.parts if isinstance(part, IvfRows)]
-        if not given or [part for part, _ in self._saved] == given:
+        if not given or [part for part, _ in self._saved] == given or self._is_anothers():
             return False
         known = {id(part): saved for part, saved in self._saved if self._files.have(saved.files)}
         try:
@@ -104,6 +107,11 @@ class Sidecar:
             self._files.remove()
         except OSError as exc:
             raise StorageError(f"{self._folder}: the saved index cannot be removed ({exc}); delete it") from exc
+
+    def _is_anothers(self) -> bool:
+        """Whether the bank's file is there and this user may not write it: an index of theirs would be in the way."""
+        bank = self._folder.with_name(self._folder.name.removesuffix(_ENDING))
+        return bank.is_file() and not os.access(bank, os.W_OK)
 
     def _read(self, digest: Callable[[int], str]) -> IndexView:
         manifest = read_manifest(self._files.manifest)
@@ -188,7 +196,7 @@ class Sidecar:
 
 def beside(bank: Path) -> Path:
     """The folder of a bank file's index files."""
-    return bank.with_name(bank.name + ".index")
+    return bank.with_name(bank.name + _ENDING)
 
 
 def _mapped() -> int:

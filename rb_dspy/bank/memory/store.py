@@ -15,7 +15,7 @@ from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.memory.underlay import Underlay
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
-from rb_dspy.bank.stages import further, removed_since
+from rb_dspy.bank.stages import further, gives_way, removed_since
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
@@ -119,13 +119,16 @@ class MemoryStore:
     def settle(self) -> None:
         """There is no disk."""
 
-    def hold(self, ingestion: Ingestion) -> Ingestion:
+    def hold(self, ingestion: Ingestion, instead: Ingestion | None = None) -> Ingestion:
         with self._lock:
             timeline = self._writing(ingestion.scope)
             before = timeline.ingestions.get(ingestion.id)
             kept = further(before, ingestion)
             if before is None and timeline.have([ingestion.id]):
                 raise InputError(f"{self.location}: experience {ingestion.id} was stored already, and is kept for good")
+            smaller = None if instead is None else timeline.ingestions.get(instead.id)
+            if smaller is not None and gives_way(smaller, ingestion, instead):
+                del timeline.ingestions[smaller.id]
             timeline.ingestions[ingestion.id] = kept
             return kept
 
@@ -232,6 +235,10 @@ class MemoryStore:
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         with self._lock:
             return self._timeline(scope).items(at)
+
+    def edited(self, scope: str, at: int | None = None) -> set[str]:
+        with self._lock:
+            return self._timeline(scope).edited(at)
 
     def count(self, scope: str, at: int | None = None) -> int:
         with self._lock:

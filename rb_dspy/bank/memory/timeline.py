@@ -119,6 +119,11 @@ class Timeline:
         own = [found for id in self.known if (found := self.own_item(id, at))]
         return sorted(chain((item for item in self.under.items() if item.id not in self.known), own), key=_number)
 
+    def edited(self, at: int | None = None) -> set[str]:
+        at = self.reached(at)
+        here = {id for id, told in self.journal.items() if any(each.kind == "edit" and each.seq <= at for each in told)}
+        return here | self.under.edited(at)
+
     def count(self, at: int | None = None) -> int:
         at = self.reached(at)
         if at <= self.under.at:

@@ -70,6 +70,9 @@ class Underlay:
     def item(self, id: str, at: int = FOREVER) -> MemoryItem | None:
         return self.base.item(self._scope, id, self.upto(at)) if self.base else None
 
+    def edited(self, at: int = FOREVER) -> set[str]:
+        return self.base.edited(self._scope, self.upto(at)) if self.base else set()
+
     def items_with(self, digests: Sequence[str], at: int = FOREVER) -> dict[str, str]:
         return self.base.items_with(self._scope, digests, self.upto(at)) if self.base else {}
 

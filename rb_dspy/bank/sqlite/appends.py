@@ -222,6 +222,6 @@ def _read_shared(
 ) -> None:
     """Put what is stored in the place of what was placed, where an item has other provenances as well."""
     for place, (each, found) in enumerate(zip(batch, outcome, strict=True)):
-        shared = isinstance(found, Placed) and not writing.shared.isdisjoint(found.item_ids)
-        if found is None or shared:
+        ids = () if found is None else found.item_ids if isinstance(found, Placed) else [i.id for i in found.items]
+        if found is None or not writing.shared.isdisjoint(ids):
             outcome[place] = queries.ever(connection, writing.scope, each.new.id)

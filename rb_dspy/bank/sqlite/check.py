@@ -17,7 +17,9 @@ from rb_dspy.bank.sqlite.scoped import Scope
 _KEYED = ("experiences", "items", "journal")
 """Tables whose rows carry their scope in their key."""
 
-_RESTORE = "restore the file from a copy, or export what can be read and import it into a new bank"
+_RESTORE = (
+    "restore the file from a copy (rb-dspy bank restore COPY), or export what can be read and import it into a new bank"
+)
 
 
 def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:

@@ -9,7 +9,9 @@ from rb_dspy.bank.parts import Finding, Severity
 from rb_dspy.bank.sqlite import keys
 from rb_dspy.bank.sqlite.scoped import Scope
 
-_COPY = "restore the file from a copy, or export what can be read and import it into a new bank"
+_COPY = (
+    "restore the file from a copy (rb-dspy bank restore COPY), or export what can be read and import it into a new bank"
+)
 _INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
 
 _Query = tuple[Severity, str, str, str, str]
@@ -92,7 +94,12 @@ _QUERIES: tuple[_Query, ...] = (
         " AND kind = 'append' AND coalesce(subject, note, created_at) IS NOT NULL",
     ),
     (
-        *("error", "snapshot", "is damaged and cannot be opened", "restore the file from a copy, or name it anew"),
+        *(
+            "error",
+            "snapshot",
+            "is damaged and cannot be opened",
+            "restore the file from a copy (rb-dspy bank restore COPY), or name it anew",
+        ),
         "SELECT 'snapshot ' || name FROM snapshots WHERE scope_id = :scope AND (typeof(name) <> 'text'"
         " OR typeof(seq) <> 'integer' OR typeof(digest) <> 'text' OR typeof(created_at) <> 'text')",
     ),

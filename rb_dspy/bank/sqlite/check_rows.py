@@ -12,7 +12,7 @@ from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import CorruptBank
 from rb_dspy.wording import first_line
 
-_FROM_A_COPY = "it is left out of what is read; restore the file from a copy, or delete it"
+_FROM_A_COPY = "it is left out of what is read; restore the file from a copy (rb-dspy bank restore COPY), or delete it"
 
 _ENDED = "it was edited or taken away, and only its history is lost; restore the file from a copy if you need that"
 

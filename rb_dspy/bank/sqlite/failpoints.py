@@ -1,7 +1,7 @@
 """For tests only: places where a process kills itself when ``RB_DSPY_FAILPOINT`` names them.
 
 ``before-begin``, ``after-insert``, ``before-commit``, ``after-commit``, ``after-backup``, ``mid-migration``,
-``mid-reindex``.
+``mid-reindex``, ``restore-linked``, ``restore-moved``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import time
@@ -31,6 +32,9 @@ _PAGE = 4096
 """Five 384-d vectors fill a page of this size to 97 %, and an append writes 16 pages or so to the log: of 8,192 bytes
 they were 72 % more to sync, with which only vectors of more than some 500 dimensions would fill their pages better."""
 
+_LONGEST = 512
+"""Bytes of the longest path that SQLite takes."""
+
 _REASONS = {
     sqlite3.SQLITE_BUSY: (StorageError, "another process keeps it locked; end that process or wait"),
     sqlite3.SQLITE_LOCKED: (StorageError, "another connection keeps it locked; try again"),
@@ -43,10 +47,23 @@ _REASONS = {
         "reading or writing it failed; check the disk; what was stored before is safe",
     ),
     sqlite3.SQLITE_NOTADB: (CorruptBank, "not a bank, nor any SQLite database; give another path"),
-    sqlite3.SQLITE_CORRUPT: (CorruptBank, "the file is damaged or cut short; restore it from a copy"),
-    sqlite3.SQLITE_ERROR: (CorruptBank, "its tables are not those of a bank; restore it from a copy"),
+    sqlite3.SQLITE_CORRUPT: (
+        CorruptBank,
+        "the file is damaged or cut short; restore it from a copy (rb-dspy bank restore COPY)",
+    ),
+    sqlite3.SQLITE_ERROR: (
+        CorruptBank,
+        "its tables are not those of a bank; restore it from a copy (rb-dspy bank restore COPY)",
+    ),
 }
 
+
+_HINTS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "check the permissions"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room; what was stored before is safe"),
+    errno.EIO: "check the disk; what was stored before is safe",
+    errno.ENAMETOOLONG: "give a shorter one",
+}
 
 DAMAGE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, zlib.error)
 """What a cell raises that holds a value of another type than was stored, where nothing else is made of it.
@@ -101,26 +118,39 @@ class readable(translated):
 def _said(location: str, exc: Exception) -> BankError | None:
     """What an error of SQLite's or the file system's is to a user; None for any other."""
     if isinstance(exc, OSError):
-        return StorageError(f"{location}: cannot be used: {exc.strerror or exc}; check the permissions")
+        return StorageError(f"{location}: {_in_the_way(location, exc)}")
     if isinstance(exc, UnicodeDecodeError):  # of SQLite's own words about damaged tables
-        return CorruptBank(f"{location}: a text is damaged ({short(exc)}); restore the file from a copy")
+        return CorruptBank(
+            f"{location}: a text is damaged ({short(exc)}); restore the file from a copy (rb-dspy bank restore COPY)"
+        )
     cause = (exc.orig or exc) if isinstance(exc, sa.exc.DBAPIError) else exc
     if not isinstance(exc, sa.exc.DBAPIError | sqlite3.Error):
         return None
     code = getattr(cause, "sqlite_errorcode", None)
     if code is None and "Could not decode" in str(cause):
-        return CorruptBank(f"{location}: a text is damaged ({cause}); restore the file from a copy")
+        return CorruptBank(
+            f"{location}: a text is damaged ({cause}); restore the file from a copy (rb-dspy bank restore COPY)"
+        )
     if code is None:
         return None  # a misuse of sqlite3: ours to fix, not the user's
     kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
     return kind(f"{location}: {reason} ({one_line(cause)})")
 
 
+def _in_the_way(location: str, exc: OSError) -> str:
+    """What the system refused, by the name of the file where it is another one: a lock, say, that somebody left."""
+    named = exc.filename if isinstance(exc.filename, str) else location
+    other = f"{named} " if os.path.basename(named) != os.path.basename(location) else ""
+    hint = _HINTS.get(exc.errno or 0, "check the path")
+    return f"{other}cannot be used: {exc.strerror or exc}; {hint}"
+
+
 def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> sa.Engine:
     """The bank in ``path``, brought up to date; made when ``create``, folders included.
 
     A file of an older schema is copied beside itself first (``backup.made``), then changed in one transaction. Where
-    nothing may be created and nothing can be written, the file is read as it lies there, and nothing is left beside it.
+    this user may not write the file, or nothing may be created and nothing can be written, it is only read, and nothing
+    is left beside it.
     ``original`` is told of the file, and asked after each connection that is made: no connection is to another one.
 
     Raises ``StorageError`` where there is none, it cannot be read or written, or it has several hard links,
@@ -129,39 +159,51 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
     """
     location = str(path)
     with translated(location):
-        try:
-            fresh = not path.exists() or (path.is_file() and path.stat().st_size == 0)
-            if path.exists() and not path.is_file():
-                raise StorageError(f"{location}: not a file; expected a bank, or a path where one can be made")
-            if fresh and not create:
-                raise StorageError(
-                    f"{location}: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank import"
-                    " do, and MemoryBank.open in Python"
-                )
-            if fresh:
-                path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            raise StorageError(f"{location}: cannot be used: {exc.strerror}") from None
+        _check_length(path)
+        fresh = not path.exists() or (path.is_file() and path.stat().st_size == 0)
+        if path.exists() and not path.is_file():
+            raise StorageError(f"{location}: not a file; expected a bank, or a path where one can be made")
+        if fresh and not create:
+            raise StorageError(
+                f"{location}: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank import"
+                " do, and MemoryBank.open in Python"
+            )
+        if fresh:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        reads = not fresh and not os.access(path, os.W_OK)
+        create = create and not reads
         if create or _writable(path):
             hard_links.refuse(path, location)
-        outdated = fresh or look.outdated(path, partial(_engine, pool=StaticPool, durable=False), create=create)
-        still = not create and not _writable(path)
-        if outdated and still:
+        outdated = fresh or look.outdated(path, partial(engine_of, pool=StaticPool, durable=False), create=create)
+        how = f"mode={'rwc' if create else 'rw'}"
+        if reads:
+            how = look.for_readers(path)
+        elif not create and not _writable(path):
+            how = "mode=ro&immutable=1"
+        if outdated and "mode=ro" in how:
             raise StorageError(
                 f"{location}: of an older schema, and it cannot be brought up to date where nothing can be written;"
                 " copy it to another folder and open that"
             )
-        how = "rwc" if create else "ro&immutable=1" if still else "rw"
-        engine = _engine(f"{path.absolute().as_uri()}?mode={how}", QueuePool, opened=original.check)
+        engine = engine_of(f"{path.absolute().as_uri()}?{how}", QueuePool, opened=original.check)
         try:
             if outdated:
                 with lock:
-                    _prepare(engine, path)
-            original.remember(still=still)
+                    prepare(engine, path)
+            original.remember(still="immutable" in how, written="mode=ro" not in how)
         except BaseException:
             engine.dispose()
             raise
         return engine
+
+
+def _check_length(path: Path) -> None:
+    """Raises ``OSError`` where there is no room for the names of the files that are kept beside it."""
+    longest = f"{os.path.realpath(path)}-journal"
+    if len(os.fsencode(longest)) > _LONGEST:
+        raise OSError(errno.ENAMETOOLONG, f"{os.strerror(errno.ENAMETOOLONG)} for SQLite", os.fspath(path))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(longest)
 
 
 def emptied_log(connection: sqlite3.Connection) -> None:
@@ -189,8 +231,8 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(log.parent, os.W_OK)
 
 
-def _prepare(engine: sa.Engine, path: Path) -> None:
-    """Write-ahead logging, and the tables."""
+def prepare(engine: sa.Engine, path: Path, *, keep: bool = True) -> None:
+    """Write-ahead logging, and the tables; what is of an older schema is copied before, where it is to be kept."""
     deadline = time.monotonic() + WAIT_SECONDS
     with contextlib.closing(raw(engine)) as connection:
         while True:  # SQLite does not wait when two processes change the journal of a new file at once
@@ -203,7 +245,7 @@ def _prepare(engine: sa.Engine, path: Path) -> None:
                     raise
                 time.sleep(0.01)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version and version < len(MIGRATIONS):
+        if keep and version and version < len(MIGRATIONS):
             backup.made(connection, path, version)
     with engine.connect().execution_options(immediate=True) as migrating:
         # Rows whose parents are damaged or gone are moved as they are: ``check`` tells of them, and the others can be
@@ -237,7 +279,7 @@ def driver(connection: sa.Connection) -> sqlite3.Connection:
     return found
 
 
-def _engine(
+def engine_of(
     database: str, pool: type[sa.Pool], *, durable: bool = True, opened: Callable[[], None] | None = None
 ) -> sa.Engine:
     """An engine whose transactions begin when SQLAlchemy says so; ``immediate`` ones take the write lock at once.

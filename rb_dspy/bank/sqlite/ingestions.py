@@ -14,7 +14,7 @@ from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.scopes import number_of
 from rb_dspy.bank.sqlite.state import scope_row
-from rb_dspy.bank.stages import STAGES, further
+from rb_dspy.bank.stages import STAGES, further, gives_way
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import Ingestion
 
@@ -36,10 +36,18 @@ def ingestions(connection: sa.Connection, scope: str, location: str) -> list[Ing
     return found
 
 
-def kept(connection: sqlite3.Connection, ingestion: Ingestion, payload: bytes, location: str) -> Ingestion:
-    """Keep an ingestion, which ``payload`` holds; what is kept is what ``further`` says."""
+def kept(
+    connection: sqlite3.Connection,
+    ingestion: Ingestion,
+    payload: bytes,
+    location: str,
+    instead: Ingestion | None = None,
+) -> Ingestion:
+    """Keep an ingestion, which ``payload`` holds; what is kept is what ``further`` and ``gives_way`` say."""
     scope = ingestion.scope
     scope_id, _, _ = scope_row(connection, scope, location)
+    if instead is not None and gives_way(_found(connection, scope_id, instead.id, location), ingestion, instead):
+        forget(connection, scope_id, [instead.id])
     at = scope_id, ingestion.id
     state = State(Scope(scope_id, scope, location), keys.LAST)
     found = connection.execute("SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?", at).fetchone()
@@ -92,6 +100,17 @@ def set_right(connection: sqlite3.Connection, others: Others) -> None:
         "UPDATE OR IGNORE ingestions SET id = ?, run_id = ?, origin = ?, stage = ? WHERE position = ?",
         [(*told, position) for told, position in others],
     )
+
+
+def _found(connection: sqlite3.Connection, scope_id: int, id: str, location: str) -> Ingestion | None:
+    """What is kept under this id; None where nothing is, or what is damaged, which stays for ``doctor`` to name."""
+    query = "SELECT payload FROM ingestions WHERE scope_id = ? AND id = ?"
+    found = connection.execute(query, (scope_id, id)).fetchone()
+    try:
+        return None if found is None else rows.ingestion(found[0], id, location)
+    except CorruptBank as exc:
+        _log.warning("%s", exc)
+        return None
 
 
 def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) -> None:

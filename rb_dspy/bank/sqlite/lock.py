@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 if sys.platform == "win32":
-    from rb_dspy.bank.sqlite.lock_elsewhere import FileLock
+    from rb_dspy.bank.sqlite.lock_elsewhere import FileLock, in_use
 else:
-    from rb_dspy.bank.sqlite.lock_posix import FileLock
+    from rb_dspy.bank.sqlite.lock_posix import FileLock, in_use
 
-__all__ = ["FileLock"]
+__all__ = ["FileLock", "in_use"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import stat
 import threading
 import time
 import weakref
@@ -13,6 +15,9 @@ from typing import Self
 
 _POLL_SECONDS = 0.01
 
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510
+"""Bytes that each connection of SQLite holds a lock on for as long as it has a file with a write-ahead log open."""
+
 
 class FileLock:
     """A lock that processes, and stores of one process, take in turn; a ``with`` waits for it without end.
@@ -21,8 +26,10 @@ class FileLock:
     once. The file is made where it is missing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, of: Path | None = None) -> None:
+        """``of``: the file that it is the lock of; who may write that may take this."""
         self._path = path
+        self._of = of
         self._file: int | None = None
         self._turn = threading.Lock()
         _locks.add(self)
@@ -76,12 +83,51 @@ class FileLock:
     def _take(self, *, wait: bool) -> bool:
         while True:
             if self._file is None:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+                self._file = self._opened()
             if not _lock(self._file, wait=wait):
                 return False
             if os.fstat(self._file).st_nlink:
                 return True
             self.forget()  # removed while this one waited
+
+    def _opened(self) -> int:
+        how = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        try:
+            file = os.open(self._path, how, 0o666)
+        except (
+            PermissionError
+        ):  # another user may be making it just now, and have made it theirs alone until ``_share``
+            time.sleep(_POLL_SECONDS)
+            file = os.open(self._path, how, 0o666)
+        if self._of is not None:
+            _share(file, self._of)
+        return file
+
+
+def _share(file: int, of: Path) -> None:
+    """Give it the permissions of what it is the lock of, as SQLite gives the files that it keeps beside a database."""
+    with contextlib.suppress(OSError):  # not made yet, or another user's lock, which stays as they left it
+        wanted, found = os.stat(of), os.fstat(file)
+        if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (wanted.st_uid, wanted.st_gid):
+            os.fchown(file, wanted.st_uid, wanted.st_gid)
+        mode = wanted.st_mode & 0o666 | 0o600
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.fchmod(file, mode)
+
+
+def in_use(path: Path) -> bool:
+    """Whether another process has the database open. Raises ``OSError`` for one that this user may not write.
+
+    Not for one that this process has open itself: closing the file here drops the locks that SQLite holds on it.
+    """
+    file = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_SIZE, _SHARED_FIRST)
+    except (BlockingIOError, PermissionError):  # which of the two is the system's choice
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def _lock(file: int, *, wait: bool) -> bool:

@@ -63,7 +63,10 @@ class Log:
             with contextlib.closing(connect()) as fresh:  # one that writes does not read again what it wrote
                 (found,) = fresh.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
-                raise CorruptBank(f"{self._location}: the disk failed and lost a part of it; restore it from a copy")
+                raise CorruptBank(
+                    f"{self._location}: the disk failed and lost a part of it; restore it from a copy"
+                    " (rb-dspy bank restore COPY)"
+                )
             busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if busy:
                 raise StorageError(

@@ -5,6 +5,8 @@ Through a read-only connection, since an ordinary one may write when it closes.
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +17,12 @@ from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import pending
 from rb_dspy.errors import CorruptBank
 
+_log = logging.getLogger("rb_dspy.bank")
+
 _SMALLEST = 512
 """Bytes of SQLite's smallest page. SQLite takes a shorter file for an empty database and would write over it."""
+
+_NO_LOG = "where it is a copy, it lacks the log of a bank that was open: copy that by rb-dspy bank backup"
 
 _AGAIN_SECONDS = 0.02
 _STILL_SECONDS = 0.3
@@ -43,6 +49,26 @@ def outdated(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) ->
                 raise
 
 
+def uri(path: Path) -> str:
+    """What SQLite reads the file by, and never writes it."""
+    # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
+    # process has the bank open or died with it, and the log counts.
+    how = "mode=ro" if log_of(path).exists() else "mode=ro&immutable=1"
+    if not os.access(path, os.W_OK):
+        how = for_readers(path)
+    return f"{path.absolute().as_uri()}?{how}"
+
+
+def for_readers(path: Path) -> str:
+    """How SQLite opens the file for a user who may not write it, and leaves nothing beside it.
+
+    By default it would make the files that those who have it open agree on, as this user's own, and keep out its owner.
+    """
+    log = log_of(path)
+    live = (log.exists() and log.stat().st_size) or os.path.exists(f"{os.path.realpath(path)}-shm")
+    return "mode=ro&readonly_shm=1" if live else "mode=ro&immutable=1"
+
+
 def _signs(path: Path) -> tuple[object, ...]:
     """What changes when somebody writes the file."""
     try:
@@ -53,16 +79,17 @@ def _signs(path: Path) -> tuple[object, ...]:
 
 
 def _looked(path: Path, engine: Callable[[str], sa.Engine], *, create: bool) -> bool:
-    # `immutable` reads the file alone, without the locks and side files of write-ahead logging. Where there is a log, a
-    # process has the bank open or died with it, and the log counts.
-    how = "mode=ro" if log_of(path).exists() else "mode=ro&immutable=1"
-    looking = engine(f"{path.absolute().as_uri()}?{how}")
+    looking = engine(uri(path))
     try:
         with looking.connect() as connection:
             lacks = pending(connection, str(path))
             blank = not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
     finally:
         looking.dispose()
-    if blank and (not create or path.stat().st_size < _SMALLEST):
+    if blank and path.stat().st_size < _SMALLEST:
         raise CorruptBank(f"{path}: not a bank, nor anything that SQLite wrote; give another path")
+    if blank and not create:
+        raise CorruptBank(f"{path}: an SQLite file that holds nothing, and so no bank; {_NO_LOG}")
+    if blank and not log_of(path).exists():  # else somebody is making the bank
+        _log.warning("%s: an SQLite file that holds nothing, so that a new bank is made of it; %s", path, _NO_LOG)
     return lacks

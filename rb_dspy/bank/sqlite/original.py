@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.errors import StorageError
 
 
@@ -20,11 +21,14 @@ class Original:
         self._path = os.fspath(path)
         self._location = location
         self._known: tuple[int, ...] | None = None
+        self._log = os.fspath(log_of(path))
         self.still = False
+        self.written = True
 
-    def remember(self, *, still: bool) -> None:
-        """``still``: it is read without locks, so its content must not change either."""
+    def remember(self, *, still: bool, written: bool = True) -> None:
+        """``still``: it is read without locks, and must not change either. ``written``: else it is only read."""
         self.still = still
+        self.written = written
         self._known = self._found()
 
     def check(self) -> None:
@@ -32,6 +36,14 @@ class Original:
         if self._known is not None and self._found() != self._known:
             what = "changed, replaced or removed" if self.still else "replaced or removed"
             raise StorageError(f"{self._location}: the file was {what} while it was open; open it again")
+
+    def check_written(self) -> None:
+        """Raises ``StorageError`` where it is only read."""
+        if not self.written:
+            raise StorageError(
+                f"{self._location}: it is only read, since it cannot be written; check the permissions of the file and"
+                " its folder"
+            )
 
     def there(self) -> bool:
         """Whether it is still at its path."""
@@ -43,5 +55,12 @@ class Original:
         except OSError:
             return ()
         if self.still:
-            return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+            return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, self._logged()
         return found.st_dev, found.st_ino
+
+    def _logged(self) -> int:
+        """Whether something is in the log, which what is read without locks does not see."""
+        try:
+            return int(os.stat(self._log).st_size > 0)
+        except OSError:
+            return 0

@@ -78,6 +78,12 @@ def ended(connection: sqlite3.Connection, scope: Scope, id: str) -> bool:
     return connection.execute(query, State(scope, keys.LAST).named(id)).fetchone() is not None
 
 
+def edited(connection: sqlite3.Connection, state: State) -> set[str]:
+    """Ids of items that were given another text."""
+    query = "SELECT DISTINCT subject FROM journal WHERE key > :base AND key <= :upto AND kind = 'edit'"
+    return {id for (id,) in connection.execute(query, state.having())}
+
+
 def count(connection: sqlite3.Connection, state: State) -> int:
     """Number of items."""
     return int(connection.execute(counted(live("i")), state.having()).fetchone()[0])

@@ -55,6 +55,14 @@ _CLOSING_SECONDS = 5.0
 """How long ``close`` waits for the file lock, to tidy up."""
 
 
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def open_here(path: Path) -> bool:
+    """Whether this process has the file open; ``path``: where links lead to."""
+    return any(store.reads(path) for store in list(_stores))
+
+
 class SqliteStore:
     """See ``BankStore``. Readers never wait; what is written goes through the process's one writer (``Writer``).
 
@@ -66,8 +74,9 @@ class SqliteStore:
         self._path = path.absolute()
         self._embedder: tuple[str, int] | None = None
         self._scopes: dict[str, Scope] = {}
-        lock = FileLock(Path(f"{os.path.realpath(path)}.lock"))  # one, by whichever links the file is opened
-        original = Original(self._path, self._location)
+        real = os.path.realpath(path)  # one lock, by whichever links the file is opened
+        lock = FileLock(Path(f"{real}.lock"), Path(real))
+        self._original = original = Original(self._path, self._location)
         self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
         self._readers = Readers(self._location, connect, original)
@@ -75,11 +84,16 @@ class SqliteStore:
             self._path, self._location, connect, original, lock, writes.perform
         )
         self._closing = weakref.finalize(self, _close, self._writer, self._readers, self._engine, lock, original)
+        _stores.add(self)
 
     @property
     def location(self) -> str:
         """The path as it was given."""
         return self._location
+
+    def reads(self, path: Path) -> bool:
+        """Whether this is the file that it has open; ``path``: where links lead to."""
+        return self._closing.alive and os.path.realpath(self._path) == os.path.realpath(path)
 
     @property
     def base(self) -> None:
@@ -108,7 +122,8 @@ class SqliteStore:
     # What is written
 
     def writable(self) -> None:
-        """As far as anybody knows before something is written."""
+        """As far as anybody knows before something is written: others may fill the disk."""
+        self._original.check_written()
 
     def place(
         self,
@@ -134,9 +149,10 @@ class SqliteStore:
     def settle(self) -> None:
         self._write(lambda _: None)
 
-    def hold(self, ingestion: Ingestion) -> Ingestion:
+    def hold(self, ingestion: Ingestion, instead: Ingestion | None = None) -> Ingestion:
         payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile
-        return self._change(partial(ingestions.kept, ingestion=ingestion, payload=payload, location=self.location))
+        kept = partial(ingestions.kept, ingestion=ingestion, payload=payload, location=self.location, instead=instead)
+        return self._change(kept)
 
     def drop(self, scope: str, id: str) -> None:
         self._change(partial(ingestions.dropped, scope=scope, id=id, location=self.location))
@@ -221,6 +237,9 @@ class SqliteStore:
 
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         return self._at(scope, at, item_queries.items)
+
+    def edited(self, scope: str, at: int | None = None) -> set[str]:
+        return self._at(scope, at, queries.edited)
 
     def count(self, scope: str, at: int | None = None) -> int:
         return self._at(scope, at, queries.count)
@@ -323,7 +342,7 @@ def _close(
     if writer.process != os.getpid():
         return  # a forked child: all of this is its parent's
     writer.close()
-    taken = lock.take(_CLOSING_SECONDS)
+    taken = original.written and lock.take(_CLOSING_SECONDS)  # who only reads makes no lock either
     if taken and not original.there():
         writer.empty_log()
         readers.empty_log()

@@ -73,6 +73,7 @@ class Writer(Generic[Request]):
         """
         if self.process != os.getpid():
             raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+        self._original.check_written()
         waiting = Waiting(request)
         try:
             with self._changed:

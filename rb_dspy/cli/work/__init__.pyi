@@ -9,7 +9,13 @@ from .environments import (
     show_environment as show_environment,
 )
 from .measuring import run_matrix as run_matrix
-from .opening import examined as examined, opened_bank as opened_bank, whole_bank as whole_bank
+from .opening import (
+    copied_bank as copied_bank,
+    examined as examined,
+    opened_bank as opened_bank,
+    restored_bank as restored_bank,
+    whole_bank as whole_bank,
+)
 from .programs import (
     compare_programs as compare_programs,
     list_programs as list_programs,

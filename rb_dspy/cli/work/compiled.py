@@ -14,6 +14,7 @@ from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams
 from rb_dspy.tracking.described import models, models_of_compile
 from rb_dspy.tracking.prices import costs
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -25,14 +26,15 @@ def print_head(title: str, program: BankProgram, streams: Streams, given: dict[s
     out.print(
         Text.assemble(
             (title, "bold"),
-            f"  {given['optimizer']} on stage {given['stage']}, {given['budget']} metric calls  ",
+            f"  {given['optimizer']} on stage {given['stage']}, {counted(given['budget'], 'metric call')}  ",
             (", ".join(sorted(names)), "dim"),
         )
     )
     parts = streams.compile, streams.dev, streams.held_out
     compile_, dev, held_out = (len(part) for part in parts)
-    kinds = ", ".join(str(len({task.template or task.id for task in part})) for part in parts)
-    told = f"tasks: {compile_} to compile on, {dev} to choose by, {held_out} held out ({kinds} templates)"
+    kinds = [len({task.template or task.id for task in part}) for part in parts]
+    templates = f"{', '.join(map(str, kinds))} template{'' if set(kinds) == {1} else 's'}"
+    told = f"tasks: {compile_} to compile on, {dev} to choose by, {held_out} held out ({templates})"
     out.print(Text(told, "dim"))
     out.print(Text(_known(place), "dim"))
 
@@ -43,7 +45,7 @@ def _known(place: Path) -> str:
         return f"{place} has a result: a compile that is the same is not done again"
     try:
         with (place / "answers.jsonl").open("rb") as answers:
-            return f"goes on from {place}, which has {sum(1 for _ in answers)} answers"
+            return f"goes on from {place}, which has {counted(sum(1 for _ in answers), 'answer')}"
     except OSError:
         return f"if it is stopped, it goes on from {place}"
 
@@ -57,10 +59,11 @@ def print_result(compiled: Compiled, program: BankProgram, reflection: Any) -> N
         print_diff(out, compiled.diff())
     else:
         others = len(compiled.candidates) - 1  # the first is the program as it was
-        out.print(f"none has changed: {f'none of {others} others' if others > 0 else 'no other'} was better on dev")
+        no_other = f"none of {counted(others, 'other')}" if others > 0 else "no other"
+        out.print(f"none has changed: {no_other} was better on dev")
     out.print(Rule("cost", align="left", style="dim"))
     print_usage(out, compiled.usage, costs(compiled.usage, models_of_compile(program.backbones, reflection)))
-    calls = f"{compiled.metric_calls} of {compiled.budget} metric calls, {compiled.seconds:,.0f} s"
+    calls = f"{compiled.metric_calls} of {counted(compiled.budget, 'metric call')}, {compiled.seconds:,.0f} s"
     broken = f"; {compiled.broken} broke and count as 0" if compiled.broken else ""
     out.print(Text(f"{calls}{broken}", "dim"))
     if compiled.proposals_failed:

@@ -31,6 +31,7 @@ from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams
 from rb_dspy.tracking.described import described, described_bank
 from rb_dspy.tracking.names import check_name, fitting_name
+from rb_dspy.wording import counted
 
 _FOLDERS = Path(".rb") / "compile"
 
@@ -134,8 +135,8 @@ def _params(window: int | None) -> dict[str, Any]:
 def _warn_of_known(known: int, held_out: int, source: str) -> None:
     if known:
         told = (
-            f"{source}: {known} of these {held_out} held-out tasks it was compiled on, or chosen by, so before and"
-            " after both look better than they are; with the --seed and the tasks of that compile they stay apart"
+            f"{source}: {known} of the {counted(held_out, 'held-out task')} it was compiled on, or chosen by, so before"
+            " and after both look better than they are; with the --seed and the tasks of that compile they stay apart"
         )
         err.print(Text(told, "yellow"), soft_wrap=True)
 
@@ -147,8 +148,8 @@ def _warn_of_learned(bank: MemoryBank | None, streams: Streams) -> None:
     known = sum(task.id in learned for task in streams.held_out)
     if known:
         told = (
-            f"the bank has learned from {known} of these {len(streams.held_out)} held-out tasks: no task is shown its"
-            " own lessons, but those of its kind help others; a bank that has not seen them measures better"
+            f"the bank has learned from {known} of the {counted(len(streams.held_out), 'held-out task')}: no task is"
+            " shown its own lessons, but those of its kind help others; a bank that has not seen them measures better"
         )
         err.print(Text(told, "yellow"), soft_wrap=True)
 

@@ -15,6 +15,7 @@ from rb_dspy.backbones.roles import fallbacks
 from rb_dspy.cli.common import err
 from rb_dspy.config import Settings
 from rb_dspy.schema import RoleUsage
+from rb_dspy.wording import counted
 
 _LOGGER = "dspy.clients.lm"
 _SAID = "LM response was truncated"
@@ -62,7 +63,7 @@ def told_once(chosen: Settings) -> Iterator[None]:
     finally:
         logger.removeFilter(cut)
         for role, number in sorted((+cut.by_role).items()):
-            answers = "1 answer" if number == 1 else f"{number} answers"
+            answers = counted(number, "answer")
             told = f"{answers} of the {role} {'was' if number == 1 else 'were'} cut off: raise {_cap(chosen, role)}"
             err.print(Text(told, "yellow"))
 

@@ -12,7 +12,7 @@ from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.environments import compare
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.stream import PRESETS, TaskStream
-from rb_dspy.wording import what_broke
+from rb_dspy.wording import counted, what_broke
 
 
 def list_environments(*, json_: bool) -> None:
@@ -45,7 +45,7 @@ def show_environment(name: str, *, json_: bool) -> None:
         print_json({"stream": name, "templates": templates})
         return
     listed = ", ".join(templates) or "your own file of tasks"
-    out.print(Text.assemble((f"{len(templates)} templates", "bold"), f"  {listed}"))
+    out.print(Text.assemble((counted(len(templates), "template"), "bold"), f"  {listed}"))
     for paragraph in (inspect.getdoc(type(family)) or "").split("\n\n"):
         if about := " ".join(paragraph.replace("``", "").split()):
             out.print(Text(f"\n{about}", "dim"))
@@ -58,7 +58,7 @@ def play_baselines(name: str, tasks: int, seed: int, *, json_: bool) -> None:
     """How each policy does in one."""
     family = environment_family(name)
     family.check()
-    with err.status(f"playing {tasks} tasks with each policy …"):
+    with err.status(f"playing {counted(tasks, 'task')} with each policy …"):
         rows = compare(family, seed=seed, tasks=tasks)
     table = Table("policy", "tasks", "reward", "solved", "steps", "ms a task", box=None, pad_edge=False)
     for row in rows:

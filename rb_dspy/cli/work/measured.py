@@ -16,6 +16,7 @@ from rb_dspy.cli.common import CONFIG_FILE, command_name, out, settings
 from rb_dspy.cli.prompts import is_registered
 from rb_dspy.cli.scored import change, in_words, share
 from rb_dspy.config import load_settings
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.matrix import Matrix
@@ -24,17 +25,13 @@ if TYPE_CHECKING:
 
 def print_head(stream: TaskStream, orders: int, *, programs: int, backbones: int) -> None:
     """Before it begins: which tasks, and how many programs are run on how many backbones."""
-    cells = f"{_counted(programs, 'program')} on {_counted(backbones, 'backbone')}"
+    cells = f"{counted(programs, 'program')} on {counted(backbones, 'backbone')}"
     out.print(Text.assemble((stream.name, "bold"), f"  {size(stream, orders)}, {cells}"))
 
 
 def size(stream: TaskStream, orders: int) -> str:
     """How much a cell has to do."""
-    return _counted(len(stream), "task") + (f" in {orders} orders" if orders > 1 else "")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+    return counted(len(stream), "task") + (f" in {orders} orders" if orders > 1 else "")
 
 
 def print_matrix(found: Matrix) -> None:
@@ -42,7 +39,7 @@ def print_matrix(found: Matrix) -> None:
     from rb_dspy.compile.matrix import UNCOMPILED, shown  # brings scipy
 
     if found.left_out:
-        out.print(Text(f"{_counted(found.left_out, 'task')} left out: no ground truth", "yellow"))
+        out.print(Text(f"{counted(found.left_out, 'task')} left out: no ground truth", "yellow"))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("backbone", "program", "solved", f"against {UNCOMPILED}", "judge", "tokens"):
         named = heading in ("backbone", "program")
@@ -59,12 +56,15 @@ def print_matrix(found: Matrix) -> None:
         agreed = "-" if cell.judge_agreement is None else f"{cell.judge_agreement:.0%}"
         if cell.judge_base_rate is not None:
             agreed += f"\nbase {cell.judge_base_rate:.0%}"
+        if cell.judge_balanced is not None:
+            agreed += f"\nbal. {cell.judge_balanced:.0%}"  # no longer than the line before: 80 columns are full
         solved = share(cell.success) + (f"\n{cell.broken} broke" if cell.broken else "")
         table.add_row(*names, solved, against, agreed, short_number(cell.tokens))
     out.print(table)
     told = (
         f"{UNCOMPILED}: the program without compiled prompts; in brackets, 95 % intervals; judge: in how many of the"
-        " tasks that it judged it said what ground truth says; base: the same of one that always says the same"
+        " tasks that it judged it said what ground truth says; base: the same of one that always says the same; bal.:"
+        " the mean of its right shares of solved and of unsolved tasks, 50 % for such a one, to compare judges by"
     )
     out.print(Text(told, "dim"), soft_wrap=True)
     for cell in found.cells:

@@ -210,8 +210,9 @@ def _states(
             compiled, _ = give_prompts(program.deepcopy(), file, whole=True, source=source)
             kept_apart = prompts.held_out if compiled is None else compiled.hashes.held_out
             if kept_apart and held_out is not None and kept_apart != held_out.digest:
+                these = "this one" if len(held_out) == 1 else f"these {len(held_out)}"
                 told = (
-                    f"{source}: other tasks than these {len(held_out)} were kept apart when it was compiled (another"
+                    f"{source}: other tasks than {these} were kept apart when it was compiled (another"
                     " file, -n, --seed or release), so it may have been compiled on some of them"
                 )
                 err.print(Text(told, "yellow"), soft_wrap=True)

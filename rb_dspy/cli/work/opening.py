@@ -35,6 +35,16 @@ def whole_bank(chosen: BankConfig, scope: str | None, *, embeds: bool = False) -
     return with_any(chosen.url, chosen.scope, named=chosen.embedder if embeds else None)
 
 
+def copied_bank(chosen: BankConfig, to: str) -> None:
+    """``MemoryBank.backup`` of the bank that was chosen."""
+    MemoryBank.backup(chosen.url, to=to)
+
+
+def restored_bank(chosen: BankConfig, copy: str) -> Path | None:
+    """``MemoryBank.restore`` of the bank that was chosen."""
+    return MemoryBank.restore(chosen.url, copy=copy)
+
+
 def examined(chosen: BankConfig, scope: str | None) -> tuple[list[Finding], int]:
     """What ``doctor`` finds, and the number of scopes."""
     try:

@@ -13,7 +13,7 @@ from rich.text import Text
 from rb_dspy.addresses import without_secrets
 from rb_dspy.cli import registered
 from rb_dspy.cli.again import as_argument, options
-from rb_dspy.cli.bank_common import counted, table
+from rb_dspy.cli.bank_common import table
 from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
@@ -24,6 +24,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.files import replaced
 from rb_dspy.text import visible
 from rb_dspy.tracking.described import uncompiled
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.tracking.where import Place
@@ -102,7 +103,8 @@ def _print_prompts(prompts: Prompts, *, whole: bool) -> None:
             continue
         demos = len(prompt["demos"])
         how = ("compiled", "green") if compiled else ("not compiled", "dim")
-        out.print(Text.assemble("\n", (predictor, "bold"), "  ", how, f", {demos} demonstrations" if demos else ""))
+        shown = f", {counted(demos, 'demonstration')}" if demos else ""
+        out.print(Text.assemble("\n", (predictor, "bold"), "  ", how, shown))
         out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
     if left_out:
         out.print(Text(f"\nnot compiled: {', '.join(left_out)} (--all shows them)"), soft_wrap=True)

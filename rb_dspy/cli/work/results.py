@@ -23,6 +23,8 @@ def as_json(result: TaskResult) -> dict[str, object]:
         "learned": list(found.memory_items) if found else [],
         "usage": result.usage,
         "unreadable": dict(result.unreadable),
+        "proposed": result.proposed,
+        "dropped": dict(result.dropped),
         "scaling": _scaling(result),
     }
 
@@ -37,8 +39,10 @@ def _scaling(result: TaskResult) -> dict[str, Any] | None:
         "handed_in": found.trajectory.rollout_id,
         "analysis": found.selection.analysis,
         "votes": found.selection.votes,
+        "note": found.selection.note,
         "launched": found.launched,
         "saved": found.saved,
+        "unconditional": found.get("unconditional"),
         "lost": [asdict(lost) for lost in found.lost],
         "rollouts": [
             {

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from rb_dspy.bank import Ingest, MemoryBank
-from rb_dspy.cli.bank_common import counted, line, show_below
+from rb_dspy.cli.bank_common import line, show_below
 from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
@@ -19,6 +19,7 @@ from rb_dspy.config import Settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, InvalidVector, RBError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Experience
+from rb_dspy.wording import counted
 
 
 def learn_from_waiting(chosen: Settings, ids: Sequence[str], prompts: str | None, *, json_: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,19 +21,18 @@ from rb_dspy.cli.display import Display
 from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import NamedPrompts, is_registered, prompts_named
 from rb_dspy.cli.summary import print_summary
-from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.cli.tracked import tracker_for, where_to_look
+from rb_dspy.cli.work.choosing import Todo, source
 from rb_dspy.cli.work.cut import told_once
 from rb_dspy.cli.work.results import as_json
-from rb_dspy.config import RunConfig, Settings
-from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.config import Settings
+from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
-from rb_dspy.steps.ingest import as_task
 from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
-from rb_dspy.stream.records import fingerprint, told_by
 from rb_dspy.tracking import Tracker
+from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -41,11 +40,7 @@ if TYPE_CHECKING:
 
 def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bool | None, *, json_: bool) -> None:
     """The stream of the settings, or only ``task``; with the prompts that ``prompts`` names, where it is given."""
-    own = as_task(task) if task is not None else None
-    # What cannot be used, a file, a stream or a model, makes no bank; what was typed is looked at first.
-    file = _of_file(chosen.run) if own is None and is_file(chosen.run.stream) else None
-    if own is None and file is None and not _named(chosen.run, 1):
-        raise InputError(f"{chosen.run.stream}: no task in its split {chosen.run.split}; choose another one")
+    tasks = source(chosen.run, task)  # what cannot be used, a file, a stream or a model, makes no bank
     built = program_for(chosen)
     with prompts_named(prompts, chosen.tracking) as found:
         compiled, noted = (None, "") if found is None else _compiled(built, found)
@@ -53,33 +48,19 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         opened = _bank(chosen, built)
     with opened:
         seen = opened.seen_tasks() if chosen.run.memory == "on" else ()
-        todo, left_out = ([own], []) if own is not None else _tasks(chosen.run, file, seen)
-        if not todo:
-            more = "another --seed or --scope gives new ones" if file is None else "add tasks, or give another --scope"
+        todo = tasks.todo(seen)
+        if not todo.tasks:
+            other = "another --seed or --scope gives new ones"
+            more = other if tasks.file is None else "add tasks, or give another --scope"
             look = f"{command_name()} bank list --experiences"
             again = f"{look} shows what came of them, and bank delete ID lets one be done again"
-            err.print(Text(f"the bank has seen every task of {chosen.run.stream}; {more}; {again}"), soft_wrap=True)
+            err.print(Text(f"the bank has seen every task of {tasks.name}; {more}; {again}"), soft_wrap=True)
             if json_:  # a reader waits for the line that every run ends with
-                # So many tasks a stream of which all are seen can have, and no more.
-                skipped = len(_named(chosen.run, len(seen)) if file is None else file)
-                print_json(_summed(RunReport(secrets.token_hex(6), skipped=skipped), chosen, compiled))
+                print_json(_summed(RunReport(secrets.token_hex(6), skipped=len(todo.left_out)), chosen, compiled))
             return
-        name = "your task" if own is not None else chosen.run.stream
         tracker = tracker_for(chosen, track, usual=False)  # importing MLflow takes seconds: for those who want it
-        # As the text that it is: one that comes again is another occasion.
-        given = [task] if task is not None else todo
-        said = [each for each in (noted, apart.head(compiled, todo)) if each]
-        _run(built, name, todo, given, left_out, opened, chosen, tracker, said, compiled, prompts, json_=json_)
-
-
-def _of_file(config: RunConfig) -> TaskStream:
-    for name, usual in (("split", "all"), ("templates", None)):
-        if getattr(config, name) != usual:
-            raise InputError(
-                f"run.{name} is for named streams, and {config.stream} is a file: leave it out, or put the tasks that"
-                " are meant in a file of their own"
-            )
-    return of_file(Path(config.stream))
+        said = [each for each in (noted, apart.head(compiled, todo.tasks)) if each]
+        _run(built, tasks.name, todo, opened, chosen, tracker, said, compiled, prompts, json_=json_)
 
 
 def _compiled(program: BankProgram, prompts: NamedPrompts) -> tuple[Compiled | None, str]:
@@ -100,35 +81,10 @@ def _bank(chosen: Settings, program: BankProgram) -> MemoryBank:
     return MemoryBank.open(url, scope=bank.scope, embedder=bank.embedder, create=memory != "frozen")
 
 
-def _tasks(config: RunConfig, file: TaskStream | None, seen: Collection[str]) -> tuple[list[Task], list[str]]:
-    """Those to do, of a file or of a named stream: the first that are not among the ``seen``; and the ids of those of
-    a file that are left out for that. Of a named stream nobody knows: it has as many tasks as are wanted."""
-    if file is not None:
-        fresh = [task for task in file if task.id not in seen]
-        known = {told_by(id) for id in seen if id.rpartition("/")[0] != file.name}
-        new = [task for task in fresh if told_by(task.id) != fingerprint(task) or fingerprint(task) not in known]
-        if len(new) < len(fresh):
-            left_out = _counted(len(fresh) - len(new), "task")
-            told = f"{left_out} left out: the bank has learned from the same under the name of another file"
-            err.print(Text(told, "yellow"), soft_wrap=True)
-        rest = {task.id for task in new}
-        return new[: config.tasks], [task.id for task in file if task.id not in rest]
-    return _named(config, config.tasks, seen), []
-
-
-def _named(config: RunConfig, n: int, seen: Collection[str] = ()) -> list[Task]:
-    found = TaskStream.named(
-        config.stream, n=n, seed=config.seed, split=config.split, templates=config.templates, skip=seen
-    )
-    return list(found)
-
-
 def _run(
     program: BankProgram,
     name: str,
-    todo: list[Task],
-    given: Sequence[Task | str],
-    left_out: Sequence[str],
+    todo: Todo,
     bank: MemoryBank,
     chosen: Settings,
     tracker: Tracker,
@@ -140,13 +96,12 @@ def _run(
 ) -> None:
     """Run, and say what came of it, also when it is interrupted or a language model gives up.
 
-    ``given``: the tasks ``todo``, in the form in which the program gets them. ``left_out``: those that the bank knows.
-    ``prompts``: where it has its own from.
+    ``prompts``: where the program has its own from.
     """
-    report = RunReport(secrets.token_hex(6), skipped=len(left_out))
-    display = Display(out, len(todo), several=chosen.matts is not None and chosen.matts.k > 1)
+    report = RunReport(secrets.token_hex(6), skipped=len(todo.left_out))
+    display = Display(out, len(todo.tasks), several=chosen.matts is not None and chosen.matts.k > 1)
     if not json_:
-        number = f"  {_counted(len(todo), 'task')}  "
+        number = f"  {counted(len(todo.tasks), 'task')}  "
         out.print(Text.assemble((name, "bold"), number, _scaled(chosen), (_models(program), "dim")))
         out.print(Text(f"{_memory(chosen, bank)} · run {report.run_id}", "dim"))
         for line in noted:
@@ -165,21 +120,21 @@ def _run(
 
     def learned_meanwhile(task: Task) -> bool:
         """Whether the bank has learned from it since the run began, as it has from none of its tasks before."""
-        if chosen.run.memory != "on" or given is not todo or bank.experience_of(task.id) is None:
+        if chosen.run.memory != "on" or todo.typed or bank.experience_of(task.id) is None:
             return False
         meanwhile.append(task.id)
         return True
 
-    stream = TaskStream(name, tuple(todo))
+    stream = TaskStream(name, tuple(todo.tasks))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
     params = {"seed": chosen.run.seed, "prompts.from": source, "memory": _lessons(chosen)}
     if compiled is not None:
-        params["prompts.known_tasks"] = apart.known_before(compiled, todo)
+        params["prompts.known_tasks"] = apart.known_before(compiled, todo.tasks)
     try:
         with (
             told_once(chosen),
             tracker.stream_run(
-                program, stream, bank, run_id=report.run_id, params=params, left_out=left_out
+                program, stream, bank, run_id=report.run_id, params=params, left_out=todo.left_out
             ) as tracked,
             # Before tracking is closed, which may wait: what came of it is nobody's to wait for.
             _concluding(report, bank, chosen, tracked, compiled, meanwhile, json_=json_),
@@ -188,7 +143,7 @@ def _run(
         ):
             run_stream(
                 program,
-                given,
+                todo.given,
                 bank,
                 run_id=report.run_id,
                 on_result=on_result,
@@ -235,7 +190,7 @@ def _conclude(
         return
     if meanwhile:
         left_out = f"left out, since another run has learned from {'it' if len(meanwhile) == 1 else 'them'} meanwhile"
-        out.print(Text(f"{_counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
+        out.print(Text(f"{counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
     if report.results:
         print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
         if (told := apart.print_unseen(compiled, report)) is not None:
@@ -255,16 +210,12 @@ def _summed(report: RunReport, chosen: Settings, compiled: Compiled | None) -> d
 
 def _print_bank(report: RunReport, bank: MemoryBank, chosen: Settings, where: str) -> None:
     """What the bank holds now, and what can be done with it."""
-    out.print(Text(f"\n{_counted(len(bank), 'lesson')} in {_place(chosen)}"))
+    out.print(Text(f"\n{counted(len(bank), 'lesson')} in {_place(chosen)}"))
     look = f"{command_name()} bank list {where}"
     out.print(Text.assemble("look into it: ", (look, "bold"), "; also show ID, search TEXT, stats"), soft_wrap=True)
     if any(result.prediction and result.prediction.experience and not result.resumed for result in report.results):
         back = f"{command_name()} bank rollback run:{report.run_id} {where}"
         out.print(Text.assemble("take this run back: ", (back, "bold")), soft_wrap=True)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _place(chosen: Settings) -> str:
@@ -282,7 +233,7 @@ def _memory(chosen: Settings, bank: MemoryBank) -> str:
     if chosen.run.memory == "off":
         return "memory off: no lesson is shown, nothing is learned"
     frozen = ", frozen: nothing is learned" if chosen.run.memory == "frozen" else " so far"
-    return f"{_place(chosen)} · {_counted(len(bank), 'lesson')}{frozen}"
+    return f"{_place(chosen)} · {counted(len(bank), 'lesson')}{frozen}"
 
 
 def _scaled(chosen: Settings) -> str:
@@ -292,8 +243,8 @@ def _scaled(chosen: Settings) -> str:
         return ""
     refined = matts.mode == "sequential"
     some = "up to " if (matts.refine.until_confirmed if refined else matts.adaptive.enabled) else ""
-    one, more = ("pass", "passes") if refined else ("rollout", "rollouts")
-    return f"{matts.mode.replace('_', '-')} MaTTS, {some}{matts.k} {one if matts.k == 1 else more} a task  "
+    times = counted(matts.k, "pass", "passes") if refined else counted(matts.k, "rollout")
+    return f"{matts.mode.replace('_', '-')} MaTTS, {some}{times} a task  "
 
 
 def _models(program: BankProgram) -> str:

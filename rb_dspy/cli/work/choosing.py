@@ -1,0 +1,114 @@
+"""Which tasks ``rb-dspy run`` does: what was typed, or those of a file or a named stream that the bank has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.text import Text
+
+from rb_dspy.cli.common import err
+from rb_dspy.cli.tasks import is_file, of_file
+from rb_dspy.config import RunConfig
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Task
+from rb_dspy.steps.ingest import as_task
+from rb_dspy.stream import TaskStream
+from rb_dspy.stream.records import fingerprint, told_by
+from rb_dspy.stream.tasks import in_order
+from rb_dspy.wording import counted
+
+
+@dataclass(frozen=True)
+class Todo:
+    """The tasks of a run, in order."""
+
+    tasks: list[Task]
+    given: Sequence[Task | str]
+    """The same in the form in which the program gets them: what was typed as the text that it is, since one that comes
+    again is another occasion."""
+    left_out: Sequence[str] = ()
+    """Ids of tasks that the bank has learned from: of a file all, of a named stream those that it passed over."""
+
+    @property
+    def typed(self) -> bool:
+        """Whether somebody typed it."""
+        return any(isinstance(each, str) for each in self.given)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the tasks of a run come from. Made by ``source``."""
+
+    config: RunConfig
+    typed: str | None = None
+    file: TaskStream | None = None
+    """None also for a named stream: nobody knows how many tasks it has, it makes as many as are wanted."""
+
+    @property
+    def name(self) -> str:
+        """As people are told it."""
+        return self.config.stream if self.typed is None else "your task"
+
+    def todo(self, seen: Collection[str]) -> Todo:
+        """The first that are not among those ``seen``, or what was typed, seen or not. Says what else is left out."""
+        if self.typed is not None:
+            return Todo([as_task(self.typed)], [self.typed])
+        if self.file is None:
+            return _of_stream(self.config, self.config.tasks, seen)
+        new = _new(self.file, seen)
+        rest = {task.id for task in new}
+        tasks = new[: self.config.tasks]
+        return Todo(tasks, tasks, [task.id for task in self.file if task.id not in rest])
+
+
+def source(config: RunConfig, typed: str | None) -> Source:
+    """What was typed, where anything was, else the stream of the settings.
+
+    Raises ``InputError`` for what cannot be used, before a bank is made for it; what was typed is looked at first.
+    """
+    if typed is not None:
+        as_task(typed)
+        return Source(config, typed)
+    if is_file(config.stream):
+        return Source(config, file=_of_file(config))
+    if not _of_stream(config, 1).tasks:
+        raise InputError(f"{config.stream}: no task in its split {config.split}; choose another one")
+    return Source(config)
+
+
+def _of_file(config: RunConfig) -> TaskStream:
+    for name, usual in (("split", "all"), ("templates", None)):
+        if getattr(config, name) != usual:
+            raise InputError(
+                f"run.{name} is for named streams, and {config.stream} is a file: leave it out, or put the tasks that"
+                " are meant in a file of their own"
+            )
+    return of_file(Path(config.stream))
+
+
+def _new(file: TaskStream, seen: Collection[str]) -> list[Task]:
+    """Those of ``file`` that nobody has seen, under the name of another file neither."""
+    fresh = [task for task in file if task.id not in seen]
+    known = {told_by(id) for id in seen if id.rpartition("/")[0] != file.name}
+    new = [task for task in fresh if told_by(task.id) != fingerprint(task) or fingerprint(task) not in known]
+    if len(new) < len(fresh):
+        left_out = counted(len(fresh) - len(new), "task")
+        told = f"{left_out} left out: the bank has learned from the same under the name of another file"
+        err.print(Text(told, "yellow"), soft_wrap=True)
+    return new
+
+
+def _of_stream(config: RunConfig, n: int, seen: Collection[str] = ()) -> Todo:
+    """The first ``n`` of a named stream that nobody has seen; what comes after them is not made."""
+    new: list[Task] = []
+    left_out: list[str] = []
+    for task in in_order(config.stream, seed=config.seed, split=config.split, templates=config.templates):
+        if task.id in seen:
+            left_out.append(task.id)
+            continue
+        new.append(task)
+        if len(new) == n:
+            break
+    return Todo(new, new, left_out)
