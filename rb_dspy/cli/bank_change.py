@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import work
+from rb_dspy.cli.again import bank_command
 from rb_dspy.cli.bank_common import show_item, show_removal
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
@@ -85,15 +86,16 @@ def delete(
         else:
             show_removal(before, removal, "would go:" if dry_run else "gone:")
             if removal.items or removal.experiences:
-                _tell_who_was_shown(before, removal, id)
+                back = bank_command(f"bank rollback {id}", config, bank, scope)
+                _tell_who_was_shown(before, removal, id, back)
 
 
-def _tell_who_was_shown(before: MemoryBank, removal: Removal, id: str) -> None:
-    """Whom it may have misled, which a delete leaves alone."""
+def _tell_who_was_shown(before: MemoryBank, removal: Removal, id: str, back: str) -> None:
+    """Whom it may have misled, which a delete leaves alone; ``back``: the command that does not."""
     reached = [one for one in before.rollback(id, dry_run=True).experiences if one not in removal.experiences]
     if reached:
         told = f"stays: what was learned under its influence, {counted(len(reached), 'experience')}"
-        out.print(Text(f"{told}; rb-dspy bank rollback {id} takes that too", "yellow"), soft_wrap=True)
+        out.print(Text(f"{told}; {back} takes that too", "yellow"), soft_wrap=True)
         show_removal(before, Removal(experiences=tuple(reached)), "to look at:")
 
 

@@ -153,6 +153,8 @@ def test_a_run_that_finds_nothing_left_ends_in_the_same_line_of_json(
     (line,) = printed.out.splitlines()
     found = json.loads(line)
     assert "the bank has seen every task of sums.jsonl" in printed.err
+    assert "bank list --experiences --bank kept.sqlite --scope default shows what came of them" in printed.err
+    assert "bank delete ID --bank kept.sqlite --scope default lets one be done again" in printed.err
     assert (found["summary"]["tasks"], found["summary"]["skipped"], found["bank"]) == (0, 2, "kept.sqlite")
     assert (list(found), list(found["summary"])) == (list(done), list(done["summary"]))
     assert found["run_id"] != done["run_id"]

@@ -12,6 +12,7 @@ from rb_dspy.bank.sqlite import ids, keys, rows
 from rb_dspy.bank.sqlite.compression import decompressed
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.vectors import unpacked
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import CorruptBank
 from rb_dspy.text import visible
 from rb_dspy.wording import first_line
@@ -110,7 +111,7 @@ def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit) -> Iterat
             kind="vector",
             where=f"scope {scope.name!r}: {unit} {id}",
             what=f"the vector of number {keys.number(key)} {what}",
-            remedy="run rb-dspy bank reindex, which makes all vectors again",
+            remedy=f"run rb-dspy bank reindex{bank_options(scope.location, scope.name)}, which makes all vectors again",
         )
 
 
