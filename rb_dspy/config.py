@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pydantic
 
@@ -24,6 +24,19 @@ DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
 
 class _Config(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    if not TYPE_CHECKING:  # who checks types knows the fields, and not this
+
+        def __init__(self, /, **given: Any) -> None:
+            """Raises ``ConfigError`` that names the first key that is unknown or has a bad value."""
+            try:
+                super().__init__(**given)
+            except pydantic.ValidationError as exc:
+                raise toml.refused(type(self), exc, type(self).__name__, {}) from None
+
+        # As pydantic marks its own: else it would call this for each table within a table, and the error of one would
+        # not say where the table stands.
+        __init__.__pydantic_base_init__ = True
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

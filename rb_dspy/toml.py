@@ -63,19 +63,28 @@ def parse(
     try:
         return model.model_validate(data)
     except pydantic.ValidationError as exc:
-        misfit = first_misfit(exc)
-        location = [str(part) for part in misfit.loc if part != "[key]"]
-        key = ".".join(location)
-        if misfit.type == "extra_forbidden" or "[key]" in misfit.loc:
-            known = _known_keys(model, location)
-            near = difflib.get_close_matches(location[-1], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-            raise ConfigError(f"{source}: unknown key {key!r}; {hint}") from None
-        if misfit.type == "missing":
-            raise ConfigError(f"{source}: {key} is missing") from None
-        option = (options or {}).get(key)
-        where = f"{option} {_shown(misfit.input)}" if option else f"{source}: {key} = {_shown(misfit.input)}"
-        raise ConfigError(f"{where}: {misfit.why}") from None
+        raise refused(model, exc, source, options or {}) from None
+
+
+def refused(
+    model: type[pydantic.BaseModel], exc: pydantic.ValidationError, source: str, options: Mapping[str, str]
+) -> ConfigError:
+    """The first thing that does not fit ``model``, as ``parse`` tells it."""
+    misfit = first_misfit(exc)
+    location = [str(part) for part in misfit.loc if part != "[key]"]
+    key = ".".join(location)
+    if misfit.type == "extra_forbidden" or "[key]" in misfit.loc:
+        known = _known_keys(model, location)
+        near = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        return ConfigError(f"{source}: unknown key {key!r}; {hint}")
+    if misfit.type == "missing":
+        return ConfigError(f"{source}: {key} is missing")
+    if not key:  # of several together, which the message names
+        return ConfigError(f"{source}: {misfit.why}")
+    option = options.get(key)
+    where = f"{option} {_shown(misfit.input)}" if option else f"{source}: {key} = {_shown(misfit.input)}"
+    return ConfigError(f"{where}: {misfit.why}")
 
 
 def _known_keys(model: type[pydantic.BaseModel], location: list[str]) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from pathlib import Path
+from typing import Any
 
+import pydantic
 import pytest
 
 from rb_dspy.config import (
@@ -12,6 +16,8 @@ from rb_dspy.config import (
     BackboneConfig,
     MattsConfig,
     ProgramConfig,
+    RetrieveConfig,
+    RunConfig,
     Settings,
     load_settings,
     parse_settings,
@@ -185,3 +191,34 @@ def test_a_mode_is_written_as_in_python_or_as_on_the_command_line() -> None:
         assert found is not None
         assert found.mode == "best_of_n"
         assert MattsConfig.model_validate({"mode": mode}).mode == "best_of_n"
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "told"),
+    [
+        (RetrieveConfig, {"kk": 3}, "RetrieveConfig: unknown key 'kk'; did you mean 'k'?"),
+        (RetrieveConfig, {"k": -1}, "RetrieveConfig: k = -1: input should be greater than or equal to 0"),
+        (BackboneConfig, {}, "BackboneConfig: model is missing"),
+        (RunConfig, {"shelf": 1}, "RunConfig: unknown key 'shelf'; known here: stream, tasks, seed, templates, split"),
+        (MattsConfig, {"adaptive": {"frist": 3}}, "MattsConfig: unknown key 'adaptive.frist'; did you mean 'first'?"),
+        (Settings, {"run": {"tasks": 0}}, "Settings: run.tasks = 0: input should be greater than or equal to 1"),
+        (RetrieveConfig, {"min_score": 0.5, "mode": "lexical"}, "RetrieveConfig: value error, min_score is a cosine"),
+    ],
+)
+def test_a_config_that_is_made_in_python_is_refused_in_one_line(
+    config: type[pydantic.BaseModel], given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(**given)
+    assert str(caught.value).startswith(told)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_within_settings_is_refused_by_where_it_stands() -> None:
+    for path, value in ((("program", "retrieve", "kk"), 3), (("tracking", "uri"), "")):
+        data: Any = value
+        for key in reversed(path):
+            data = {key: data}
+        with pytest.raises(ConfigError, match=f"^settings: .*{'.'.join(path)}"):
+            parse_settings(data)
+    assert copy.deepcopy(RetrieveConfig(k=2)) == RetrieveConfig(k=2) == pickle.loads(pickle.dumps(RetrieveConfig(k=2)))

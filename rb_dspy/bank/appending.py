@@ -45,7 +45,7 @@ def append(store: BankStore, scope: str, current: Current, new: NewExperience) -
             raise
         known = _made(store, [replace(new, items=())], current.embedder)
         (where,) = _placed(store, scope, current, [known], refuse_removed=True)
-    return of_task(stored(new, scope, where), new.task)
+    return of_task(stored(new, scope, where), new.task, store.location)
 
 
 def append_all(store: BankStore, scope: str, current: Current, admitted: Iterable[NewExperience]) -> Stored:

@@ -25,6 +25,7 @@ from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.bank.sources import no_item, source_of, source_of_id, unknown
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
@@ -484,7 +485,8 @@ class MemoryBank:
         try:
             return [*found, *self._finder.check()]
         except BankError as exc:
-            where, remedy = f"scope {self.scope!r}: index", "mend what else was found, then rb-dspy bank reindex"
+            again = f"rb-dspy bank reindex{bank_options(self._location, self.scope)}"
+            where, remedy = f"scope {self.scope!r}: index", f"mend what else was found, then {again}"
             return [*found, Finding(severity="error", kind="index", where=where, what=str(exc), remedy=remedy)]
 
     def close(self) -> None:

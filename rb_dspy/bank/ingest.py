@@ -245,7 +245,7 @@ def begin(
             return Ingest(store, held, None, append)
     else:
         store.settle()  # the caller goes on from it
-        of_task(known, task)
+        of_task(known, task, store.location)
     if smaller is not None and smaller.id != id:
         store.drop(scope, smaller.id)
     return Ingest(store, state, known, append)
@@ -277,7 +277,7 @@ def _learned(store: BankStore, state: Ingestion, refused: InputError) -> Experie
     """The experience that the store ``refused`` an ingestion for; raises where there is none, or none any more."""
     known = store.experience(state.scope, state.id)
     if known is not None:
-        return of_task(known, state.task)
+        return of_task(known, state.task, store.location)
     if store.have(state.scope, [state.id]):
         raise _removed(state.task, state.id) from refused
     raise refused

@@ -12,6 +12,7 @@ from rb_dspy.bank.given import file, whole_number
 from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import EmbedderMismatch, InputError, RBError, UnknownScope
 from rb_dspy.protocols import Embedder
 
@@ -38,7 +39,7 @@ def open_store(
             raise EmbedderMismatch(
                 f"{store.location}: filled with the embedder {bound[0]} ({bound[1]} dimensions), opened with"
                 f" {identity[0]} ({identity[1]}); open it with the first, or move it to the second with"
-                " rb-dspy bank reindex"
+                f" rb-dspy bank reindex --embedder NAME{bank_options(store.location)}"
             )
         store.add_scope(scope)
     except BaseException:
@@ -96,7 +97,8 @@ def marked(store: BankStore, scope: str, at: str | int) -> int:
     if at not in known:
         near = difflib.get_close_matches(at, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        listed = ", ".join(list(known)[-10:]) or "none yet; rb-dspy bank snapshot makes one"
+        makes = f"none yet; rb-dspy bank snapshot NAME{bank_options(store.location, scope)} makes one"
+        listed = ", ".join(list(known)[-10:]) or makes
         raise InputError(f"{store.location}: scope {scope!r} has no snapshot {at!r}; {hint}known: {listed}")
     return known[at]
 

@@ -21,6 +21,7 @@ from rb_dspy.bank.index.view import Filter, Hit, View, search
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import UNITS, Finding, Match, Unit, task_key
 from rb_dspy.bank.records import whole
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Polarity, Retrieved
@@ -227,7 +228,7 @@ class Finder:
                     kind="index",
                     where=f"{self._scope}: {unit} index",
                     what=f"{number} {what}",
-                    remedy="rb-dspy bank reindex makes it new",
+                    remedy=f"rb-dspy bank reindex{bank_options(self._store.location, self._scope)} makes it new",
                 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import Source
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import InputError
 from rb_dspy.text import visible
 
@@ -69,4 +70,5 @@ def unknown(store: BankStore, scope: str, id: str, what: str) -> InputError:
     if last is None or last.kind not in _GONE:
         return InputError(told)
     when = f"{_GONE[last.kind]} at {last.created_at}" if last.created_at else _GONE[last.kind]
-    return InputError(f"{told} any more: it was {when}; rb-dspy bank history {id[:40]} tells of it")
+    look = f"rb-dspy bank history {id[:40]}{bank_options(store.location, scope)}"
+    return InputError(f"{told} any more: it was {when}; {look} tells of it")

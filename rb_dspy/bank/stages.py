@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rb_dspy.bank.parts import NewExperience
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Experience, Ingestion, Task, Trajectory
 
@@ -44,8 +45,10 @@ def removed_since(location: str, new: NewExperience) -> InputError:
     )
 
 
-def of_task(known: Experience, task: Task) -> Experience:
-    """``known``, which has the id of an attempt at ``task``. Raises ``InputError`` where it is of another task.
+def of_task(known: Experience, task: Task, location: str) -> Experience:
+    """``known``, which has the id of an attempt at ``task``; ``location``: of the bank that it is in.
+
+    Raises ``InputError`` where it is of another task.
 
     Ids are hashes of scope, run, task and rollouts, but an import keeps those that its file says.
     """
@@ -54,7 +57,7 @@ def of_task(known: Experience, task: Task) -> Experience:
     raise InputError(
         f"task {task.id}: the id of this attempt, {known.id}, is that of an imported experience of another task"
         f" ({known.task.id[:40]!r}); to learn from this one, name another run_id; to see where that one came from:"
-        f" rb-dspy bank show {known.id}"
+        f" rb-dspy bank show {known.id}{bank_options(location, known.scope)}"
     )
 
 

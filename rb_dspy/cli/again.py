@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rb_dspy.addresses import without_secrets
+from rb_dspy.cli.common import command_name
 
 
 def as_argument(value: object) -> str:
@@ -18,6 +19,11 @@ def as_argument(value: object) -> str:
 def options(**given: object) -> list[str]:
     """``--NAME VALUE`` of those that were given."""
     return [f"--{name} {as_argument(value)}" for name, value in given.items() if value is not None]
+
+
+def bank_command(what: str, config: Path | None, bank: str | None, scope: str | None) -> str:
+    """This program's command ``what``, on the bank that the present one was called for."""
+    return " ".join([command_name(), what, *options(config=config, bank=bank, scope=scope)])
 
 
 def settings_options(config: Path | None, overrides: Iterable[str] | None, only: str = "") -> list[str]:

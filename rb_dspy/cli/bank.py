@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, bank_keep, work
+from rb_dspy.cli.again import bank_command
 from rb_dspy.cli.bank_common import (
     FEW,
     chosen_settings,
@@ -47,9 +48,10 @@ def list_items(
     json_: JsonLinesOption = False,
 ) -> None:
     """The lessons, oldest first; an edited one stays where it was learned."""
+    run = Text(bank_command("run", config, bank, scope), "bold")
     with work.opened_bank(config, bank, scope, at) as found:
         if experiences:
-            _list_experiences(found.experiences()[-last if last else 0 :], json_=json_)
+            _list_experiences(found.experiences()[-last if last else 0 :], run, json_=json_)
             return
         items = found.items(order="learned")[-last if last else 0 :]
         learned_from = 0 if items else len(found.seen_tasks())
@@ -69,10 +71,10 @@ def list_items(
         told = f"no lessons came of the {counted(learned_from, 'task')} that this scope has learned from"
         out.print(f"{told}; [bold]--experiences[/] lists them")
     else:
-        out.print("this scope holds no lessons yet; [bold]rb-dspy run[/] makes some")
+        out.print(Text.assemble("this scope holds no lessons yet; ", run, " makes some"), soft_wrap=True)
 
 
-def _list_experiences(found: Sequence[Experience], *, json_: bool) -> None:
+def _list_experiences(found: Sequence[Experience], run: Text, *, json_: bool) -> None:
     if json_:
         for experience in found:
             print_json(experience)
@@ -80,7 +82,7 @@ def _list_experiences(found: Sequence[Experience], *, json_: bool) -> None:
     if found:
         show_experiences(found)
     else:
-        out.print("this scope holds no experiences yet; [bold]rb-dspy run[/] makes some")
+        out.print(Text.assemble("this scope holds no experiences yet; ", run, " makes some"), soft_wrap=True)
 
 
 @app.command()
@@ -253,8 +255,12 @@ def duplicates(
             show_below(Text.assemble(f"{item.id}  ", (item.title, "bold")))
             texts = (line(item.description, 600), "dim"), f"\n{line(item.content, 2000)}\n"
             show_below(Text.assemble(*texts))
+    if not found:
+        out.print("none so near")
+        return
+    edit = (bank_command("bank edit ID", config, bank, scope), "bold")
     pairs = counted(len(found), "pair")
-    out.print(f"{pairs}; [bold]rb-dspy bank edit ID[/] and [bold]delete ID[/] settle them" if found else "none so near")
+    out.print(Text.assemble(f"{pairs}; ", edit, ", or ", ("delete ID", "bold"), " in its place, settles them"))
 
 
 @app.command()
@@ -272,7 +278,11 @@ def snapshots(
     for snapshot in found:
         digest = f"{snapshot.digest[:12]}…"
         shown.add_row(Text(snapshot.name), str(snapshot.seq), Text(snapshot.created_at, "dim"), Text(digest, "dim"))
-    out.print(shown if found else "none yet; [bold]rb-dspy bank snapshot NAME[/] makes one")
+    if found:
+        out.print(shown)
+        return
+    make = bank_command("bank snapshot NAME", config, bank, scope)
+    out.print(Text.assemble("none yet; ", (make, "bold"), " makes one"), soft_wrap=True)
 
 
 def _show_edit(change: Change) -> None:

@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import work
+from rb_dspy.cli.again import bank_command
 from rb_dspy.cli.bank_common import show_item, show_removal
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
@@ -84,7 +85,8 @@ def delete(
         show_removal(before, removal, "would go:" if dry_run else "gone:")
         if reached:
             told = f"stays: what was learned under its influence, {counted(len(reached), 'experience')}"
-            out.print(Text(f"{told}; rb-dspy bank rollback {id} takes that too", "yellow"), soft_wrap=True)
+            back = bank_command(f"bank rollback {id}", config, bank, scope)
+            out.print(Text(f"{told}; {back} takes that too", "yellow"), soft_wrap=True)
             show_removal(before, Removal(experiences=reached), "to look at:")
 
 

@@ -14,8 +14,9 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import work
+from rb_dspy.cli.again import bank_command
 from rb_dspy.cli.bank_common import chosen_settings, show_below
-from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import CorruptBank
 from rb_dspy.wording import counted
@@ -47,11 +48,8 @@ def export_(
         return
     out.print(Text(f"{counted(number, 'experience')} written to {file}"), soft_wrap=True)
     if waiting:
-        out.print(
-            f"left out, since nobody has learned from them: the rollouts of {counted(waiting, 'task')};"
-            f" {command_name()} resume does",
-            soft_wrap=True,
-        )
+        told = f"left out, since nobody has learned from them: the rollouts of {counted(waiting, 'task')}"
+        out.print(Text(f"{told}; {bank_command('resume', config, bank, scope)} does"), soft_wrap=True)
 
 
 @app.command("import")
@@ -84,7 +82,8 @@ def import_(
     if done.others:
         has, stay = ("has", "stays") if done.others == 1 else ("have", "stay")
         told = f"{done.others:,} of those in the file {has} other lessons here, and {stay} as here"
-        again = f"to change lessons that are here, {command_name()} bank edit; to take the file's, another --scope"
+        edit = bank_command("bank edit ID", config, bank, scope)
+        again = f"to change lessons that are here, {edit}; to take the file's, another --scope"
         out.print(Text(f"{told}; {again}", "yellow"), soft_wrap=True)
 
 

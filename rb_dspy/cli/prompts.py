@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from rb_dspy.cli import registered
 from rb_dspy.cli.common import command_name
 from rb_dspy.cli.registered import Version, registry
+from rb_dspy.commands import registry_options
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
 from rb_dspy.wording import counted
@@ -59,14 +60,14 @@ def prompts_named(given: str | None, tracking: TrackingConfig) -> Iterator[Named
             version = registered.version(place, named["name"], named["version"] or registered.CHAMPION)
             file = registered.state_file(version, folder)
             report = registered.report_file(version, folder)
-        yield NamedPrompts(file, given, report, version.data, _lessons(version))
+        yield NamedPrompts(file, given, report, version.data, _lessons(version, tracking))
 
 
-def _lessons(version: Version) -> str:
+def _lessons(version: Version, tracking: TrackingConfig) -> str:
     if not version.lessons:
         return ""
     number = counted(version.lessons, "lesson")
-    get = f"{command_name()} programs lessons {version.name} {version.number}"
+    get = f"{command_name()} programs lessons {version.name} {version.number}{registry_options(tracking.uri)}"
     return (
         f"the {number} of scope {version.scope} inside it: not used here, where the bank has its own; `{get}` gets them"
     )

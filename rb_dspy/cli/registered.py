@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rb_dspy.cli.common import err
+from rb_dspy.commands import registry_options
 from rb_dspy.compile.state import Prompts
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
@@ -66,7 +67,8 @@ def registry(config: TrackingConfig, *, create: bool = False) -> Iterator[Place]
     file = Path(config.uri.removeprefix(_SQLITE))
     if not create and config.uri.startswith(_SQLITE) and not file.exists():
         raise InputError(
-            f"{file}: nothing is registered there; rb-dspy programs register makes it, tracking.uri names another"
+            f"{file}: nothing is registered there; rb-dspy programs register NAME FILE{registry_options(config.uri)}"
+            " makes it, tracking.uri names another"
         )
     from rb_dspy.tracking.where import Place, quiet
 

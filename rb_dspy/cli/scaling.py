@@ -53,7 +53,7 @@ def settings_for(
 def _check_k(k: int) -> None:
     """Refuse what the settings would, by the name that it was given by."""
     try:
-        MattsConfig(k=k)
+        MattsConfig.model_validate({"k": k})
     except pydantic.ValidationError as exc:
         raise ConfigError(f"--k {k}: {first_misfit(exc).why}; it is how many rollouts, or passes, a task has") from None
 

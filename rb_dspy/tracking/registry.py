@@ -11,6 +11,7 @@ from typing import Any
 
 from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
+from rb_dspy.commands import registry_options
 from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.state import Prompts, digest, prompts_of, save_program, set_prompts, signature_hash
 from rb_dspy.errors import InputError
@@ -125,14 +126,15 @@ def _check_champion(place: Place, name: str) -> None:
     if CHAMPION in place.client.get_registered_model(name).aliases:
         return
     found = sorted(place.client.search_model_versions(f"name='{name}'"), key=lambda each: int(each.version))
+    there = registry_options(place.given)
     if not found:
         raise InputError(
-            f"{name}: no version is there to be {CHAMPION}; register one: rb-dspy programs register {name}"
+            f"{name}: no version is there to be {CHAMPION}; register one: rb-dspy programs register {name} FILE{there}"
         )
     better = [each for each in found if each.tags.get(IMPROVED) == "true"]
     newest = (better or found)[-1].version
     by_number = f'by its number (version="{newest}", or models:/{name}/{newest})'
-    promotion = f"make it {CHAMPION}: rb-dspy programs promote {name} {newest}"
+    promotion = f"make it {CHAMPION}: rb-dspy programs promote {name} {newest}{there}"
     if better:  # and its alias, or the version that had it, was taken away
         raise InputError(
             f"{name}: no version is {CHAMPION}; version {newest} was shown to be better on held-out tasks: {promotion},"

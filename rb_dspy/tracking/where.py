@@ -63,6 +63,8 @@ class Place:
     def __init__(self, config: TrackingConfig) -> None:
         """Raises ``ConfigError`` for an address that cannot be used, or where nobody answers."""
         self.uri, self._artifacts = _resolved(config.uri)
+        self.given = config.uri
+        """As it was configured, which is how commands are offered it."""
         self.database = _scheme(self.uri) in _DATABASES
         """Whether MLflow writes to it in this process; else a server does."""
         self.experiment = config.experiment

@@ -273,7 +273,8 @@ def test_delete_takes_away_and_the_history_stays(filled: list[Experience], capsy
     when = as_json(capsys, "history", tens)[-1]["created_at"]
     for again in (("delete", tens), ("delete", tens, "--dry-run"), ("show", tens), ("edit", tens, "--title", "x")):
         told = run(capsys, *again, code=2)
-        assert f"{tens!r} any more: it was deleted at {when}; rb-dspy bank history {tens} tells of it" in told
+        look = f"rb-dspy bank history {tens} --bank rb-bank.sqlite --scope default"
+        assert f"{tens!r} any more: it was deleted at {when}; {look} tells of it" in told
     run(capsys, "rollback", "run:monday", "--yes")
     assert "it was taken away by a rollback at " in run(capsys, "show", filled[0].id, code=2)
     assert "any more" not in run(capsys, "show", "m0000", code=2)
@@ -289,7 +290,9 @@ def test_delete_says_what_was_learned_under_the_influence_of_what_goes(
     assert "stays: what was learned under its influence, 1 experience" in told
     assert len(as_json(capsys, "list")) == 3
     told = run(capsys, "delete", id)
-    assert f"stays: what was learned under its influence, 1 experience; rb-dspy bank rollback {id} takes" in told
+    assert (
+        f"stays: what was learned under its influence, 1 experience; {command_name()} bank rollback {id} takes" in told
+    )
     assert third.id in told
     assert "stays:" not in run(capsys, "delete", third.items[1].id)
     assert first.id in run(capsys, "search", "shirt")
@@ -416,7 +419,7 @@ def test_an_import_says_what_it_left_as_it_is_here(
     assert known == "0 experiences imported into rb-bank.sqlite, scope default; 3 were here before"
     assert told == (
         "2 of those in the file have other lessons here, and stay as here; to change lessons that are here,"
-        f" {command_name()} bank edit; to take the file's, another --scope"
+        f" {command_name()} bank edit ID; to take the file's, another --scope"
     )
     assert as_json(capsys, "import", "b.jsonl")[0]["others"] == 2
     assert OPEN.content in {item["content"] for item in as_json(capsys, "list")}
@@ -862,3 +865,33 @@ def test_doctor_needs_no_scope_to_be_left(filled: list[Experience], capsys: pyte
     assert "rb-bank.sqlite: scope number 1" in printed.out
     assert "the doctor found 1 error" in printed.err
     assert "no scope 'default'" in run(capsys, "doctor", "--scope", "default", code=6)
+
+
+def test_commands_that_are_offered_act_on_the_bank_that_they_are_offered_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = ("--bank", "of others.sqlite", "--scope", "desk")
+    given = f" {shlex.join(place)}"
+    MemoryBank.open("of others.sqlite", scope="desk", embedder=embedder("minilm")).close()
+    for command in (("list",), ("list", "--experiences")):
+        assert f"{command_name()} run{given} makes some" in run(capsys, *command, *place)
+    assert pasted(capsys, "snapshot NAME", run(capsys, "snapshots", *place), given).startswith("NAME is the state")
+    with MemoryBank.open("of others.sqlite", scope="desk", embedder=embedder("minilm")) as bank:
+        first = learn(bank, 1, OPEN)
+        learn(bank, 2, OPEN.model_copy(update={"content": "Open it, then put it in!"}), shown=first.items)
+    assert f"bank edit ID{given}, or delete ID in its place" in run(capsys, "duplicates", *place)
+    (item,) = first.items
+    gone = run(capsys, "delete", first.id, *place)
+    assert "would go: 1 experience" in pasted(capsys, f"rollback {first.id}", gone, given, "--dry-run")
+    told = run(capsys, "show", item.id, *place, code=2)
+    assert "delete" in pasted(capsys, f"history {item.id}", told, given)
+    none = run(capsys, "list", "--at", "never", "--bank", "of others.sqlite", "--scope", "desk", code=2)
+    assert "known: NAME" in none
+    no_bank = run(capsys, "list", "--bank", "no such.sqlite", code=2 * 3)
+    assert "make it: rb-dspy run and rb-dspy bank import do, with --bank 'no such.sqlite'" in no_bank
+
+
+def pasted(capsys: pytest.CaptureFixture[str], what: str, told: str, given: str, *more: str) -> str:
+    """What the command prints that ``told`` offers."""
+    assert f"bank {what}{given} " in told
+    return run(capsys, *shlex.split(f"{what}{given}"), *more)

@@ -126,7 +126,8 @@ def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[s
     assert shown[-1].endswith(" programs promote mixed 2 --force")
     (refused,) = called(capsys, "promote", "mixed", "2", code=2)
     assert "nobody knows whether it is better than the champion, which has other prompts" in refused
-    assert "compile --program models:/mixed@champion, or make it champion all the same with --force" in refused
+    onward = "compile --program models:/mixed@champion --set tracking.uri=sqlite:///rb-mlflow.db"
+    assert f"{onward}, or make it champion all the same with --force" in refused
     assert "force=True" not in refused
     assert champion(capsys, "mixed") == 1
     shown = called(capsys, "promote", "mixed", "2", "--force")
@@ -227,7 +228,7 @@ def test_lessons_inside_are_told_of_and_can_be_had(capsys: pytest.CaptureFixture
     assert main([*run, "--bank", "inside.sqlite", "--scope", "desk"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "the 1 lesson of scope desk inside it: not used here, where the bank has its own; `" in told
-    assert "programs lessons inside 1` gets them" in told
+    assert "programs lessons inside 1 --set tracking.uri=sqlite:///rb-mlflow.db` gets them" in told
 
     MemoryBank.open("own.sqlite", scope="desk", embedder=HashEmbedder()).close()
     (refused,) = called(capsys, "lessons", "inside", "1", "--out", "own.sqlite", code=2)

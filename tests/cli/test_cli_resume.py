@@ -148,6 +148,9 @@ def test_an_export_says_what_it_leaves_out(play: object, capsys: pytest.CaptureF
     printed = " ".join(capsys.readouterr().out.split())
     assert "0 experiences written to kept.jsonl left out, since nobody has learned from them" in printed
     assert "the rollouts of 2 tasks" in printed
+    assert printed.endswith(" resume --bank kept.sqlite --scope desk does")
+    assert main(["resume", "none", "--bank", "kept.sqlite", "--scope", "desk"]) == 2
+    assert "bank pending --bank kept.sqlite --scope desk` lists those that do" in capsys.readouterr().err
     assert main([*export, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pending"] == 2
     assert resume() == 0

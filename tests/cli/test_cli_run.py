@@ -153,6 +153,8 @@ def test_a_run_that_finds_nothing_left_ends_in_the_same_line_of_json(
     (line,) = printed.out.splitlines()
     found = json.loads(line)
     assert "the bank has seen every task of sums.jsonl" in printed.err
+    assert "bank list --experiences --bank kept.sqlite --scope default shows what came of them" in printed.err
+    assert "bank delete ID --bank kept.sqlite --scope default lets one be done again" in printed.err
     assert (found["summary"]["tasks"], found["summary"]["skipped"], found["bank"]) == (0, 2, "kept.sqlite")
     assert (list(found), list(found["summary"])) == (list(done), list(done["summary"]))
     assert found["run_id"] != done["run_id"]
@@ -188,8 +190,23 @@ def test_of_a_named_stream_that_ends_all_are_counted_that_the_bank_has_seen(
         assert run(monkeypatch, "--stream", stream) == 0
     capsys.readouterr()
     assert run(monkeypatch, "--stream", "few", "--json", "-n", "1") == 0
-    summary = json.loads(capsys.readouterr().out)["summary"]
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)["summary"]
     assert (summary["tasks"], summary["skipped"]) == (0, 3), "two more are of another stream"
+    assert "--seed 1 gives none either; another --scope does these from the start" in printed.err
+
+
+def test_of_a_named_stream_that_ends_a_seed_is_offered_where_it_gives_other_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = FEW.replace("Few", "Drawn").replace('"few"', '"drawn"').replace("few/{n}", "drawn/{seed}-{n}")
+    installed(tmp_path, monkeypatch, "Drawn", drawn)
+    for _ in range(2):
+        assert run(monkeypatch, "--stream", "drawn", "--seed", "4") == 0
+    told = capsys.readouterr().err
+    assert "--seed 5 gives new ones, and another --scope does these from the start" in told
+    assert run(monkeypatch, "--stream", "drawn", "--seed", "5", "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["summary"]["tasks"] == 3
 
 
 def test_a_run_of_a_named_stream_says_which_run_it_goes_on_from(

@@ -221,7 +221,8 @@ def test_only_what_held_out_tasks_show_to_be_better_becomes_champion(tracker: Tr
         tracker.load("contest")
     assert str(caught.value) == (
         "contest: no version was shown to be better on held-out tasks, so none is champion; load one by its number"
-        ' (version="1", or models:/contest/1), or make it champion: rb-dspy programs promote contest 1 --force'
+        ' (version="1", or models:/contest/1), or make it champion: rb-dspy programs promote contest 1'
+        f" --set tracking.uri={tracker.config.uri} --force"
     )
     assert [
         tracker.load("contest", made.backbones, version=number).predict([PERU])[0].answer for number in (1, "1")
@@ -266,7 +267,8 @@ def test_where_the_champion_is_gone_the_newest_that_is_better_is_offered(tracker
 
     client.delete_registered_model_alias("retired", "champion")
     better = "retired: no version is champion; version {0} was shown to be better on held-out tasks: make it champion:"
-    better += " rb-dspy programs promote retired {0}, or load it by its number"
+    there = f" --set tracking.uri={tracker.config.uri}"
+    better += f" rb-dspy programs promote retired {{0}}{there}, or load it by its number"
     better += ' (version="{0}", or models:/retired/{0})'
     assert refused() == better.format(2)
     client.delete_model_version("retired", "2")
@@ -275,7 +277,8 @@ def test_where_the_champion_is_gone_the_newest_that_is_better_is_offered(tracker
     assert champion(client, "retired") == 1
     for version in ("1", "3"):
         client.delete_model_version("retired", version)
-    assert refused() == "retired: no version is there to be champion; register one: rb-dspy programs register retired"
+    register = f"rb-dspy programs register retired FILE{there}"
+    assert refused() == f"retired: no version is there to be champion; register one: {register}"
 
 
 def test_a_better_judge_does_not_take_the_place_of_a_better_agent(tracker: Tracker, client: Any) -> None:

@@ -13,6 +13,7 @@ from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.files import DAMAGE, short
 from rb_dspy.bank.sqlite.scoped import Scope
+from rb_dspy.commands import bank_options
 
 _KEYED = ("experiences", "items", "journal")
 """Tables whose rows carry their scope in their key."""
@@ -43,7 +44,7 @@ def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
                     kind="index",
                     where=location,
                     what="a reindex runs or was broken off; the bank is still that of the embedder before",
-                    remedy="wait for it, or run rb-dspy bank reindex again",
+                    remedy=f"wait for it, or run rb-dspy bank reindex --embedder NAME{bank_options(location)} again",
                 )
             )
     except sqlite3.DatabaseError as exc:

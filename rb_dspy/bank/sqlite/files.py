@@ -22,6 +22,7 @@ from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate
 from rb_dspy.bank.sqlite.original import Original
+from rb_dspy.commands import bank_options, quoted
 from rb_dspy.errors import BankError, CorruptBank, StorageError
 from rb_dspy.wording import one_line
 
@@ -110,7 +111,8 @@ class readable(translated):
         # UnicodeEncodeError is of what a caller asked for: no row gives such a text.
         if isinstance(error, DAMAGE) and not isinstance(error, UnicodeEncodeError):
             raise CorruptBank(
-                f"{self._location}: a damaged row is in the way ({short(error)}); rb-dspy bank doctor says more"
+                f"{self._location}: a damaged row is in the way ({short(error)});"
+                f" rb-dspy bank doctor{bank_options(self._location)} says more"
             ) from error
         super().__exit__(kind, error, trace)
 
@@ -166,7 +168,7 @@ def on_file(path: Path, lock: FileLock, original: Original, *, create: bool) -> 
         if fresh and not create:
             raise StorageError(
                 f"{location}: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank import"
-                " do, and MemoryBank.open in Python"
+                f" do, with --bank {quoted(location)}, and MemoryBank.open in Python"
             )
         if fresh:
             path.parent.mkdir(parents=True, exist_ok=True)

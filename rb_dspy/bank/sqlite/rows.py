@@ -17,6 +17,7 @@ from rb_dspy.bank.parts import Match, NewExperience, Unit, task_key
 from rb_dspy.bank.records import whole
 from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import Ingestion, MemoryItem, Polarity, Provenance
 from rb_dspy.text import visible
@@ -215,7 +216,8 @@ def damaged(location: str, what: str, exc: Exception | None = None) -> CorruptBa
     """The error that names a damaged row."""
     why = f" ({type(exc).__name__})" if exc else ""
     return CorruptBank(
-        f"{location}: {what} is damaged and cannot be read{why}; the others can. rb-dspy bank doctor says more"
+        f"{location}: {what} is damaged and cannot be read{why}; the others can."
+        f" rb-dspy bank doctor{bank_options(location)} says more"
     )
 
 

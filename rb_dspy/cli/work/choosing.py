@@ -62,6 +62,15 @@ class Source:
         tasks = new[: self.config.tasks]
         return Todo(tasks, tasks, [task.id for task in self.file if task.id not in rest])
 
+    def more(self, seen: Collection[str]) -> str:
+        """What gives tasks where the bank has seen all of these; a stream that ends may be the same for every seed."""
+        if self.file is not None:
+            return "add tasks, or give another --scope"
+        seed = self.config.seed + 1
+        if _of_stream(self.config.model_copy(update={"seed": seed}), 1, seen).tasks:
+            return f"--seed {seed} gives new ones, and another --scope does these from the start"
+        return f"--seed {seed} gives none either; another --scope does these from the start"
+
 
 def source(config: RunConfig, typed: str | None) -> Source:
     """What was typed, where anything was, else the stream of the settings.

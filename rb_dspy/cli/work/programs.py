@@ -18,6 +18,7 @@ from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
+from rb_dspy.commands import registry_options
 from rb_dspy.compile.state import Prompts
 from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.errors import InputError
@@ -47,7 +48,11 @@ def list_programs(chosen: Settings, name: str | None, *, json_: bool) -> None:
         about = Text(f"{of}{' · ' if of else ''}made {version.made} UTC", "dim")
         told = Text("\n").join([Text(version.difference), about] if version.difference else [about])
         shown.add_row(Text(version.name), str(version.number), aliases, better, told)
-    out.print(shown if found else "no program is registered yet; [bold]rb-dspy programs register[/] makes one")
+    if found:
+        out.print(shown)
+        return
+    make = f"{command_name()} programs register NAME FILE{registry_options(chosen.tracking.uri)}"
+    out.print(Text.assemble("no program is registered yet; ", (make, "bold"), " makes one"), soft_wrap=True)
 
 
 def show_program(
@@ -166,11 +171,12 @@ def promote_program(chosen: Settings, name: str, version: str, *, force: bool, j
         found = registered.version(place, name, version)
         from rb_dspy.tracking.promotion import Remedies, promote as promoted
 
-        compiling = f"{command_name()} compile"
+        compiling, there = f"{command_name()} compile", registry_options(chosen.tracking.uri)
+        there = there.replace("{", "{{").replace("}", "}}")  # it is filled in later, with the name
         remedies = Remedies(
             measure=f"register what {compiling} saves",
             more=f"{compiling} with more tasks or a larger --budget may show it",
-            onward=f"compile on from the champion: {compiling} --program models:/{{name}}@champion",
+            onward=f"compile on from the champion: {compiling} --program models:/{{name}}@champion{there}",
             force="make it champion all the same with --force",
         )
         promoted(place, name, found.number, force=force, remedies=remedies)

@@ -15,7 +15,8 @@ from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import prompts_named
 from rb_dspy.cli.work.cut import told_once
-from rb_dspy.config import Settings
+from rb_dspy.commands import bank_options
+from rb_dspy.config import BankConfig, Settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, InvalidVector, RBError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Experience
@@ -36,7 +37,7 @@ def learn_from_waiting(chosen: Settings, ids: Sequence[str], prompts: str | None
             chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder, create=False
         ) as opened,
     ):
-        broken = _learned(learner, _chosen(opened, ids), json_=json_)
+        broken = _learned(learner, _chosen(opened, ids, chosen.bank), json_=json_)
     if broken:
         raise broken
 
@@ -47,11 +48,12 @@ def _learner(chosen: Settings) -> MaTTS:
     return program if isinstance(program, MaTTS) else MaTTS(program)
 
 
-def _chosen(bank: MemoryBank, ids: Sequence[str]) -> list[Ingest]:
+def _chosen(bank: MemoryBank, ids: Sequence[str], place: BankConfig) -> list[Ingest]:
     waiting = bank.pending()
     unknown = [id for id in ids if id not in {ingest.state.id for ingest in waiting}]
     if unknown:
-        raise InputError(f"no rollouts wait as {unknown[0]!r}; `{command_name()} bank pending` lists those that do")
+        look = f"{command_name()} bank pending{bank_options(place.url, place.scope)}"
+        raise InputError(f"no rollouts wait as {unknown[0]!r}; `{look}` lists those that do")
     return [ingest for ingest in waiting if not ids or ingest.state.id in ids]
 
 

@@ -25,6 +25,7 @@ from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.cli.work.choosing import Todo, source
 from rb_dspy.cli.work.cut import told_once
 from rb_dspy.cli.work.results import as_json
+from rb_dspy.commands import bank_options
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
@@ -50,11 +51,11 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         seen = opened.seen_tasks() if chosen.run.memory == "on" else ()
         todo = tasks.todo(seen)
         if not todo.tasks:
-            other = "another --seed or --scope gives new ones"
-            more = other if tasks.file is None else "add tasks, or give another --scope"
-            look = f"{command_name()} bank list --experiences"
-            again = f"{look} shows what came of them, and bank delete ID lets one be done again"
-            err.print(Text(f"the bank has seen every task of {tasks.name}; {more}; {again}"), soft_wrap=True)
+            where = bank_options(chosen.bank.url, chosen.bank.scope)
+            look = f"{command_name()} bank list --experiences{where}"
+            again = f"{look} shows what came of them, and {command_name()} bank delete ID{where} lets one be done again"
+            told = f"the bank has seen every task of {tasks.name}; {tasks.more(seen)}"
+            err.print(Text(f"{told}; {again}"), soft_wrap=True)
             if json_:  # a reader waits for the line that every run ends with
                 print_json(_summed(RunReport(secrets.token_hex(6), skipped=len(todo.left_out)), chosen, compiled))
             return
