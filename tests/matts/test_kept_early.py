@@ -15,7 +15,8 @@ from rb_dspy.config import MattsConfig
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Trajectory
-from rb_dspy.steps.later import SECONDS, later
+from rb_dspy.steps import later as steps_later
+from rb_dspy.steps.later import later
 from rb_dspy.testing import Prompt, Reply
 from tests.matts.helpers import House, Script, booth_task, called, counts, scaled
 
@@ -35,6 +36,12 @@ CONFIGS = pytest.mark.parametrize(
     ],
     ids=str,
 )
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test waits for it once or twice, and they are many."""
+    monkeypatch.setattr(steps_later, "SECONDS", 0.1)
 
 
 def until(true: Callable[[], object]) -> bool:
@@ -210,7 +217,7 @@ def test_rollouts_that_end_soon_after_each_other_are_written_once(
     store = Store(monkeypatch)
     began = time.monotonic()
     asyncio.run(called(scaled(k=4), asynchronous, task=booth_task(), bank=bank))
-    most = (time.monotonic() - began) // SECONDS  # on a machine that stands still meanwhile
+    most = (time.monotonic() - began) // steps_later.SECONDS  # on a machine that stands still meanwhile
     assert len(store.asked) <= 1 + most
     assert store.asked[-1] == ["0", "1", "2", "3"]
     asked = list(store.asked)

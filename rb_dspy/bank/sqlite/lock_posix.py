@@ -94,9 +94,7 @@ class FileLock:
         how = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         try:
             file = os.open(self._path, how, 0o666)
-        except (
-            PermissionError
-        ):  # another user may be making it just now, and have made it theirs alone until ``_share``
+        except PermissionError:  # another user may be making it just now, who shares it a moment after that
             time.sleep(_POLL_SECONDS)
             file = os.open(self._path, how, 0o666)
         if self._of is not None:
