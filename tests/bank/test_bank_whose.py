@@ -123,7 +123,7 @@ def test_rows_of_an_unknown_scope_are_told_of(path: Path) -> None:
         (told,) = bank.doctor()
         assert told.where.endswith("scope number 1")
         assert "experiences: 3, items: 6" in told.what
-        assert "restore" in told.remedy
+        assert "rb-dspy bank restore COPY" in told.remedy
 
 
 def test_a_new_scope_takes_over_no_rows_of_a_lost_one(path: Path) -> None:

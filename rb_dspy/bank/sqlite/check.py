@@ -12,15 +12,12 @@ from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.files import DAMAGE, short
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.commands import bank_options
 
 _KEYED = ("experiences", "items", "journal")
 """Tables whose rows carry their scope in their key."""
-
-_RESTORE = (
-    "restore the file from a copy (rb-dspy bank restore COPY), or export what can be read and import it into a new bank"
-)
 
 
 def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
@@ -83,7 +80,7 @@ def _file(connection: sqlite3.Connection, location: str) -> Iterator[Finding]:
                 kind="orphan",
                 where=f"{location}: table {table}, row {row}",
                 what=f"belongs to a row of {parent} that is not there",
-                remedy=_RESTORE,
+                remedy=OR_WHAT_IS_LEFT,
             )
     except sqlite3.DatabaseError as exc:
         yield _broken(location, f"SQLite cannot read it: {short(exc)}")
@@ -141,9 +138,9 @@ def _unknown_scopes(connection: sqlite3.Connection, location: str) -> Iterator[F
             kind="orphan",
             where=f"{location}: scope number {id}",
             what=f"its name is lost, and nothing finds what it holds ({', '.join(numbers)})",
-            remedy="restore the file from a copy",
+            remedy=FROM_A_COPY,
         )
 
 
 def _broken(location: str, what: str) -> Finding:
-    return Finding(severity="error", kind="file", where=location, what=what, remedy=_RESTORE)
+    return Finding(severity="error", kind="file", where=location, what=what, remedy=OR_WHAT_IS_LEFT)

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 from rb_dspy.bank.parts import Finding, Severity
 from rb_dspy.bank.sqlite import keys
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT
 from rb_dspy.bank.sqlite.scoped import Scope
 
-_COPY = (
-    "restore the file from a copy (rb-dspy bank restore COPY), or export what can be read and import it into a new bank"
-)
 _INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
 
 _Query = tuple[Severity, str, str, str, str]
@@ -19,18 +17,18 @@ _Query = tuple[Severity, str, str, str, str]
 # Severity, kind, what, remedy, and a query that gives what is wrong, by id.
 _QUERIES: tuple[_Query, ...] = (
     (
-        *("error", "orphan", "belongs to an experience that is not there", _COPY),
+        *("error", "orphan", "belongs to an experience that is not there", OR_WHAT_IS_LEFT),
         "SELECT 'item ' || i.id FROM items AS i LEFT JOIN experiences AS e ON e.key = i.experience"
         " AND e.scope_id = i.scope_id WHERE i.key > :base AND i.key <= :last AND e.key IS NULL",
     ),
     (
-        *("error", "orphan", "carries another scope in its key", _COPY),
+        *("error", "orphan", "carries another scope in its key", OR_WHAT_IS_LEFT),
         "SELECT 'item ' || id FROM items WHERE key > :base AND key <= :last AND scope_id <> :scope"
         " UNION ALL SELECT 'experience ' || id FROM experiences WHERE key > :base AND key <= :last"
         " AND scope_id <> :scope",
     ),
     (
-        *("error", "row", "stands there twice: under one id there is one experience", _COPY),
+        *("error", "row", "stands there twice: under one id there is one experience", OR_WHAT_IS_LEFT),
         "SELECT DISTINCT 'experience ' || id FROM experiences WHERE key > :base AND key <= :last"
         " GROUP BY id HAVING count(*) > 1",
     ),
@@ -46,19 +44,19 @@ _QUERIES: tuple[_Query, ...] = (
         " AND NOT EXISTS (SELECT 1 FROM experiences AS e WHERE e.key = f.key)",
     ),
     (
-        *("error", "orphan", "is a vector of nothing", _COPY),
+        *("error", "orphan", "is a vector of nothing", OR_WHAT_IS_LEFT),
         f"SELECT 'item number ' || (v.key & {keys.LAST}) FROM item_vectors AS v LEFT JOIN items AS o ON o.key = v.key"
         " WHERE v.key > :base AND v.key <= :last AND o.key IS NULL"
         f" UNION ALL SELECT 'experience number ' || (v.key & {keys.LAST}) FROM experience_vectors AS v"
         " LEFT JOIN experiences AS o ON o.key = v.key WHERE v.key > :base AND v.key <= :last AND o.key IS NULL",
     ),
     (
-        *("error", "vector", "has ended at another number than its vector", _COPY),
+        *("error", "vector", "has ended at another number than its vector", OR_WHAT_IS_LEFT),
         "SELECT DISTINCT 'item ' || i.id FROM items AS i JOIN item_vectors AS v ON v.key = i.key"
         " WHERE i.key > :base AND i.key <= :last AND i.ended IS NOT v.ended",
     ),
     (
-        *("error", "vector", "has nothing to show, and its vector is still searched", _COPY),
+        *("error", "vector", "has nothing to show, and its vector is still searched", OR_WHAT_IS_LEFT),
         "SELECT 'experience ' || e.id FROM experience_vectors AS v JOIN experiences AS e ON e.key = v.key"
         " WHERE v.key > :base AND v.key <= :last AND v.ended IS NULL AND (e.ended IS NOT NULL"
         " OR EXISTS (SELECT 1 FROM items AS i WHERE i.experience = e.key)"
@@ -75,7 +73,7 @@ _QUERIES: tuple[_Query, ...] = (
         " AND id IN (SELECT id FROM experiences WHERE key > :base AND key <= :last)",
     ),
     (
-        *("error", "row", "stands below numbers that were given out: the next append would fail", _COPY),
+        *("error", "row", "stands below numbers that were given out: the next append would fail", OR_WHAT_IS_LEFT),
         "SELECT 'its counter' FROM scopes AS s WHERE s.id = :scope AND s.seq < max("
         + ", ".join(
             f"(SELECT coalesce(max(key), 0) & {keys.LAST} FROM {table} WHERE key > :base AND key <= :last)"
@@ -84,7 +82,7 @@ _QUERIES: tuple[_Query, ...] = (
         + ")",
     ),
     (
-        *("error", "row", "is no number that the next append can go on from", _COPY),
+        *("error", "row", "is no number that the next append can go on from", OR_WHAT_IS_LEFT),
         f"SELECT 'its counter' FROM scopes AS s WHERE s.id = :scope AND (typeof(s.seq) <> 'integer' OR s.seq < 0"
         f" OR s.seq > {keys.LAST})",
     ),
@@ -98,7 +96,7 @@ _QUERIES: tuple[_Query, ...] = (
             "error",
             "snapshot",
             "is damaged and cannot be opened",
-            "restore the file from a copy (rb-dspy bank restore COPY), or name it anew",
+            f"{FROM_A_COPY}, or name it anew",
         ),
         "SELECT 'snapshot ' || name FROM snapshots WHERE scope_id = :scope AND (typeof(name) <> 'text'"
         " OR typeof(seq) <> 'integer' OR typeof(digest) <> 'text' OR typeof(created_at) <> 'text')",

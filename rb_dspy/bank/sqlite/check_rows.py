@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterator
 
 from rb_dspy.bank.parts import UNITS, Finding, Unit
 from rb_dspy.bank.sqlite import embedders, found_by, ids, ingestions, keys, rows, vector_rows
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import CorruptBank
 from rb_dspy.wording import first_line
 
-_FROM_A_COPY = "it is left out of what is read; restore the file from a copy (rb-dspy bank restore COPY), or delete it"
+_LEFT_OUT = f"it is left out of what is read; {FROM_A_COPY}, or delete it"
 
-_ENDED = "it was edited or taken away, and only its history is lost; restore the file from a copy if you need that"
+_ENDED = f"it was edited or taken away, and only its history is lost; if you need that, {FROM_A_COPY}"
 
 _AGAIN = "run rb-dspy bank reindex, which makes it again"
 
@@ -25,8 +26,6 @@ _INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
 _COLUMNS = "run rb-dspy bank reindex, which goes by the rollouts; or delete it"
 
 _TEXTS = "run rb-dspy bank reindex, which makes anew what texts are found by"
-
-_NAMELESS = "restore the file from a copy, or export what can be read and import it into a new bank"
 
 
 def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
@@ -81,7 +80,7 @@ def _unfound(
     """At most one: where a row is not found by its id."""
     where, number = f"scope {scope.name!r}: {what}", f"number {keys.number(key)}"
     if not isinstance(id, str) or "\ufffd" in id:  # see ``files.leniently``
-        yield _row(where, f"the id of {number} is damaged", remedy=_NAMELESS)
+        yield _row(where, f"the id of {number} is damaged", remedy=OR_WHAT_IS_LEFT)
     elif again not in (None, ids.of_id(scope.id, id)) or not _is_found(connection, scope, id, key):
         yield _row(where, f"{number} {_LOST}", remedy=_INDEX)
 
@@ -111,7 +110,7 @@ def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit, unsound: 
             kind="vector",
             where=f"scope {scope.name!r}: {unit} {fault.id}",
             what=what,
-            remedy=_AGAIN if not lost else _FROM_A_COPY if fault.lives else _ENDED,
+            remedy=_AGAIN if not lost else _LEFT_OUT if fault.lives else _ENDED,
         )
 
 
@@ -131,7 +130,7 @@ def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findin
             yield _row(where, f"its rollouts tell of another {' and '.join(others)}", remedy=_COLUMNS)
 
 
-def _row(where: str, what: str, *, ended: bool = False, remedy: str = _FROM_A_COPY) -> Finding:
+def _row(where: str, what: str, *, ended: bool = False, remedy: str = _LEFT_OUT) -> Finding:
     """``ended``: whether it is no part of the present any more."""
     return Finding(
         severity="warning" if ended else "error",
