@@ -21,12 +21,12 @@ import json
 import math
 from collections.abc import Sequence
 from hashlib import sha256
-from json.encoder import encode_basestring_ascii as _text
 from typing import Any
 
 import pydantic
 from pydantic_core import PydanticSerializationError
 
+from rb_dspy.bank.ascii_json import ascii_json
 from rb_dspy.bank.parts import NewExperience
 from rb_dspy.bank.records import whole
 from rb_dspy.schema import ChangeKind, Task, Trajectory, Verdict
@@ -100,13 +100,8 @@ def append_content(
     payload: bytes,
 ) -> bytes:
     """``content_of_append`` from what is stored. ``items``: id and digest of each item as it was born, in order."""
-    try:  # what ``_json`` gives, in half the time
-        before = f"{_text(id)},{_text(run_id)},{_text(distiller)},{_text(origin)},{_text(label)},{_text(polarity)}"
-        listed = ",".join([f"[{_text(item)},{_text(digest)}]" for item, digest in items])
-        said = f"[{before},[{','.join(map(_text, shown))}],[{listed}]]"
-    except TypeError:  # a damaged cell, which is to be another digest and no error
-        said = _json([id, run_id, distiller, origin, label, polarity, shown, items])
-    return sha256(said.encode("ascii") + b"\n" + payload).digest()
+    said = ascii_json((id, run_id, distiller, origin, label, polarity, shown, items))
+    return sha256(said + b"\n" + payload).digest()
 
 
 def content_of_edit(id: str, digest: str, ended: Sequence[int]) -> bytes:
@@ -114,20 +109,16 @@ def content_of_edit(id: str, digest: str, ended: Sequence[int]) -> bytes:
 
     The new rows have the numbers that follow the entry's, in the order of the rows they stand for.
     """
-    return sha256(_json([id, digest, ended]).encode("ascii")).digest()
+    return sha256(ascii_json((id, digest, ended))).digest()
 
 
 def content_of_removal(experiences: Sequence[int], items: Sequence[int]) -> bytes:
     """Digest of a delete or a rollback: the numbers of the experience rows and item rows that it ended, ascending."""
-    return sha256(_json([experiences, items]).encode("ascii")).digest()
+    return sha256(ascii_json((experiences, items))).digest()
 
 
 def entry_hash(
     previous: bytes, seq: int, kind: ChangeKind, subject: str, note: str, created_at: str, content: bytes
 ) -> bytes:
     """Hash of an entry after ``previous``, which is empty for the first: 32 bytes. ``BankStore.digest`` is its hex."""
-    try:  # as in ``append_content``
-        entry = f'[{seq},{_text(kind)},{_text(subject)},{_text(note)},{_text(created_at)},"{content.hex()}"]'
-    except TypeError:
-        entry = _json([seq, kind, subject, note, created_at, content.hex()])
-    return sha256(previous + entry.encode("ascii")).digest()
+    return sha256(previous + ascii_json((seq, kind, subject, note, created_at, content.hex()))).digest()

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from json.encoder import encode_basestring_ascii as _quoted
 
 from rb_dspy.bank import journal
 from rb_dspy.bank.admission import free_item_id, item_id
+from rb_dspy.bank.ascii_json import ascii_json
 from rb_dspy.bank.parts import Placed
 from rb_dspy.bank.sqlite import failpoints, ids, ingestions, keys, queries
 from rb_dspy.bank.sqlite.embedders import StoredEmbedder, bound_by_writing
@@ -114,7 +114,7 @@ def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence
     named = {ids.of_hash(found.id, hash) for each in batch for hash in (each.hash, *each.item_hashes)}
     named.update([ids.of_id(found.id, item_id(append.scope, item.digest)) for item in items if item.apart])
     # In order, so that one is found near the other.
-    given = {"id_keys": str(sorted(named)), "digests": _listed([item.digest for item in items])}
+    given = {"id_keys": str(sorted(named)), "digests": ascii_json([item.digest for item in items]).decode("ascii")}
     scope = Scope(found.id, append.scope, append.location)
     writing = _Writing(scope, found.embedder, found.seq, found.head, found.waiting, found.seq)
     known = connection.execute(_KNOWN, {"scope": found.id, **given}).fetchall()
@@ -131,10 +131,6 @@ def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence
                 writing.live[id] = digest
                 writing.texts[digest] = id
     return writing
-
-
-def _listed(texts: list[str]) -> str:
-    return f"[{','.join([_quoted(text) for text in texts])}]"  # JSON, in half the time
 
 
 def _before(connection: sqlite3.Connection, writing: _Writing, append: Append) -> dict[str, Experience]:
