@@ -161,7 +161,7 @@ def test_vectors_that_are_damaged_or_lost_are_made_again(path: Path, fault: str,
     with open_bank(path, embedder=embedder) as bank:
         told = bank.doctor()
         assert len(told) == damaged
-        assert {finding.remedy for finding in told} == {"run rb-dspy bank reindex, which makes it again"}
+        assert {finding.remedy for finding in told} == {f"run rb-dspy bank reindex --bank {path}, which makes it again"}
         assert bank.reindex() == damaged == len(embedder.texts)
         assert bank.doctor() == []
         assert bank.retrieve("do thing 3", k=9, unit=unit) == before  # type: ignore[arg-type]
@@ -269,7 +269,7 @@ def test_what_is_not_found_by_its_id_is_found_again(path: Path, what: str) -> No
         told = errors(bank)
         assert told
         assert {finding.remedy for finding in told} == {
-            "run rb-dspy bank reindex, which makes anew what ids are found by"
+            f"run rb-dspy bank reindex --bank {path}, which makes anew what ids are found by"
         }
         assert bank.reindex() == 0
         assert bank.doctor() == []
@@ -318,7 +318,7 @@ def test_indexes_that_are_lost_are_named_and_made_again(path: Path, learned: lis
         with open_bank(path, embedder=embedder) as bank:
             (told,) = errors(bank)
             assert told.kind == "index"
-            assert told.remedy == "run rb-dspy bank reindex, which makes it again"
+            assert told.remedy == f"run rb-dspy bank reindex --bank {path}, which makes it again"
             assert bank.reindex() == 0
             assert bank.doctor() == []
     if not moved:
@@ -344,7 +344,7 @@ def test_a_text_that_is_not_found_is_found_again(path: Path, learned: list[Exper
     with open_bank(path) as bank:
         (told,) = errors(bank)
         assert told.where == f"scope 's': item {edited.id}"
-        assert told.remedy == "run rb-dspy bank reindex, which makes anew what texts are found by"
+        assert told.remedy == f"run rb-dspy bank reindex --bank {path}, which makes anew what texts are found by"
         assert bank.reindex() == 0
         assert bank.doctor() == []
         draft = MemoryDraft(title=edited.title, description=edited.description, content=edited.content)

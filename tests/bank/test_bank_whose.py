@@ -51,7 +51,7 @@ def test_who_looks_binds_nothing(path: Path, lost: str) -> None:
         assert ("embedder" in told.what.partition(";")[0]) == (lost not in ("dimension", "damaged dimension"))
         assert ("dimension" in told.what.partition(";")[0]) == ("dimension" in lost or lost == "both")
         assert "64 dimensions" in told.what
-        assert "rb-dspy bank reindex --embedder NAME" in told.remedy
+        assert f"rb-dspy bank reindex --embedder NAME --bank {path}" in told.remedy
         assert bank.retrieve("do thing 1")[0].task_id == "t1"
         assert len(bank.fork().retrieve("do thing 1", k=9)) == 3
         add(bank.fork(), "t8")

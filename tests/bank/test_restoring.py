@@ -305,9 +305,9 @@ def test_what_is_damaged_says_by_which_command_a_copy_is_restored(path: Path) ->
     fill(path, 0, 10)
     bytes_changed(path)
     with open_bank(path) as bank:
-        assert any("rb-dspy bank restore COPY" in finding.remedy for finding in bank.doctor())
+        assert any(f"(rb-dspy bank restore COPY --bank {path})" in finding.remedy for finding in bank.doctor())
     cut_short(path)
-    with pytest.raises(CorruptBank, match=r"restore it from a copy \(rb-dspy bank restore COPY\)"):
+    with pytest.raises(CorruptBank, match=rf"restore it from a copy \(rb-dspy bank restore COPY --bank {path}\)"):
         open_bank(path)
 
 

@@ -17,7 +17,7 @@ import pydantic
 import pytest
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.parts import Source
+from rb_dspy.bank.parts import Finding, Source
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import CorruptBank, RBError, StorageError
@@ -278,10 +278,10 @@ def test_a_check_that_stumbles_stops_no_other(full: SqliteStore, monkeypatch: py
         yield
 
     monkeypatch.setattr("rb_dspy.bank.sqlite.check.damaged_rows", stumbles)
-    monkeypatch.setattr("rb_dspy.bank.sqlite.check.links", lambda *_: iter(["links"]))
-    monkeypatch.setattr("rb_dspy.bank.sqlite.check.sorted", lambda found, key: found, raising=False)
-    stopped, links = full.check()
-    assert links == "links"  # type: ignore[comparison-overlap]
+    link = Finding(severity="warning", kind="orphan", where="scope 's'", what="a link", remedy="none")
+    monkeypatch.setattr("rb_dspy.bank.sqlite.check.links", lambda *_: iter([link]))
+    stopped, other = full.check()
+    assert other == link
     assert (stopped.kind, stopped.where) == ("file", "scope 's'")
     assert stopped.what == "a check stopped at a damaged row: TypeError: one two"
 

@@ -817,7 +817,7 @@ def test_what_is_damaged_is_made_again_as_doctor_says(
 
     break_it()
     assert main(["bank", "doctor"]) == 6
-    assert "run rb-dspy bank reindex, which makes it again" in capsys.readouterr().out
+    assert "run rb-dspy bank reindex --bank rb-bank.sqlite, which makes it again" in capsys.readouterr().out
     with MemoryBank.open("other.sqlite", scope="default", embedder=HashEmbedder(dimension=16)) as bank:
         learn(bank, 1, OPEN)
     told = run(capsys, "reindex")

@@ -12,9 +12,8 @@ from rb_dspy.bank.sqlite.check_chain import chain
 from rb_dspy.bank.sqlite.check_links import links
 from rb_dspy.bank.sqlite.check_rows import damaged_rows
 from rb_dspy.bank.sqlite.files import DAMAGE, short
-from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT, REINDEX, REINDEX_AS, of_bank
 from rb_dspy.bank.sqlite.scoped import Scope
-from rb_dspy.commands import bank_options
 
 _KEYED = ("experiences", "items", "journal")
 """Tables whose rows carry their scope in their key."""
@@ -41,11 +40,12 @@ def findings(connection: sqlite3.Connection, location: str) -> list[Finding]:
                     kind="index",
                     where=location,
                     what="a reindex runs or was broken off; the bank is still that of the embedder before",
-                    remedy=f"wait for it, or run rb-dspy bank reindex --embedder NAME{bank_options(location)} again",
+                    remedy=f"wait for it, or run {REINDEX_AS} again",
                 )
             )
     except sqlite3.DatabaseError as exc:
         found.append(_broken(location, f"reading it stopped: {short(exc)}"))
+    found = [finding.model_copy(update={"remedy": of_bank(finding.remedy, location)}) for finding in found]
     return sorted(found, key=lambda finding: finding.severity)
 
 
@@ -95,7 +95,7 @@ def _indexes(connection: sqlite3.Connection, location: str) -> Iterator[Finding]
                 kind="index",
                 where=f"{location}: index {name}",
                 what="is not there, which makes reading and writing slow",
-                remedy="run rb-dspy bank reindex, which makes it again",
+                remedy=f"run {REINDEX}, which makes it again",
             )
     except sqlite3.DatabaseError as exc:
         yield _broken(location, f"SQLite cannot read what indexes there are: {short(exc)}")
@@ -116,7 +116,7 @@ def _embedder(connection: sqlite3.Connection, location: str) -> Iterator[Finding
         kind="file",
         where=location,
         what=f"of its table meta, {' and '.join(lost)} are lost or damaged; {' and '.join(knows) or 'nothing tells'}",
-        remedy="run rb-dspy bank reindex --embedder NAME, with the name of its embedder, or of another",
+        remedy=f"run {REINDEX_AS}, with the name of its embedder, or of another",
     )
 
 

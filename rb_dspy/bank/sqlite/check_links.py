@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from rb_dspy.bank.parts import Finding, Severity
 from rb_dspy.bank.sqlite import keys
-from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT, REINDEX
 from rb_dspy.bank.sqlite.scoped import Scope
 
-_INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
+_INDEX = f"run {REINDEX}, which makes anew what ids are found by"
 
 _Query = tuple[Severity, str, str, str, str]
 

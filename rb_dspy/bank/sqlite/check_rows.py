@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from rb_dspy.bank.parts import UNITS, Finding, Unit
 from rb_dspy.bank.sqlite import embedders, found_by, ids, ingestions, keys, rows, vector_rows
-from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT, REINDEX
 from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.errors import CorruptBank
 from rb_dspy.wording import first_line
@@ -17,15 +17,15 @@ _LEFT_OUT = f"it is left out of what is read; {FROM_A_COPY}, or delete it"
 
 _ENDED = f"it was edited or taken away, and only its history is lost; if you need that, {FROM_A_COPY}"
 
-_AGAIN = "run rb-dspy bank reindex, which makes it again"
+_AGAIN = f"run {REINDEX}, which makes it again"
 
 _LOST = "is not found by its id, and so not shown, exported, edited or taken away by it"
 
-_INDEX = "run rb-dspy bank reindex, which makes anew what ids are found by"
+_INDEX = f"run {REINDEX}, which makes anew what ids are found by"
 
-_COLUMNS = "run rb-dspy bank reindex, which goes by the rollouts; or delete it"
+_COLUMNS = f"run {REINDEX}, which goes by the rollouts; or delete it"
 
-_TEXTS = "run rb-dspy bank reindex, which makes anew what texts are found by"
+_TEXTS = f"run {REINDEX}, which makes anew what texts are found by"
 
 
 def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:

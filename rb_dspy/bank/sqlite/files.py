@@ -22,6 +22,7 @@ from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate
 from rb_dspy.bank.sqlite.original import Original
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, RESTORE, of_bank
 from rb_dspy.commands import bank_options, quoted
 from rb_dspy.errors import BankError, CorruptBank, StorageError
 from rb_dspy.wording import one_line
@@ -50,11 +51,11 @@ _REASONS = {
     sqlite3.SQLITE_NOTADB: (CorruptBank, "not a bank, nor any SQLite database; give another path"),
     sqlite3.SQLITE_CORRUPT: (
         CorruptBank,
-        "the file is damaged or cut short; restore it from a copy (rb-dspy bank restore COPY)",
+        f"the file is damaged or cut short; restore it from a copy ({RESTORE})",
     ),
     sqlite3.SQLITE_ERROR: (
         CorruptBank,
-        "its tables are not those of a bank; restore it from a copy (rb-dspy bank restore COPY)",
+        f"its tables are not those of a bank; restore it from a copy ({RESTORE})",
     ),
 }
 
@@ -122,21 +123,17 @@ def _said(location: str, exc: Exception) -> BankError | None:
     if isinstance(exc, OSError):
         return StorageError(f"{location}: {_in_the_way(location, exc)}")
     if isinstance(exc, UnicodeDecodeError):  # of SQLite's own words about damaged tables
-        return CorruptBank(
-            f"{location}: a text is damaged ({short(exc)}); restore the file from a copy (rb-dspy bank restore COPY)"
-        )
+        return CorruptBank(f"{location}: a text is damaged ({short(exc)}); {of_bank(FROM_A_COPY, location)}")
     cause = (exc.orig or exc) if isinstance(exc, sa.exc.DBAPIError) else exc
     if not isinstance(exc, sa.exc.DBAPIError | sqlite3.Error):
         return None
     code = getattr(cause, "sqlite_errorcode", None)
     if code is None and "Could not decode" in str(cause):
-        return CorruptBank(
-            f"{location}: a text is damaged ({cause}); restore the file from a copy (rb-dspy bank restore COPY)"
-        )
+        return CorruptBank(f"{location}: a text is damaged ({cause}); {of_bank(FROM_A_COPY, location)}")
     if code is None:
         return None  # a misuse of sqlite3: ours to fix, not the user's
     kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
-    return kind(f"{location}: {reason} ({one_line(cause)})")
+    return kind(f"{location}: {of_bank(reason, location)} ({one_line(cause)})")
 
 
 def _in_the_way(location: str, exc: OSError) -> str:

@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, of_bank
 from rb_dspy.errors import CorruptBank, StorageError
 
 _LONG_BYTES = 16_000_000
@@ -64,8 +65,7 @@ class Log:
                 (found,) = fresh.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise CorruptBank(
-                    f"{self._location}: the disk failed and lost a part of it; restore it from a copy"
-                    " (rb-dspy bank restore COPY)"
+                    f"{self._location}: the disk failed and lost a part of it; {of_bank(FROM_A_COPY, self._location)}"
                 )
             busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if busy:

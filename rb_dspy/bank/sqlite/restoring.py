@@ -61,7 +61,7 @@ def restored(copy: Path, path: Path) -> Path | None:
 def _make(made: Path, copy: Path, *, beside: Path) -> None:
     """The copy as a bank of this version in one file, sound and on disk."""
     os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # nobody's to read but this user's, until it is
-    with sqlite.translated(str(copy)):
+    with sqlite.translated(f"{copy}, the copy"):
         look.outdated(copy, partial(sqlite.engine_of, pool=StaticPool, durable=False), create=False)
     with (
         sqlite.translated(f"{copy}, copied to {beside.parent}"),
@@ -69,7 +69,7 @@ def _make(made: Path, copy: Path, *, beside: Path) -> None:
         contextlib.closing(sqlite3.connect(made)) as target,
     ):
         source.backup(target)
-    with sqlite.readable(str(copy)):
+    with sqlite.readable(f"{copy}, the copy"):
         engine = sqlite.engine_of(f"{made.absolute().as_uri()}?mode=rw", QueuePool)
         try:
             sqlite.prepare(engine, made, keep=False)

@@ -8,6 +8,7 @@ import sqlite3
 import sqlalchemy as sa
 
 from rb_dspy.bank.sqlite import keys, tables
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import UnknownScope
 
 _HIGHEST = ", ".join(
@@ -21,14 +22,15 @@ _HIGHEST = ", ".join(
 _log = logging.getLogger("rb_dspy.bank")
 
 
-def scopes(connection: sa.Connection) -> list[str]:
+def scopes(connection: sa.Connection, location: str) -> list[str]:
     """Their names, sorted; damaged ones are left out."""
     named = []
     for id, name in connection.execute(sa.select(tables.scopes.c.id, tables.scopes.c.name)):
         if isinstance(name, str):
             named.append(name)
         else:
-            _log.warning("the name of scope number %s is damaged; it is left out. rb-dspy bank doctor says more", id)
+            more = f"rb-dspy bank doctor{bank_options(location)} says more"
+            _log.warning("%s: the name of scope number %s is damaged; it is left out. %s", location, id, more)
     return sorted(named)
 
 

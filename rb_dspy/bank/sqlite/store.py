@@ -113,7 +113,7 @@ class SqliteStore:
         return found
 
     def scopes(self) -> list[str]:
-        return self._ask(scopes.scopes)
+        return self._ask(partial(scopes.scopes, location=self.location))
 
     def add_scope(self, scope: str) -> None:
         if scope not in self.scopes():
