@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +20,7 @@ from rb_dspy.cli.again import bank_command
 from rb_dspy.cli.bank_common import chosen_settings, show_below
 from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
-from rb_dspy.errors import CorruptBank
+from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def export_(
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="What `bank export` wrote.")],
+    file: Annotated[Path, typer.Argument(help="What `bank export` wrote; - is standard input.")],
     origin: Annotated[
         str, typer.Option("--origin", metavar="NAME", help="Who brought it; `bank rollback origin:NAME` undoes it.")
     ] = "",
@@ -65,7 +67,8 @@ def import_(
 ) -> None:
     """Append what was exported; what is here already is not repeated. Makes the bank where there is none."""
     chosen = chosen_settings(config, bank, scope).bank
-    done = work.import_experiences(file, chosen, origin)
+    with _readable_again(file) as kept:
+        done = work.import_experiences(kept, chosen, origin)
     if json_:
         counts = {"experiences": done.read, "new": done.new, "removed": done.gone, "others": done.others}
         print_json({"path": file, **counts})
@@ -191,6 +194,22 @@ def restore(
         return
     was = f"what was there is {aside} now" if aside else "nothing was there before"
     out.print(Text(f"{chosen.url} is as the copy {copy}; {was}"), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _readable_again(file: Path) -> Iterator[Path]:
+    """``file``, or what standard input gives as one: an import is checked as a whole before it is read."""
+    if str(file) != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        aside = Path(folder) / "import.jsonl"
+        with aside.open("wb") as kept:
+            shutil.copyfileobj(sys.stdin.buffer, kept)
+        try:
+            yield aside
+        except InputError as exc:
+            raise InputError(str(exc).replace(str(aside), "standard input")) from None
 
 
 def _to_stdout(bank: MemoryBank) -> None:

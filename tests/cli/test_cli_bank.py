@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -379,6 +380,23 @@ def test_export_and_import(filled: list[Experience], capsysbinary: pytest.Captur
     capsysbinary.readouterr()
     assert main(["bank", "export", "-", "--at", "now"]) == 0
     assert capsysbinary.readouterr().out == Path("a.jsonl").read_bytes()
+
+
+def test_an_import_from_a_pipe(
+    filled: list[Experience], monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["bank", "export", "-"]) == 0
+    written = capsysbinary.readouterr().out
+    into = ["bank", "import", "-", "--bank", "new.sqlite"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(written)))
+    assert main(into) == 0
+    assert b"3 experiences imported into new.sqlite, scope default" in capsysbinary.readouterr().out
+    assert main(["bank", "export", "-", "--bank", "new.sqlite"]) == 0
+    assert capsysbinary.readouterr().out == written
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(written[:-1] + b"}\n")))
+    assert main([*into, "--bank", "none.sqlite"]) == 2
+    assert capsysbinary.readouterr().err.startswith(b"error: standard input:4: ")
+    assert not Path("none.sqlite").exists()
 
 
 def test_an_import_says_what_stays_away_since_it_was_taken_away(
