@@ -150,7 +150,8 @@ class ReasoningBank(Whole):
     ) -> Experience:
         """Judge and distil a rollout of an agent that is not ours.
 
-        ``trajectory``: ours, a list of chat messages (tool calls included), or plain dicts. ``memory``: what ``recall``
+        ``trajectory``: ours, a list of chat messages (tool calls included), what an agent of DSPy's returns, or plain
+        dicts. ``memory``: what ``recall``
         had returned, so that the bank knows which lessons were shown. ``run_id`` names the attempt: the same task and
         rollout id in the same run are learned once, and without a run the same content is.
         """

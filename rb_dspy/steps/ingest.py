@@ -6,20 +6,23 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
+import dspy
 import pydantic
 
 from rb_dspy.bank import Ingest, MemoryBank
 from rb_dspy.bank.admission import checked_name
 from rb_dspy.errors import InputError, InvalidTask, InvalidTrajectory
 from rb_dspy.schema import Task, Trajectory
-from rb_dspy.steps import messages
+from rb_dspy.steps import messages, predictions
 from rb_dspy.steps.ask import Do, Routine
 from rb_dspy.wording import first_misfit
 
-Foreign = Trajectory | Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""A trajectory; a dict with ``steps`` (or a trajectory's own fields); a list of chat messages, or of step dicts."""
+Foreign: TypeAlias = Trajectory | dspy.Prediction | dspy.History | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A trajectory; a dict with ``steps`` (or a trajectory's own fields); a list of chat messages, or of step dicts; what
+an agent of DSPy's gives: its prediction, or the trajectory in it.
+"""
 
 
 def as_task(task: Task | str | object) -> Task:
@@ -91,11 +94,16 @@ def as_trajectory(task: Task, given: Foreign | object) -> Trajectory:
         if given.task_id != task.id:
             raise InvalidTrajectory(f"the trajectory is of the task {given.task_id!r}, not of {task.id!r}")
         return given
+    if isinstance(given, dspy.Prediction):
+        return _from_dict(task, predictions.read(given))
+    if isinstance(given, dspy.History):
+        return as_trajectory(task, given.messages)
     if isinstance(given, Mapping):
-        return _from_dict(task, given)
+        return _from_dict(task, {"steps": predictions.numbered(given)} if predictions.is_numbered(given) else given)
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InvalidTrajectory(
-            f"got {type(given).__name__}; expected a Trajectory, a dict with 'steps', or a list of messages or steps"
+            f"got {type(given).__name__}; expected a Trajectory, a dict with 'steps', a list of messages or steps,"
+            " or what an agent of DSPy's gives"
         )
     elements = [_plain(element, i) for i, element in enumerate(given)]
     if not elements:
@@ -112,6 +120,10 @@ def as_trajectory(task: Task, given: Foreign | object) -> Trajectory:
         )
     if all("action" in element for element in elements):
         return _from_dict(task, {"steps": elements})
+    if predictions.is_code(elements):
+        return _from_dict(task, {"steps": predictions.code(elements)})
+    if all("tool_calls" in element for element in elements):
+        return _from_dict(task, predictions.tool_calls(elements))
     raise InvalidTrajectory("a list of dicts needs 'role' in each (chat messages) or 'action' in each (steps)")
 
 
