@@ -444,6 +444,9 @@ class MemoryBank:
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> Sequence[Experience]:
         """Append what ``export_jsonl`` wrote, with its provenance; what is here already is not repeated.
 
+        Nor is what was deleted or rolled back here: it stays away, and what comes back for such a one is what it was.
+        Lessons that were edited here stay as they are here.
+
         ``origin`` marks all of it, so that ``rollback("origin:...")`` can take it away again. The whole file is checked
         before any of it is stored. Raises ``InputError`` naming the line that cannot be used.
         """

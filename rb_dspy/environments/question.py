@@ -130,6 +130,8 @@ def _answers(task: Task) -> tuple[str, ...]:
     if not isinstance(listed, list):
         raise InputError(f"task {task.id!r}: env_args.answers is not a list; expected a list of texts or numbers")
     single = task.env_args.get("answer")
+    if isinstance(single, list):
+        raise InputError(f"task {task.id!r}: env_args.answer is a list; expected env_args.answers, where any is right")
     found = [*([] if single is None else [single]), *listed]
     for answer in found:
         if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not normalised(str(answer)):

@@ -76,6 +76,11 @@ def test_a_task_that_cannot_be_scored_is_refused_before_it_is_worked_on(bad):
         Question().make(Task(id="q", instruction="What?", env_args=bad))
 
 
+def test_several_answers_under_the_name_of_one_are_told_where_to_go():
+    with pytest.raises(InputError, match="task 'q': env_args.answer is a list; expected env_args.answers"):
+        Question().make(Task(id="q", instruction="What?", env_args={"answer": ["Paris", "paris"]}))
+
+
 @pytest.mark.parametrize("key", ["anwser", "Answer", "answr", "asnwers"])
 def test_a_misspelt_answer_is_no_question_without_one(key):
     with pytest.raises(InputError, match=rf"task 'q': env_args.{key}: did you mean 'answers?'\?"):
