@@ -77,7 +77,7 @@ def test_a_task_that_cannot_be_scored_is_refused_before_it_is_worked_on(bad):
 
 
 def test_several_answers_under_the_name_of_one_are_told_where_to_go():
-    with pytest.raises(InputError, match="task 'q': env_args.answer is a list; expected env_args.answers"):
+    with pytest.raises(InputError, match=r"task .q.: env_args\.answer is a list; expected env_args\.answers"):
         Question().make(Task(id="q", instruction="What?", env_args={"answer": ["Paris", "paris"]}))
 
 
