@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # before dspy: else litellm waits for a network that is not there
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: else threads of two workers spin on the same cores
 
 import dspy
 import pytest
