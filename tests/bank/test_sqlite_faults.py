@@ -117,7 +117,7 @@ def test_killed_at(path: Path, where: str, stored: int) -> None:
     store.close()
 
 
-WRITERS, APPENDED, KILLS = 8, 500, 50
+WRITERS, APPENDED, KILLS = 8, 250, 50
 
 KILLED = """
 import json, os, random, signal, sys, time
