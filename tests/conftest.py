@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # before dspy: else litellm waits for a network that is not there
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow: else it asks a network that is not there
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: else threads of two workers spin on the same cores
 
 import dspy
 import pytest
@@ -44,6 +47,17 @@ def _fresh_dspy() -> Iterator[None]:
     dspy.configure(lm=None, adapter=None, track_usage=False, callbacks=[])
     yield
     dspy.configure(lm=None, adapter=None, track_usage=False, callbacks=[])
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables, to be copied: making one takes seconds."""
+    from rb_dspy.config import TrackingConfig
+    from rb_dspy.tracking import Tracker
+
+    file = tmp_path_factory.mktemp("empty") / "store.db"
+    Tracker(TrackingConfig(uri=f"sqlite:///{file}", experiment="none"))
+    return file
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_a_warm_prompt_gives_the_numbers_of_a_cold_one(engine: LlamaEngine) -> N
     request = ask("Which object is in room 3?", system=PREFIX, temperature=0.8, seed=5, logprobs=0)
     engine.complete(ask("Hello there, house.", system=PREFIX))
     warm = engine.complete(request)
-    cold = LlamaEngine(SMALL, context=2048, slots=2, prefix_cache=False).complete(request)
+    cold = LlamaEngine(SMALL, context=2048, slots=2, threads=1, prefix_cache=False).complete(request)
     assert evaluated(warm) < 40 < evaluated(cold)
     assert (warm.text, scores(warm)) == (cold.text, scores(cold))
 
@@ -190,7 +190,9 @@ def test_work_that_is_given_up_frees_the_model(engine: LlamaEngine) -> None:
 
 
 def test_what_was_cut_short_is_not_kept_for_an_answer(engine: LlamaEngine) -> None:
-    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=0.0, max_tokens=80))
+    lm = local_lm(
+        BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, threads=1, temperature=0.0, max_tokens=80)
+    )
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
     with stopping(stop), pytest.raises(LMError, match="given up"):
@@ -268,7 +270,7 @@ def test_errors_are_dspys(engine: LlamaEngine) -> None:
     with_tool = lm15.Request(model="m", messages=(lm15.Message.user("x"),), tools=(tool,))
     with pytest.raises(lm15.UnsupportedFeatureError, match="tools"):
         engine.complete(with_tool)
-    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2))
+    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, threads=1))
     with pytest.raises(ContextWindowExceededError):
         lm("word " * 3000)
     assert engine.complete(ask("Still there?")).text
@@ -364,7 +366,9 @@ def test_engines_that_nobody_asks_end_and_leave_settings_of_threads_alone(small_
 
 
 def test_state_names_the_model_and_no_path(engine: LlamaEngine, small_model: Path) -> None:
-    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=0.0, max_tokens=8))
+    lm = local_lm(
+        BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, threads=1, temperature=0.0, max_tokens=8)
+    )
     state = json.loads(json.dumps(lm.dump_state()))
     assert str(small_model.parent) not in json.dumps(state)
     loaded = dspy.BaseLM.load_state(state, allow_custom_lm_class=True)
@@ -376,7 +380,7 @@ def test_state_names_the_model_and_no_path(engine: LlamaEngine, small_model: Pat
 
 
 def test_rollouts_and_candidates_are_distinct_samples() -> None:
-    config = BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=1.0, max_tokens=16)
+    config = BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, threads=1, temperature=1.0, max_tokens=16)
     lm = local_lm(config)
     assert isinstance(lm, LocalLM)
     samples = [lm("Tell a story.", rollout_id=i)[0] for i in range(3)]
@@ -389,7 +393,9 @@ def test_rollouts_and_candidates_are_distinct_samples() -> None:
 
 
 async def test_async_and_sync_calls_agree() -> None:
-    lm = local_lm(BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, temperature=1.0, max_tokens=16))
+    lm = local_lm(
+        BackboneConfig(model=f"local/{SMALL}", context=2048, slots=2, threads=1, temperature=1.0, max_tokens=16)
+    )
     assert await lm.acall("Tell a story.", rollout_id=3) == lm("Tell a story.", rollout_id=3)
 
 

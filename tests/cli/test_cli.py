@@ -21,6 +21,9 @@ from rb_dspy.schema import Experience, MemoryDraft, Step, Task
 HOSTED = "--set", "backbones.agent.model=openai/any"
 """Nobody is asked; the default model need not be on this machine."""
 
+SMALL = "--set", "backbones.agent.model=local/smollm2-135m", "--set", "backbones.agent.threads=1"
+"""One thread, since other tests run beside: two that wait for each other take twice as long."""
+
 LESSON = MemoryDraft(
     title="Open first", description="When it is shut; not when open.", content="Open it, then put it in."
 )
@@ -209,7 +212,7 @@ def test_ids_stay_whole_in_a_narrow_terminal(
 def test_a_run_on_a_real_model_and_its_continuation(capsys: pytest.CaptureFixture[str]) -> None:
     """The smallest model: shows that everything is connected, not that it solves anything."""
     models.get("smollm2-135m")
-    args = ["run", "--set", "backbones.agent.model=local/smollm2-135m"]
+    args = ["run", *SMALL]
     for cap in ("act.max_tokens=80", "judge.max_tokens=100", "distill.max_tokens=160"):
         args += ["--set", f"program.{cap}"]
     assert main([*args, "-n", "1", "--json"]) == 0
@@ -240,7 +243,7 @@ def test_a_run_on_a_real_model_and_its_continuation(capsys: pytest.CaptureFixtur
 @pytest.mark.model
 def test_backbones_check_shows_what_answered(capsys: pytest.CaptureFixture[str]) -> None:
     models.get("smollm2-135m")
-    assert main(["backbones", "check", "--set", "backbones.agent.model=local/smollm2-135m"]) == 0
+    assert main(["backbones", "check", *SMALL]) == 0
     printed = capsys.readouterr().out
     assert printed.count("local/smollm2-135m") == 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -12,6 +13,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -617,22 +619,41 @@ def test_ids_stay_whole_and_lines_fit(
         assert item in printed or args[0] in ("search", "stats", "history"), (args, printed)
 
 
+def read_whole(terminal: int) -> str:
+    """All that is printed until nobody has the other end any more."""
+    printed = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end was closed
+        while chunk := os.read(terminal, 65536):
+            printed += chunk
+    os.close(terminal)
+    return printed.decode()
+
+
 def in_terminal(*args: str, typed: str = "", editor: str = "") -> tuple[int, str]:
-    """Exit code and output of a command that has a terminal."""
+    """Exit code and output of a command that has a terminal, as a process of its own."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "EDITOR": editor, "VISUAL": "", "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "rb_dspy.cli.main", "bank", *args]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     os.write(ours, typed.encode())
-    printed = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            printed += chunk
-    except OSError:  # how Linux says that the other end was closed
-        pass
-    os.close(ours)
-    return process.wait(timeout=60), printed.decode()
+    printed = read_whole(ours)
+    return process.wait(timeout=60), printed
+
+
+def at_terminal(*args: str, typed: str = "", editor: str = "") -> tuple[int, str]:
+    """As ``in_terminal``, in this process, which has loaded the embedder; the editor is given no terminal."""
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
+    with ThreadPoolExecutor(1) as reader, pytest.MonkeyPatch.context() as patch:
+        printed = reader.submit(read_whole, ours)
+        with open(theirs, closefd=False) as stdin, open(theirs, "w") as stdout, open(os.dup(theirs), "w") as stderr:
+            for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
+                patch.setattr(sys, name, stream)
+            patch.setenv("EDITOR", editor)
+            patch.setenv("VISUAL", "")
+            code = main(["bank", *args])
+        return code, printed.result(60)
 
 
 def test_in_a_terminal_rollback_asks_and_edit_opens_an_editor(
@@ -643,16 +664,16 @@ def test_in_a_terminal_rollback_asks_and_edit_opens_an_editor(
     assert code == 1
     assert "take it away?" in printed
     assert len(as_json(capsys, "list")) == 3
-    code, printed = in_terminal("rollback", "origin:stranger", typed="y\n")
+    code, printed = at_terminal("rollback", "origin:stranger", typed="y\n")
     assert (code, "it is gone" in printed) == (0, True)
     assert len(as_json(capsys, "list")) == 1
     script = "import sys, pathlib; p = pathlib.Path(sys.argv[1]); p.write_text(p.read_text().replace('Open', 'Shut'))"
     code, printed = in_terminal("edit", item, editor=shlex.join([sys.executable, "-c", script]))
     assert code == 0, printed
     assert as_json(capsys, "show", item)[0]["title"] == "Shut first"
-    code, printed = in_terminal("edit", item, editor="true")
+    code, printed = at_terminal("edit", item, editor="true")
     assert (code, "left as it is" in printed) == (0, True)
-    code, printed = in_terminal("edit", item, editor="false")
+    code, printed = at_terminal("edit", item, editor="false")
     assert (code, "set EDITOR" in printed) == (2, True)
 
 
@@ -660,7 +681,7 @@ def in_editor(item: str, script: str) -> tuple[int, str]:
     """``bank edit`` in an editor that does ``script``, which is given the lesson as ``text`` and leaves it there."""
     whole = f"import sys, pathlib, re; p = pathlib.Path(sys.argv[1]); text = p.read_bytes().decode(); {script}"
     whole += "; p.write_bytes(text.encode())"
-    return in_terminal("edit", item, editor=shlex.join([sys.executable, "-c", whole]))
+    return at_terminal("edit", item, editor=shlex.join([sys.executable, "-c", whole]))
 
 
 def test_a_line_that_looks_like_a_heading_stays_where_it_stands(capsys: pytest.CaptureFixture[str]) -> None:

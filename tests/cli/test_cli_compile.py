@@ -220,7 +220,10 @@ def test_a_compile_begins_with_the_prompts_of_another(capsys: pytest.CaptureFixt
     assert CODES in both.prompts_after["act.predict"]["instructions"]
 
 
-def test_a_compile_is_kept_in_mlflow_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compile_is_kept_in_mlflow_unless_told_otherwise(
+    capsys: pytest.CaptureFixture[str], empty_store: Path
+) -> None:
+    shutil.copy(empty_store, "rb-mlflow.db")
     found = json.loads(called(capsys, *COMPILE, "--json"))
     assert found["mlflow_run"]
     import mlflow
@@ -303,10 +306,16 @@ def test_with_and_without_memory_the_same_tasks_are_done(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("asked", [("--track",), ("--set", "tracking.traces=false")])
-def test_a_run_is_kept_in_mlflow_on_request(capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]) -> None:
+def test_a_run_is_kept_in_mlflow_on_request(
+    capsys: pytest.CaptureFixture[str], empty_store: Path, asked: tuple[str, ...]
+) -> None:
+    shutil.copy(empty_store, "rb-mlflow.db")
     printed = called(capsys, "run", "--stream", "mail.jsonl", "-n", "1", "--json", *asked)
-    assert json.loads(printed.splitlines()[-1])["mlflow_run"]
-    assert Path("rb-mlflow.db").exists()
+    kept = json.loads(printed.splitlines()[-1])["mlflow_run"]
+    import mlflow
+
+    there = f"sqlite:///{Path('rb-mlflow.db').absolute()}"  # MLflow keeps open what it opened by another test's name
+    assert mlflow.MlflowClient(tracking_uri=there).get_run(kept).info.run_id == kept
 
 
 def test_prompts_serve_with_and_without_scaling_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,7 +138,11 @@ _SLOW = """
 import sys, time
 from rb_dspy import Backbones
 from rb_dspy.cli.main import main
+from rb_dspy.embedder import SentenceTransformerEmbedder
+from rb_dspy.testing import HashEmbedder
 from tests.worlds import backbones, item
+
+SentenceTransformerEmbedder.embed = HashEmbedder(384).embed  # loading the model takes seconds
 
 def reply(prompt):
     if "label" in prompt.wants:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ from dspy import lm15
 from rb_dspy import ReasoningBank, save_program
 from rb_dspy.backbones import Backbones
 from rb_dspy.cli.main import main
-from rb_dspy.config import BackboneConfig, Role, TrackingConfig
+from rb_dspy.config import BackboneConfig, Role
 from rb_dspy.errors import MissingDependency
 from rb_dspy.testing import Prompt, Reply
-from rb_dspy.tracking import Tracker
 from tests.cli.desk import CODES, deaf, staffed, write_tasks
-
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow: else it asks a network that is not there
 
 MATRIX = ("backbones", "matrix", "--program", "mail=codes.json", "--tasks-file", "mail.jsonl", "--whole")
 ON = ("--backbone", "quick=some/quick", "--backbone", "deaf=some/deaf")
@@ -36,14 +32,6 @@ def _at_the_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predict = program.act.predict
     predict.signature = predict.signature.with_instructions(f"{predict.signature.instructions}\n\n{CODES}")
     save_program(program, "codes.json")
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with MLflow's tables, made once: it takes seconds."""
-    file = tmp_path_factory.mktemp("empty") / "store.db"
-    Tracker(TrackingConfig(uri=f"sqlite:///{file}", experiment="none"))
-    return file
 
 
 @pytest.fixture

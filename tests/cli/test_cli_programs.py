@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
+import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
-
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow: else it asks a network that is not there
 
 import pytest
 
@@ -27,9 +24,10 @@ from tests.tracking.made import BETTER, compiled
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with files to register, and MLflow's store once something is: making it takes seconds."""
+def folder(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
+    """A folder with files to register, and MLflow's store to register them in."""
     made = tmp_path_factory.mktemp("programs")
+    shutil.copy(empty_store, made / "rb-mlflow.db")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(made)
         compiled(ReasoningBank(), gain=0.3, reach=0.1).save("better.json")

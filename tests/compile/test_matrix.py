@@ -209,7 +209,9 @@ def test_a_backbone_that_cannot_be_used_is_found_before_anything_is_run_and_told
 
 def test_what_is_no_backbone_stands_in_its_cells() -> None:
     strange: Any = 7
-    found = matrix(ReasoningBank(environments=Hushed.of), {}, {"odd": strange, "up": opener(1)}, NINE)
+    found = matrix(
+        ReasoningBank(environments=Hushed.of), {}, {"odd": strange, "up": opener(1)}, NINE, embedder=HashEmbedder()
+    )
     assert found.unusable() == ["odd"]
     assert "got int" in found.cell(SEED, "odd").error
 

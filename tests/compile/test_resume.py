@@ -73,7 +73,7 @@ def _wait_for_answers(path: Path, count: int) -> None:
 def test_stopped_twice_it_ends_as_if_it_had_not_been_and_nothing_is_asked_twice(
     tmp_path: Path, optimizer: str, stage: str
 ) -> None:
-    arguments: dict[str, Any] = {"optimizer": optimizer, "stage": stage, "budget": 45}
+    arguments: dict[str, Any] = {"optimizer": optimizer, "stage": stage, "budget": 45, "streams": streams(2)}
     whole = Dies(10**6)
     expected = run(whole, **arguments)
 
@@ -204,28 +204,38 @@ def test_a_line_that_is_damaged_costs_its_own_answer_only(tmp_path: Path, caplog
     assert whole.asked - rest.asked == 28
 
 
+CANNOT_KEEP = """
+import os, resource, signal, sys
+from pathlib import Path
+from tests.compile.school import compiled, streams
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for size in map(int, sys.argv[2:]):
+    if not os.fork():  # a process for each, with all imported
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        compiled(optimizer="bootstrap", stage="all", budget=45, streams=streams(2), folder=folder)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    whole = (folder / "answers.jsonl").read_bytes().endswith(b"\\n")
+    print(code, whole, (folder / "compiled.json").exists(), flush=True)
+    print("ended", file=sys.stderr, flush=True)
+"""
+
+
 def test_answers_that_cannot_be_kept_end_it_and_leave_whole_lines(tmp_path: Path) -> None:
     """In every phase: also where an optimizer or the scoring takes what is raised for a fault of the program."""
-    given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "all", "budget": 45}
+    given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "all", "budget": 45, "streams": streams(2)}
     expected = run(Dies(10**6), folder=tmp_path / "other", **given)
     size = (tmp_path / "other" / "answers.jsonl").stat().st_size
-    code = (
-        "import resource, signal, sys\n"
-        "from tests.compile.school import compiled\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))\n"
-        "compiled(optimizer='bootstrap', stage='all', budget=45, folder=sys.argv[1])\n"
-    )
+    sizes = [str(int(size * part)) for part in (0.3, 0.6, 0.95)]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    for part in (0.3, 0.6, 0.95):
-        ran = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "here"), str(int(size * part))],
-            cwd=_ROOT, env=environment, check=False, capture_output=True, text=True,
-        )  # fmt: skip
-        assert ran.returncode == 1
-        assert "answers.jsonl: cannot be written: File too large" in ran.stderr.splitlines()[-1]
-        assert (tmp_path / "here" / "answers.jsonl").read_bytes().endswith(b"\n")
-        assert not (tmp_path / "here" / "compiled.json").exists()
+    ran = subprocess.run(
+        [sys.executable, "-c", CANNOT_KEEP, str(tmp_path / "here"), *sizes],
+        cwd=_ROOT, env=environment, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout.splitlines()) == (0, ["1 True False"] * 3), ran.stderr
+    said = [each.splitlines()[-1] for each in ran.stderr.split("ended\n")[:-1]]
+    assert ["answers.jsonl: cannot be written: File too large" in last for last in said] == [True] * 3, said
     assert core(run(Dies(10**6), folder=tmp_path / "here", **given)) == core(expected)
 
 
@@ -254,7 +264,7 @@ class CanaryLM(dspy.LM):
 def test_no_file_holds_a_key_an_address_or_the_name_of_a_model(tmp_path: Path, optimizer: str) -> None:
     made = compiled(
         program=program(CanaryLM(pupil)), reflection=CanaryLM(teacher), optimizer=optimizer, stage="all", budget=30,
-        folder=tmp_path / "here",
+        folder=tmp_path / "here", streams=streams(2),
     )  # fmt: skip
     made.save(tmp_path / "made.json")
     save_program(made.program, tmp_path / "program.json")

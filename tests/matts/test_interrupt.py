@@ -44,6 +44,14 @@ with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank:
             raise
         sys.exit(int(sys.argv[2]))
 """
+COMMAND = """
+import sys
+from rb_dspy.cli.main import main
+from rb_dspy.embedder import SentenceTransformerEmbedder
+from rb_dspy.testing import HashEmbedder
+SentenceTransformerEmbedder.embed = HashEmbedder(384).embed  # what is interrupted is the language model
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def interrupted(program: str, *args: str, at: str, after: float, folder: Path) -> tuple[int, str, float]:
@@ -99,7 +107,7 @@ def test_a_local_model_is_not_waited_for(after: float, tmp_path: Path) -> None:
     task = {"id": "q", "instruction": question, "env_args": {"answer": "84"}}
     (tmp_path / "task.jsonl").write_text(json.dumps(task))
     code, said, seconds = interrupted(
-        "import sys; from rb_dspy.cli.main import main; sys.exit(main(sys.argv[1:]))",
+        COMMAND,
         *("run", "--stream", "task.jsonl", "--matts", "parallel", "--k", "8"),
         *("--set", "backbones.agent.model=local/smollm2-135m"),
         at="sees",

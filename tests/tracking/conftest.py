@@ -13,20 +13,10 @@ import pytest
 from rb_dspy.config import TrackingConfig
 from rb_dspy.tracking import Tracker
 
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow: else it asks a network that is not there
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tracking")
-
-
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with MLflow's tables, to be copied."""
-    file = tmp_path_factory.mktemp("empty") / "store.db"
-    Tracker(TrackingConfig(uri=f"sqlite:///{file}", experiment="none"))
-    return file
 
 
 @pytest.fixture(scope="module")
