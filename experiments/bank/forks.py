@@ -12,6 +12,9 @@ from ours import SCOPE, Bound, Lookup, alone, append, drafts, filled, memory, sp
 
 from rb_dspy.bank import MemoryBank
 
+WORDS = 20
+"""Forks that are asked for words too."""
+
 
 def measure(folder: Path, items: int, forks: int) -> list[Bound]:
     """All in one fresh process."""
@@ -30,6 +33,8 @@ def _forked(path: Path, items: int, forks: int) -> tuple[list[list[str]], list[B
     with MemoryBank.open(path, scope=SCOPE, embedder=lookup) as bank:
         bank.retrieve(query_text(0), 5, unit="item")
         bank.retrieve(query_text(0), 5)
+        bank.retrieve(query_text(0), 5, unit="item", mode="lexical")
+        bank.retrieve(query_text(0), 5, mode="hybrid")
         bank.fork().close()
         alive: list[MemoryBank] = []
         fresh = list(drafts(range(10 * items, 10 * items + forks), 1))
@@ -37,25 +42,34 @@ def _forked(path: Path, items: int, forks: int) -> tuple[list[list[str]], list[B
             "fork()": lambda _: alive.append(bank.fork()),
             "first retrieve of items": lambda n: alive[n].retrieve(query_text(n), 5, unit="item"),
             "second": lambda n: alive[n].retrieve(query_text(n + 1), 5, unit="item"),
+            "first lexical retrieve of items": lambda n: alive[n].retrieve(
+                query_text(n), 5, unit="item", mode="lexical"
+            ),
+            "second lexical": lambda n: alive[n].retrieve(query_text(n + 1), 5, unit="item", mode="lexical"),
+            "first hybrid retrieve of experiences": lambda n: alive[n].retrieve(query_text(n), 5, mode="hybrid"),
             "append of one item": lambda n: append(alive[n], fresh[n]),
             "retrieve after it": lambda n: alive[n].retrieve(query_text(n), 5, unit="item"),
+            "lexical retrieve after it": lambda n: alive[n].retrieve(query_text(n), 5, unit="item", mode="lexical"),
         }
         for name, step in steps.items():
             before, times = memory()["resident"], []
-            for number in range(forks):
+            asked = min(forks, WORDS) if "lexical" in name or "hybrid" in name else forks
+            for number in range(asked):
                 started = time.perf_counter()
                 step(number)
                 times.append((time.perf_counter() - started) * 1000)
-            grown = (memory()["resident"] - before) / forks / 1024
+            grown = (memory()["resident"] - before) / asked / 1024
             if name == "fork()":
                 bounds = [
                     Bound(f"fork of {items:,}: ms", statistics.median(times), 1),
                     Bound(f"fork of {items:,}: KB", grown, 1_000),
                 ]
             rows.append([name, spread(times, 3), f"{max(times):.2f}", f"{grown:,.1f}"])
-        started = time.perf_counter()
-        bank.retrieve(query_text(0), 5, unit="item")
-        rows.append(["a query of the bank itself", f"{(time.perf_counter() - started) * 1000:.3f}", "", ""])
+        for mode in ("dense", "lexical"):
+            started = time.perf_counter()
+            bank.retrieve(query_text(0), 5, unit="item", mode=mode)
+            took = (time.perf_counter() - started) * 1000
+            rows.append([f"a query of the bank itself, {mode}", f"{took:.3f}", "", ""])
         for fork in alive:
             if len(fork) != items + 1:
                 raise RuntimeError(f"{fork}: {len(fork)} items, expected {items + 1}")

@@ -36,6 +36,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.index.fusion import fused
 from rb_dspy.bank.index.lexical import LexicalIndex
 from rb_dspy.bank.index.view import Hit
+from rb_dspy.bank.index.word_view import search
 from rb_dspy.bank.parts import Unit
 from rb_dspy.embedder import minilm
 from rb_dspy.plugins import environment_family
@@ -123,7 +124,7 @@ class Searched:
         def any_row(rows: Sequence[int]) -> NDArray[np.bool_]:
             return np.ones(len(rows), np.bool_)
 
-        return [Hit(hit.seq - 1, hit.score) for hit in self._stemmed.search(text, k, any_row)]
+        return [Hit(hit.seq - 1, hit.score) for hit in search(self._stemmed.view, text, k, any_row)]
 
     def _both(self, text: str) -> list[int]:
         near = [Hit(row, 0.0) for row in self._asked(text, "dense", FUSED)]

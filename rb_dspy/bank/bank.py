@@ -422,7 +422,8 @@ class MemoryBank:
     def fork(self) -> MemoryBank:
         """A private copy of the bank as it is now: what either learns from here on, the other never sees.
 
-        Copy on write, in less than a millisecond whatever the size, in memory only; ends with this bank.
+        Copy on write, in less than a millisecond whatever the size, in memory only; ends with this bank. It shares the
+        indexes of this bank, and finds what a bank of its content would, by words too.
         """
         return self._overlay(self._store.mark(self.scope), read_only=False)
 

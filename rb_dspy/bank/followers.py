@@ -7,10 +7,12 @@ import threading
 import weakref
 
 from rb_dspy.bank.index.layered import LayeredIndex
+from rb_dspy.bank.index.layered_lexical import LayeredLexicalIndex
 from rb_dspy.bank.index.lexical import LexicalIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import View
+from rb_dspy.bank.index.word_view import WordView
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import BankError
@@ -120,21 +122,24 @@ def _end(stop: threading.Event, builder: threading.Thread) -> None:
 
 
 class LexicalFollower:
-    """The word index of one unit in one scope; nothing is read before the first search."""
+    """The word index of one unit in one scope; nothing is read before the first search. Safe to use from threads."""
 
-    def __init__(self, store: BankStore, scope: str, unit: Unit) -> None:
+    def __init__(
+        self, store: BankStore, scope: str, unit: Unit, index: LexicalIndex | LayeredLexicalIndex, after: int = 0
+    ) -> None:
+        """``after``: the number that ``index`` goes on from."""
         self._store = store
         self._scope = scope
         self._unit = unit
-        self._index = LexicalIndex(stemmed=True)  # experiments/bank/retrieval.py
-        self._mark = 0
+        self._index = index
+        self._mark = after
         self._lock = threading.Lock()
 
-    def up_to(self, mark: int) -> LexicalIndex:
-        """An index of all rows born up to ``mark``, and perhaps of later ones."""
+    def view(self, mark: int) -> WordView:
+        """All rows born up to ``mark``, which the scope has reached; none beyond is read for it."""
         with self._lock:
             while self._mark < mark:
                 page = self._store.texts(self._scope, self._unit, after=self._mark, limit=_ROWS)
-                self._index.add(page)
-                self._mark = page[-1][0] if len(page) == _ROWS else max(mark, page[-1][0] if page else 0)
-        return self._index
+                self._index.add([(seq, text) for seq, text in page if seq <= mark])
+                self._mark = min(mark, page[-1][0]) if len(page) == _ROWS else mark
+        return self._index.view.at(mark)

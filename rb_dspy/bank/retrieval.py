@@ -15,9 +15,12 @@ from rb_dspy.bank.followers import Follower, LexicalFollower
 from rb_dspy.bank.given import whole_number
 from rb_dspy.bank.index.fusion import fused
 from rb_dspy.bank.index.layered import LayeredIndex
+from rb_dspy.bank.index.layered_lexical import LayeredLexicalIndex
+from rb_dspy.bank.index.lexical import LexicalIndex
 from rb_dspy.bank.index.sidecar import Sidecar
 from rb_dspy.bank.index.vector import VectorIndex
 from rb_dspy.bank.index.view import Filter, Hit, View, search
+from rb_dspy.bank.index.word_view import WordView, search as search_words
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import UNITS, Finding, Match, Unit, task_key
 from rb_dspy.bank.records import whole
@@ -62,13 +65,17 @@ class Finder:
         self._over = over
         self._born = store.mark(scope) if over else 0
         self._followers: dict[Unit, Follower] = {}
-        self._words = {unit: LexicalFollower(store, scope, unit) for unit in UNITS}
+        self._words: dict[Unit, LexicalFollower] = {}
         self._making = threading.Lock()
         self._why: BankError | None = None
 
     def view(self, unit: Unit) -> View:
         """The vectors of everything that was committed before this call."""
         return (self._followers.get(unit) or self._made(unit)).view()
+
+    def words(self, unit: Unit, mark: int) -> WordView:
+        """The words of everything that was born up to ``mark``."""
+        return (self._words.get(unit) or self._made_words(unit)).view(mark)
 
     def build(self) -> None:
         """Make the indexes new, as fast as they get, and save them."""
@@ -132,11 +139,11 @@ class Finder:
 
             rankings.append(dense)
         if mode != "dense":
-            words = self._words[unit].up_to(view.mark)
+            words = self.words(unit, view.mark)
 
             def lexical(number: int, hidden: Collection[int]) -> list[Hit]:
                 allowed = partial(view.allowed, chosen=Filter(excluded, polarity, hidden))
-                return words.search(text, number, allowed)
+                return search_words(words, text, number, allowed)
 
             rankings.append(lexical)
         return self._shown(k, unit, view.mark, rankings[0] if len(rankings) == 1 else _both(rankings))
@@ -199,6 +206,15 @@ class Finder:
                 index = layered or VectorIndex(dimension)
                 self._followers[unit] = Follower(self._store, self._scope, unit, index, self._sidecar(unit))
             return self._followers[unit]
+
+    def _made_words(self, unit: Unit) -> LexicalFollower:
+        with self._making:
+            if unit not in self._words:
+                # Stems: experiments/bank/retrieval.py. Made when somebody looks, as the vectors are.
+                layered = self._over and LayeredLexicalIndex(self._over.words(unit, self._born), stemmed=True)
+                index = layered or LexicalIndex(stemmed=True)
+                self._words[unit] = LexicalFollower(self._store, self._scope, unit, index, self._born)
+            return self._words[unit]
 
     def _sidecar(self, unit: Unit, scope: str | None = None) -> Sidecar | None:
         if self._folder is None:

@@ -1,42 +1,69 @@
-"""Rows by the words they share with a query: BM25, by SQLite's FTS5 in a private temporary database."""
+"""The words of rows: which rows have one, and how often, by SQLite's FTS5 in a private temporary database."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 
-from rb_dspy.bank.index.view import Hit
+from rb_dspy.bank.index.word_view import COMMON, Postings, Term
 from rb_dspy.errors import StorageError
 
-MAX_TERMS = 64
-"""Terms of a query that are looked up, from its beginning: time grows with each, and long texts repeat themselves."""
-
-_COMMON_SHARE = 1 / 4
-_COMMON = 1000
-"""A word is common when more than this share of the rows have it, and more than so many rows.
-
-Measured on 100,000 texts of 700 characters, 200 to 300 of them instructions of one family each: 100 ms a query with all
-words, 32 ms without those in a quarter of the rows, the same five rows 91 % of the time; 1/8: 19 ms, 85 %.
-"""
-
-_WORDS = regex.compile(r"[\w\p{M}]+")
-"""A word keeps its combining marks, which FTS5 takes for part of it, or splits at in texts and queries alike."""
-
 _CACHE_KIB = 32 << 10
+
+_OFFSETS = 32
+"""Bits for where in its text a token stands, beside the row in one number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalView:
+    """A ``WordView`` of the first ``size`` rows of ``index``."""
+
+    index: LexicalIndex
+    size: int
+
+    @property
+    def mark(self) -> int:
+        """See ``WordView.mark``."""
+        return self.index.mark(self.size)
+
+    @property
+    def tokens(self) -> int:
+        """See ``WordView.tokens``."""
+        return self.index.tokens(self.size)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def at(self, mark: int) -> LexicalView:
+        """See ``WordView.at``."""
+        return self if mark >= self.mark else LexicalView(self.index, self.index.size(mark))
+
+    def terms(self, words: Sequence[str]) -> list[Term]:
+        """See ``WordView.terms``."""
+        return self.index.terms(words)
+
+    def count(self, term: Term) -> int:
+        """See ``WordView.count``."""
+        return self.index.count(term, self.size)
+
+    def postings(self, term: Term) -> Postings:
+        """See ``WordView.postings``."""
+        return self.index.postings(term, self.size)
 
 
 class LexicalIndex:
     """Texts of one unit in one scope: how rare a word is, which BM25 weighs, is counted within these alone.
 
-    Rows that have ended stay in the counts. Safe to use from threads: calls wait for each other. Making one costs
-    nothing; the database, a file in the system's folder for temporary files once it is large, is made with the first
-    row and goes with the object.
+    Safe to use from threads: calls wait for each other. Making one costs nothing; the database, a file in the system's
+    folder for temporary files once it is large, is made when it is first used and goes with the object.
     """
 
     def __init__(self, *, stemmed: bool = False) -> None:
@@ -44,13 +71,21 @@ class LexicalIndex:
         self._tokenizer = "porter unicode61 remove_diacritics 2" if stemmed else "unicode61 remove_diacritics 2"
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._mark = 0
         self._size = 0
-        self._common: set[str] = set()
-        self._common_at = 0
+        # Of rows that are in they never change, so that they are read without the lock.
+        self._seqs = np.empty(0, np.int64)
+        self._ends = np.zeros(1, np.int64)
+        """The tokens of the rows before each; what comes after the last in use is of no meaning."""
+        self._counted: dict[str, tuple[int, int]] = {}
+        """Of common words: how many of the first so many rows have it."""
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def view(self) -> LexicalView:
+        """All rows; it does not change when the index does."""
+        return LexicalView(self, self._size)
 
     def add(self, rows: Sequence[tuple[int, str]]) -> None:
         """Put in texts by row number, in ascending order; numbers up to the highest that is in are skipped.
@@ -58,59 +93,91 @@ class LexicalIndex:
         All or nothing. Raises ``StorageError`` where there is no room for temporary files.
         """
         with self._lock:
-            new = [(seq, text.encode("utf-8", "replace").decode()) for seq, text in rows if seq > self._mark]
+            mark = self.mark(self._size)
+            new = [(seq, text.encode("utf-8", "replace").decode()) for seq, text in rows if seq > mark]
             if not new:
                 return
             try:
-                connection = self._connection or self._made()
+                connection = self._made()
                 with connection:
-                    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", new)
+                    texts = enumerate((text for _, text in new), self._size + 1)
+                    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
+                    sizes = connection.execute(_SIZES, (self._size,)).fetchall()
             except sqlite3.Error as exc:
                 raise StorageError(f"the word index cannot be written ({exc}); free space for temporary files") from exc
-            self._mark = new[-1][0]
-            self._size += len(new)
+            end = self._size + len(new)
+            if end > len(self._seqs):
+                capacity = max(end, 2 * len(self._seqs))
+                self._seqs = _longer(self._seqs[: self._size], capacity)
+                self._ends = _longer(self._ends[: self._size + 1], capacity + 1)
+            self._seqs[self._size : end] = [seq for seq, _ in new]
+            lengths = np.array([_number(size) for (size,) in sizes], np.int64)
+            self._ends[self._size + 1 : end + 1] = self._ends[self._size] + np.cumsum(lengths)
+            self._size = end
 
-    def search(self, text: str, k: int, allowed: Callable[[Sequence[int]], NDArray[np.bool_]]) -> list[Hit]:
-        """The ``k`` rows that are ``allowed`` and share most with ``text``, best first, the newest first among equals.
+    def mark(self, size: int) -> int:
+        """The highest number of the first ``size`` rows."""
+        return int(self._seqs[size - 1]) if size else 0
 
-        ``allowed`` gets row numbers and says for each whether it may be found; fewer than ``k`` hits only where no more
-        rows share a word. Rare words count more, and words in short texts. Scores are above 0. No character of
-        ``text`` has a special meaning; terms after the first ``MAX_TERMS`` different ones are not looked at.
+    def size(self, mark: int) -> int:
+        """How many rows have numbers up to ``mark``."""
+        size = self._size  # before the array: that of another moment may be shorter
+        return int(np.searchsorted(self._seqs[:size], mark, side="right"))
 
-        In a large index words that one row in four has do not count where rarer ones give ``k`` hits: they say little,
-        and reading all their rows is most of the time.
-        """
-        terms = list(dict.fromkeys(_WORDS.findall(text.lower())))[:MAX_TERMS]
-        if not terms or k <= 0:
-            return []
-        with self._lock:
-            if self._connection is None:
-                return []
-            k = min(k, self._size)
+    def tokens(self, size: int) -> int:
+        """The length of the first ``size`` texts together."""
+        return int(self._ends[size])
+
+    def terms(self, words: Sequence[str]) -> list[Term]:
+        """See ``WordView.terms``."""
+        found: dict[int, list[str]] = {}
+        with self._reading() as connection:
+            for table in (f"asked USING fts5(text, content='', tokenize='{self._tokenizer}')", _ASKED_PLACES):
+                connection.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS {table}")
             try:
-                rare = self._rare(self._connection, terms)
-                hits = _ranked(self._connection, rare, k, allowed) if rare else []
-                if len(hits) < k and len(rare) < len(terms):
-                    hits = _ranked(self._connection, terms, k, allowed)
+                connection.executemany("INSERT INTO asked (rowid, text) VALUES (?, ?)", enumerate(words))
+                for place, token in connection.execute("SELECT doc, term FROM asked_places ORDER BY doc, offset"):
+                    found.setdefault(place, []).append(token)
+            finally:
+                connection.rollback()
+        return [Term(words[place], tuple(tokens)) for place, tokens in found.items()]
+
+    def count(self, term: Term, size: int) -> int:
+        """How many of the first ``size`` rows have it; a common word's rows are read only as far as they are new."""
+        if not self._size:
+            return 0
+        with self._reading() as connection:
+            at, rows = self._counted.get(term.word, (0, 0))
+            if at != size:
+                ((between,),) = connection.execute(_COUNT, (f'"{term.word}"', min(at, size), max(at, size)))
+                rows += between if at < size else -between
+                if at < size and rows >= COMMON:
+                    self._counted[term.word] = size, rows
+            return rows
+
+    def postings(self, term: Term, size: int) -> Postings:
+        """Those of the first ``size`` rows that have it."""
+        if not self._size:
+            return _NONE
+        with self._reading() as connection:
+            if len(term.tokens) == 1:
+                rows = _numbers(connection.execute(_ROWS, term.tokens).fetchone()[0])
+            else:
+                rows = _side_by_side(connection, term.tokens)
+        rows, times = np.unique(rows[rows <= size], return_counts=True)
+        return Postings(self._seqs[rows - 1], times.astype(np.int64), self._ends[rows] - self._ends[rows - 1])
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._made()
             except sqlite3.Error as exc:
                 raise StorageError(f"the word index cannot be read ({exc}); open the bank again") from exc
-            return hits
-
-    def _rare(self, connection: sqlite3.Connection, terms: list[str]) -> list[str]:
-        """Those of ``terms`` that are not common."""
-        if self._size > 2 * self._common_at:
-            self._common, self._common_at = set(), self._size
-        limit = int(max(_COMMON, self._size * _COMMON_SHARE)) + 1
-        if self._size < limit:
-            return terms
-        rare = [term for term in terms if term not in self._common]
-        for term in rare:
-            ((rows,),) = connection.execute(_COUNT, (f'"{term}"', limit))
-            if rows == limit:
-                self._common.add(term)
-        return [term for term in rare if term not in self._common]
 
     def _made(self) -> sqlite3.Connection:
+        if self._connection is not None:
+            return self._connection
         # Without a name it is SQLite's own temporary database: in memory while it is small, and nobody else's.
         connection = sqlite3.connect("", check_same_thread=False)
         weakref.finalize(self, connection.close)
@@ -118,23 +185,39 @@ class LexicalIndex:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{self._tokenizer}')")
+        connection.execute("CREATE VIRTUAL TABLE places USING fts5vocab(words, instance)")
         self._connection = connection
         return connection
 
 
-_SEARCH = "SELECT rowid, bm25(words) AS score FROM words WHERE words MATCH ? ORDER BY score, rowid DESC LIMIT ?"
-_COUNT = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+_ASKED_PLACES = "asked_places USING fts5vocab(asked, instance)"
+_SIZES = "SELECT sz FROM words_docsize WHERE id > ? ORDER BY id"
+_COUNT = "SELECT count(*) FROM words WHERE words MATCH ? AND rowid > ? AND rowid <= ?"
+_ROWS = "SELECT group_concat(doc) FROM places WHERE term = ?"
+"""One text for all places: three times as fast as a row for each."""
+_PLACES = f"SELECT group_concat((doc << {_OFFSETS}) + offset) FROM places WHERE term = ?"
+
+_NOTHING = np.empty(0, np.int64)
+_NONE = Postings(_NOTHING, _NOTHING, _NOTHING)
 
 
-def _ranked(
-    connection: sqlite3.Connection, terms: list[str], k: int, allowed: Callable[[Sequence[int]], NDArray[np.bool_]]
-) -> list[Hit]:
-    query = " OR ".join(f'"{term}"' for term in terms)
-    fetch = 2 * k + 16
-    while True:
-        found = connection.execute(_SEARCH, (query, fetch)).fetchall()
-        mask = allowed([seq for seq, _ in found])
-        hits = [Hit(seq, -score) for (seq, score), may in zip(found, mask, strict=True) if may]
-        if len(hits) >= k or len(found) < fetch:
-            return hits[:k]
-        fetch *= 8
+def _side_by_side(connection: sqlite3.Connection, tokens: Sequence[str]) -> NDArray[np.int64]:
+    """The rows of all places where ``tokens`` stand one after the other."""
+    starts = [_numbers(connection.execute(_PLACES, (token,)).fetchone()[0]) - n for n, token in enumerate(tokens)]
+    found: NDArray[np.int64] = reduce(np.intersect1d, starts)
+    return found >> _OFFSETS
+
+
+def _numbers(text: str | None) -> NDArray[np.int64]:
+    return np.fromstring(text, np.int64, sep=",") if text else _NOTHING
+
+
+def _number(data: bytes) -> int:
+    """How FTS5 keeps the length of a text: seven bits a byte, the highest first."""
+    return reduce(lambda number, byte: number << 7 | byte & 127, data, 0)
+
+
+def _longer(values: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    grown = np.empty(capacity, np.int64)
+    grown[: len(values)] = values
+    return grown
