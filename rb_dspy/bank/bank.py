@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
@@ -492,11 +493,13 @@ class MemoryBank:
     def close(self) -> None:
         """Let go of the file. Twice is once. Its forks end too."""
         store, self._opened = self._opened, None
-        if store is not None:
-            self._finder.retire(StorageError(f"{self._location}: this bank is closed; open it again"))
-            store.close()
-        if self._under is not None:
-            self._under.close()
+        with contextlib.ExitStack() as ending:  # the last first, and each whatever those before it raise, Ctrl-C too
+            if self._under is not None:
+                ending.callback(self._under.close)
+            if store is not None:
+                ending.callback(store.close)
+                why = StorageError(f"{self._location}: this bank is closed; open it again")
+                ending.callback(self._finder.retire, why)
 
     def __len__(self) -> int:
         return self._store.count(self.scope)
