@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +88,23 @@ def test_an_append_under_way_is_embedded_anew(where: str, path: Path) -> None:
         slow.go_on.set()
         writer.join()
         assert found(bank, "walk the dog") == ("t1", pytest.approx(1, abs=1e-4))
+
+
+def test_nobody_who_writes_waits_for_the_embedder(path: Path) -> None:
+    class Watching(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+                database.execute("BEGIN IMMEDIATE")  # raises where another holds the lock
+                database.execute("ROLLBACK")
+            if any("Lesson" in text for text in texts):
+                add(bank, "t2")  # after the instructions were read; once, later it is known
+            return super().embed(texts)
+
+    with open_bank(path, embedder=OLD) as bank, open_bank(path, embedder=OLD) as mover:
+        add(bank, "t1")
+        assert mover.reindex(Watching(salt="y")) == 4
+        assert len(mover.retrieve("sort the numbers", k=9)) == 2
+        assert mover.doctor() == []
 
 
 def test_a_fork_or_a_snapshot_has_no_index_to_make(path: Path) -> None:

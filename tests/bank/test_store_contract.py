@@ -19,7 +19,7 @@ from rb_dspy.bank.lineage import Member
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.parts import UNITS, Source, Unit, item_text, task_key
 from rb_dspy.bank.sqlite.store import SqliteStore
-from rb_dspy.errors import InputError, UnknownScope
+from rb_dspy.errors import InputError, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryDraft, Removal, RoleUsage, Task, Trajectory, Verdict
 from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, embed, give, lesson, names, new, rollout, vector
@@ -1337,6 +1337,31 @@ def test_reindex_lets_appends_pass(store: BankStore, kind: Kind) -> None:
     texts = [item_text(lesson(text)) for text in "ab"]
     kept, _ = vectors.unpacked(b"".join(vectors.packed(-vector(text)) for text in texts), DIMENSION)
     assert np.array_equal(changes.added.vectors, kept)
+
+
+def test_a_reindex_ends_while_it_is_appended_to(store: BankStore, kind: Kind) -> None:
+    """It gives up, and the bank is what it was."""
+    if kind.scoped:
+        pytest.skip("has its base's vectors")
+    store.add_scope("other")
+    give(store, "e1", "a")
+    give(store, "e1", "a", scope="other")
+
+    def restless(texts: list[str]) -> Vectors:
+        more = store.count(SCOPE)
+        assert more < 1000, "no end"
+        give(store, f"more {more}", f"more {more}")
+        return -embed(texts)
+
+    with pytest.raises(StorageError, match="reindex it again"):
+        store.reindex("new", DIMENSION, restless)  # type: ignore[arg-type]
+    assert store.bind("new", DIMENSION) == EMBEDDER
+    give(store, "last", "last")
+    changes = store.changes(SCOPE, "item", after=0, limit=9999)
+    assert len(changes.added) == store.count(SCOPE)
+    kept, _ = vectors.unpacked(vectors.packed(vector("Do last.")), DIMENSION)
+    assert np.array_equal(changes.added.vectors[-1:], kept)
+    assert store.reindex("new", DIMENSION, lambda texts: -embed(texts)) == 2 * store.count(SCOPE) + 2
 
 
 def test_of_what_is_sound_nothing_is_made_again(store: BankStore) -> None:

@@ -15,6 +15,7 @@ from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.memory.underlay import Underlay
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
+from rb_dspy.bank.passes import PASSES, outrun
 from rb_dspy.bank.stages import further, gives_way, removed_since
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
@@ -173,7 +174,7 @@ class MemoryStore:
         if self._base is not None:
             raise StorageError(f"{self.location}: has its base's vectors; re-index the bank itself, and fork it again")
         reindexing = Reindexing(self._timelines, embed)
-        while True:  # until nothing was appended meanwhile
+        for _ in range(PASSES + 1):  # until nothing was appended meanwhile
             with self._lock:
                 missing = reindexing.missing()
                 if not missing:
@@ -181,6 +182,7 @@ class MemoryStore:
                     self._version += 1
                     return reindexing.put()
             reindexing.make(missing)
+        raise outrun(self.location)
 
     def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         """Nothing rots in memory."""

@@ -40,7 +40,7 @@ from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.mending import Mending
 from rb_dspy.bank.sqlite.original import Original
-from rb_dspy.bank.sqlite.reindexing import Reindexing, Unembedded
+from rb_dspy.bank.sqlite.reindexing import Reindexing
 from rb_dspy.bank.sqlite.rows import Ready
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
@@ -189,11 +189,8 @@ class SqliteStore:
         )
 
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
-        def missing(query: Callable[[sqlite3.Connection], list[Unembedded]]) -> list[Unembedded]:
-            return self._read(query)
-
         embedder = embedder_id, dimension
-        made = Reindexing(self.location, missing, self._writer.do, embedder, embed).run()
+        made = Reindexing(self.location, self._readers, self._write, embedder, embed).run()
         self._embedder = embedder
         return made
 
