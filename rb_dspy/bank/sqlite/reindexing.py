@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from rb_dspy.bank.passes import PASSES, outrun
 from rb_dspy.bank.sqlite import failpoints, keys, rows
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.writes import Body
-from rb_dspy.errors import StorageError
+from rb_dspy.errors import BankError, StorageError
 from rb_dspy.protocols import Vectors
 
 Unembedded = tuple[int, str]
@@ -56,6 +57,14 @@ class Reindexing:
 
         Nothing is embedded in the swap, which holds up all who write: what came meanwhile takes another pass.
         """
+        try:
+            return self._made_anew()
+        except BaseException:
+            with contextlib.suppress(BankError):  # what it broke by says more, and ``check`` tells of what stays
+                self._write(self._clear)
+            raise
+
+    def _made_anew(self) -> int:
         self._write(self._begin)
         for _ in range(PASSES):
             for unit, scopes in [(unit, self._read(partial(_scopes, unit=unit))) for unit in UNITS]:
@@ -92,6 +101,13 @@ class Reindexing:
                 " WHERE ended IS NOT NULL"
             )
 
+    def _clear(self, connection: sqlite3.Connection) -> None:
+        """Take away what was built; after a swap, and where another reindex began, there is nothing of ours."""
+        if _token(connection) == self._token:
+            for unit in UNITS:
+                connection.execute(f"DROP TABLE IF EXISTS {unit}_vectors_next")
+            connection.execute("DELETE FROM meta WHERE key = 'reindexing'")
+
     def _insert(self, connection: sqlite3.Connection, *, unit: Unit, made: Sequence[tuple[int, bytes]]) -> None:
         self._check(connection)
         table = rows.vectors_table(unit)
@@ -121,9 +137,13 @@ class Reindexing:
         return total
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        found = connection.execute("SELECT value FROM meta WHERE key = 'reindexing'").fetchone()
-        if found is None or found[0] != self._token:
+        if _token(connection) != self._token:
             raise StorageError(f"{self._location}: another reindex began and this one ends; wait for the other")
+
+
+def _token(connection: sqlite3.Connection) -> object:
+    found = connection.execute("SELECT value FROM meta WHERE key = 'reindexing'").fetchone()
+    return found and found[0]
 
 
 def _missing(connection: sqlite3.Connection, *, unit: Unit, after: int, last: int, limit: int) -> list[Unembedded]:
