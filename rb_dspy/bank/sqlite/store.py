@@ -283,16 +283,27 @@ class SqliteStore:
         self._readers.check()
         with sqlite.readable(self.location):
             try:
-                with self._engine.connect() as connection:
+                with self._connected() as connection:
                     return query(connection)
             except sa.exc.OperationalError as exc:
                 if "Could not decode" not in str(exc.orig):
                     raise
-            with self._engine.connect() as connection:  # see ``Readers.read_leniently``
+            with self._connected() as connection:  # see ``Readers.read_leniently``
                 sqlite.driver(connection).text_factory = sqlite.leniently
                 try:
                     return query(connection)
                 finally:
+                    connection.invalidate()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        """One of SQLAlchemy's, which goes back into the pool: once the store is closed, nobody empties that again."""
+        with self._engine.connect() as connection:
+            try:
+                self._readers.check()  # again: it may have been closed since
+                yield connection
+            finally:
+                if self._readers.closed:
                     connection.invalidate()
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
