@@ -49,6 +49,7 @@ class Mending:
             self._write(partial(found_by.mark, these=unmarked))
         if others := self._read(ingestions.others):
             self._write(partial(ingestions.set_right, others=others))
+        self._read(partial(checked_embedder, bound=self._embedder, location=self._location))
         return sum(self._vectors(unit) for unit in UNITS)
 
     def _vectors(self, unit: Unit) -> int:

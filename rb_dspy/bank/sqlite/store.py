@@ -137,7 +137,7 @@ class SqliteStore:
         made = self.ready(batch)
         if not made:
             return []
-        request = Append(self.location, scope, made.prepared, embedder or self._embedder, refuse_removed)
+        request = Append(self.location, scope, made.prepared, made.lengths, embedder or self._embedder, refuse_removed)
         with sqlite.readable(self.location):
             given: Any = self._writer.do(request, meanwhile)
         placed: Sequence[Placed | Experience] = given
