@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
@@ -86,8 +87,9 @@ class MemoryBank:
         ``at``: the name of a snapshot, or a sequence number. What was the state then is what is found now, whatever
         happened since; such a bank refuses to be written, its ``fork`` does not.
 
-        Raises ``InputError`` (scope, url, at), ``UnknownScope``, ``EmbedderMismatch``, ``MissingDependency``
-        (embedder), ``CorruptBank``, ``SchemaTooNew``, ``StorageError``. A file that is refused is left as it was.
+        Raises ``InputError`` (scope, at, a url that is no path, such as that of a database server), ``UnknownScope``,
+        ``EmbedderMismatch``, ``MissingDependency`` (embedder), ``CorruptBank``, ``SchemaTooNew``, ``StorageError``. A
+        file that is refused is left as it was.
         """
         checked_name("scope", scope)
         chosen = chosen_embedder(DEFAULT_EMBEDDER if embedder is None or embedder == "" else embedder)
@@ -462,9 +464,11 @@ class MemoryBank:
         by, and vectors whose texts are there, by the bank's own embedder. Whoever has the bank open elsewhere finds the
         latter when it is opened again.
 
-        All scopes of the bank change over to another embedder at once; until then it works as before. Whoever has the
-        bank open elsewhere with the old one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork
-        has no index of its own to make: ``StorageError``.
+        All scopes of the bank change over to another embedder at once; until then it works as before, and goes on so
+        where this raises what the embedder does, ``InvalidVector``, or ``StorageError``: of the disk, or since others
+        append so steadily that there is never a moment to change over. Whoever has the bank open elsewhere with the old
+        one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork has no index of its own to make:
+        ``StorageError``.
         """
         store = self._store
         if store.base is not None:
@@ -496,11 +500,13 @@ class MemoryBank:
     def close(self) -> None:
         """Let go of the file. Twice is once. Its forks end too."""
         store, self._opened = self._opened, None
-        if store is not None:
-            self._finder.retire(StorageError(f"{self._location}: this bank is closed; open it again"))
-            store.close()
-        if self._under is not None:
-            self._under.close()
+        with contextlib.ExitStack() as ending:  # the last first, and each whatever those before it raise, Ctrl-C too
+            if self._under is not None:
+                ending.callback(self._under.close)
+            if store is not None:
+                ending.callback(store.close)
+                why = StorageError(f"{self._location}: this bank is closed; open it again")
+                ending.callback(self._finder.retire, why)
 
     def __len__(self) -> int:
         return self._store.count(self.scope)

@@ -66,30 +66,39 @@ class Follower:
     def build(self) -> None:
         """Make the index as fast as it gets, and save it, now; where it is small there is nothing to do."""
         self.view()
-        if self._builder is not None:
-            self._builder.join()
+        self._wait()
         self._build()
 
     def retire(self, why: BankError) -> None:
         """Give no more views; wait for what is being built to notice."""
         self._why = self._why or why
         self._stop.set()
-        if self._builder is not None and self._builder is not threading.current_thread():
-            self._builder.join()
+        self._wait()
+
+    def _wait(self) -> None:
+        """Until what is being built is done. What begins later sees ``_stop`` first, where that is set."""
+        with self._lock:
+            builder = self._builder
+        if builder is not None and builder is not threading.current_thread():
+            builder.join()
 
     def _catch_up(self) -> None:
         if self._version is None and self._sidecar is not None:
             self._index = self._sidecar.load(self._digest) or self._index
         more = True
         while more:
+            if self._why is not None:
+                raise self._why
             changes = self._store.changes(self._scope, self._unit, after=self._index.view.mark, limit=_ROWS)
             self._index.apply(changes)
             more = changes.more
-        if self._builder is None and isinstance(self._index, VectorIndex) and self._index.wants_base:
-            self._builder = threading.Thread(target=self._build_aside, name="rb_dspy index", daemon=True)
+        free = not self._stop.is_set() and (self._builder is None or not self._builder.is_alive())
+        if free and isinstance(self._index, VectorIndex) and self._index.wants_base:
+            builder = threading.Thread(target=self._build_aside, name="rb_dspy index", daemon=True)
             # A process that ends without closing its banks must not end in the middle of FAISS.
-            weakref.finalize(self, _end, self._stop, self._builder)
-            self._builder.start()
+            weakref.finalize(self, _end, self._stop, builder)
+            builder.start()
+            self._builder = builder  # only now: nobody can wait for a thread that could not be started
 
     def _build_aside(self) -> None:
         try:
@@ -97,8 +106,6 @@ class Follower:
         except BankError as exc:  # nobody waits for this thread, and searches go on without what it makes
             if not self._stop.is_set():
                 _log.warning("%s: the index of scope %r stays slow: %s", self._store.location, self._scope, exc)
-        finally:
-            self._builder = None
 
     def _build(self) -> None:
         index = self._index

@@ -123,7 +123,14 @@ def file(given: str | Path) -> Path:
     """The place of a file. Raises ``InputError`` for what is none."""
     if not isinstance(given, str | os.PathLike):
         raise _another("path", given, "the name of a file")
-    return Path(given)
+    path = Path(given)
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InputError(f"path {str(path)[:80]!r}: half a character is in it; expected the name of a file") from None
+    if b"\0" in name:
+        raise InputError(f"path {str(path)[:80]!r}: a path holds no NUL; expected the name of a file")
+    return path
 
 
 def _listed(what: str, given: Iterable[T]) -> Iterable[T]:

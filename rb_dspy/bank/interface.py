@@ -43,8 +43,8 @@ class BankStore(Protocol):
     def bind(self, embedder_id: str, dimension: int, *, keep: bool = True) -> tuple[str, int]:
         """The embedder that the bank belongs to; a bank that has none yet belongs to this one from now on.
 
-        Without ``keep`` from the first vector on that is stored: who only looks changes nothing. A bank that has lost
-        which it was belongs to no embedder of another dimension than its vectors have.
+        Without ``keep`` from the first experience or edit on that is stored: who only looks changes nothing. A bank
+        that has lost which it was belongs to no embedder of another dimension than its vectors have.
 
         What the first call gave is what this store is held to: once the bank was re-indexed for another embedder from
         elsewhere, writes and ``changes`` raise ``EmbedderMismatch``, however often this is called.
@@ -83,7 +83,8 @@ class BankStore(Protocol):
         one gets its id (of several, the earliest's); where one has its id but another text (it was edited), an id of
         its own.
         ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
-        where the bank belongs to another one by now.
+        where the bank belongs to another one by now, and ``InvalidVector`` where one has another dimension than that
+        one's; then nothing is stored.
         ``meanwhile``: what the caller would do next; a store whose writing leaves the caller free calls it then, once,
         with what tells whether the writing is done.
         """
@@ -158,7 +159,9 @@ class BankStore(Protocol):
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         """Replace the vectors of all scopes by those of another embedder, built aside and swapped in one transaction.
 
-        Returns how many were made. The rest of the bank can be read and appended to meanwhile.
+        Returns how many were made. The rest of the bank can be read and appended to meanwhile: no lock is held while
+        ``embed`` is called. Raises ``StorageError`` where appends never leave a moment to change over (``passes``), and
+        ``InvalidVector`` for rows of another dimension; the bank is then as it was, as where ``embed`` raises.
         """
         ...
 
@@ -167,8 +170,8 @@ class BankStore(Protocol):
         and whatever else is derived from what is stored.
 
         Returns how many vectors were made; all others stay, and nothing is embedded where there is none to make. The
-        embedder is the bank's own: ``EmbedderMismatch`` where that is another one. What ``changes`` says of numbers
-        before may then be more than it was: whoever follows it begins anew.
+        embedder is the bank's own: ``EmbedderMismatch`` where that is another one, also where there is none to make.
+        What ``changes`` says of numbers before may then be more than it was: whoever follows it begins anew.
         """
         ...
 

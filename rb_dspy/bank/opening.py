@@ -13,7 +13,7 @@ from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.commands import bank_options
-from rb_dspy.errors import EmbedderMismatch, InputError, RBError, UnknownScope
+from rb_dspy.errors import EmbedderMismatch, InputError, UnknownScope
 from rb_dspy.protocols import Embedder
 
 _LONG = 10**18
@@ -119,7 +119,7 @@ def _path(url: str | Path | None) -> Path | None:
         raise InputError(f"bank {text[:80]!r}: expected a path, or :memory:; got {type(url).__name__}")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text) if isinstance(url, str) else None
     if scheme and scheme[1].lower().startswith("postgres"):
-        raise RBError("banks on PostgreSQL are not there yet; give a path, or :memory:")
+        raise InputError("banks on PostgreSQL are not there yet; expected a path, or :memory:")
     if scheme or not text.strip() or not text.isprintable():
         raise InputError(f"bank {text[:80]!r}: expected a path, or :memory:")
     try:

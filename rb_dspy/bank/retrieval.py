@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
@@ -107,8 +108,9 @@ class Finder:
         with self._making:
             self._why = self._why or why
             followers = [*self._followers.values()]
-        for follower in followers:
-            follower.retire(why)
+        with contextlib.ExitStack() as ending:  # all of them, also where Ctrl-C comes while one is waited for
+            for follower in followers:
+                ending.callback(follower.retire, why)
 
     def find(
         self,

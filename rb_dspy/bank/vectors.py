@@ -6,12 +6,13 @@ lesson takes on disk and what a rebuild has to read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rb_dspy.errors import InvalidVector
 from rb_dspy.protocols import Vectors
 
 _LENGTH_TOLERANCE = 0.01
@@ -34,6 +35,15 @@ def all_packed(rows: Sequence[Vectors]) -> list[bytes]:
     data = np.concatenate(rows).astype("<f2").tobytes()
     ends = accumulate([2 * len(row) for row in rows], initial=0)
     return [data[start:end] for start, end in pairwise(ends)]
+
+
+def check_lengths(bytes_: Set[int], embedder: tuple[str, int], location: str) -> None:
+    """Raises ``InvalidVector`` where one of these lengths, of packed rows, is not that of this embedder's."""
+    for odd in bytes_ - {2 * embedder[1]}:
+        raise InvalidVector(
+            f"{location}: a vector of {odd // 2} numbers; expected {embedder[1]}, as {embedder[0]} gives them; nothing"
+            " was stored"
+        )
 
 
 def unpacked(data: bytes | memoryview, dimension: int) -> tuple[Vectors, NDArray[np.bool_]]:

@@ -11,11 +11,35 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy.errors import StorageError
+from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.retrieval import Finder
+from rb_dspy.bank.sqlite.store import SqliteStore
+from rb_dspy.errors import BankError, StorageError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Verdict
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
+
+
+class Interrupted(Finder):
+    """Whoever ends it presses Ctrl-C meanwhile."""
+
+    def retire(self, why: BankError) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_breaks_a_close_leaves_nothing_open(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank.sqlite", "below") as below:
+        add(below)
+    store, embedder = SqliteStore(tmp_path / "bank.sqlite"), HashEmbedder()
+    bank = MemoryBank(store, "below", embedder, Interrupted(store, "below", embedder))
+    assert len(bank) == 1
+    with pytest.raises(KeyboardInterrupt):
+        bank.close()
+    with pytest.raises(StorageError, match="closed"):
+        store.scopes()
+    assert [file.name for file in tmp_path.iterdir()] == ["bank.sqlite"]
+    bank.close()
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])

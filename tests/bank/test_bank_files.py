@@ -10,7 +10,7 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.sqlite.migrations import APPLICATION_ID, MIGRATIONS
 from rb_dspy.embedder import SentenceTransformerEmbedder
-from rb_dspy.errors import BankError, CorruptBank, InputError, RBError, SchemaTooNew, StorageError
+from rb_dspy.errors import BankError, CorruptBank, InputError, SchemaTooNew, StorageError
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import add, open_bank
 
@@ -150,20 +150,20 @@ def test_looking_makes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "kind", "words"),
+    ("url", "words"),
     [
-        ("postgresql://host/db", RBError, "not there yet"),
-        ("mysql://host/db", InputError, "expected a path"),
-        ("", InputError, "expected a path"),
-        ("a\0b", InputError, "expected a path"),
-        ("a\ud800b", InputError, "expected a path"),
-        ("~nobody has this name/b", InputError, "give the whole path"),
-        (3, InputError, "bank '3': expected a path, or :memory:; got int"),
-        (b"lessons.sqlite", InputError, "expected a path, or :memory:; got bytes"),
+        ("postgresql://host/db", "not there yet"),
+        ("mysql://host/db", "expected a path"),
+        ("", "expected a path"),
+        ("a\0b", "expected a path"),
+        ("a\ud800b", "expected a path"),
+        ("~nobody has this name/b", "give the whole path"),
+        (3, "bank '3': expected a path, or :memory:; got int"),
+        (b"lessons.sqlite", "expected a path, or :memory:; got bytes"),
     ],
 )
-def test_addresses(url: Any, kind: type[RBError], words: str) -> None:
-    with pytest.raises(kind, match=words):
+def test_addresses(url: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
         open_bank(url)
 
 

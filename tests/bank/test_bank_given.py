@@ -74,6 +74,16 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (lambda bank: bank.import_jsonl(None), "path: got NoneType; expected the name of a file"),  # type: ignore[arg-type]
     (lambda bank: bank.export_jsonl(3), "path: got int; expected the name of a file"),  # type: ignore[arg-type]
     *(
+        (partial(use, name), f"path {name!r}: {what}")
+        for name, what in (("a\ud800", "half a character is in it"), ("a\0b", "a path holds no NUL"))
+        for use in (
+            lambda name, bank: bank.export_jsonl(name),
+            lambda name, bank: bank.import_jsonl(name),
+            lambda name, bank: MemoryBank.backup("no.db", to=name),
+            lambda name, bank: MemoryBank.restore("no.db", copy=name),
+        )
+    ),
+    *(
         (partial(lambda at, _: open_bank(at=at), at), f"at {at!r}: expected the name of a snapshot, or a sequence")
         for at in (1.5, True, [], b"x")
     ),

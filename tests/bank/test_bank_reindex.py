@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,8 +65,8 @@ def test_who_has_it_open_elsewhere_mixes_nothing_into_it(path: Path) -> None:
 class Slow(HashEmbedder):
     """Waits in the middle of its first call."""
 
-    def __init__(self) -> None:
-        super().__init__(salt="x")
+    def __init__(self, salt: str = "x") -> None:
+        super().__init__(salt=salt)
         self.begun, self.go_on = threading.Event(), threading.Event()
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -86,6 +88,75 @@ def test_an_append_under_way_is_embedded_anew(where: str, path: Path) -> None:
         slow.go_on.set()
         writer.join()
         assert found(bank, "walk the dog") == ("t1", pytest.approx(1, abs=1e-4))
+
+
+class Breaking(HashEmbedder):
+    """Breaks at the lessons, when the vectors of the instructions are stored."""
+
+    def __init__(self, why: BaseException) -> None:
+        super().__init__(salt="y")
+        self.why = why
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        if any("Lesson" in text for text in texts):
+            raise self.why
+        return super().embed(texts)
+
+
+@pytest.mark.parametrize("why", [RuntimeError("out of quota"), KeyboardInterrupt()])
+def test_a_reindex_that_breaks_leaves_nothing_behind(path: Path, why: BaseException) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        for n in range(5):
+            add(bank, f"t{n}", f"sort {n} numbers")
+        bank.reindex()
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            tables = database.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall()
+        with pytest.raises(type(why)):
+            bank.reindex(Breaking(why))
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            assert database.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall() == tables
+        assert bank.doctor() == []
+        assert found(bank, "sort 3 numbers")[0] == "t3"
+        assert bank.reindex(NEW) == 10
+
+
+def test_a_reindex_that_breaks_leaves_what_another_builds(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as bank, open_bank(path, embedder=OLD) as other:
+        add(bank, "t1")
+        slow = Slow("y")
+        made: list[int] = []
+        mover = threading.Thread(target=lambda: made.append(other.reindex(slow)))
+
+        class Late(Breaking):
+            def embed(self, texts: Sequence[str]) -> Vectors:
+                if any("Lesson" in text for text in texts):
+                    mover.start()
+                    assert slow.begun.wait(30)
+                return super().embed(texts)
+
+        with pytest.raises(RuntimeError, match="quota"):
+            bank.reindex(Late(RuntimeError("out of quota")))
+        slow.go_on.set()
+        mover.join()
+        assert made == [2]
+        assert other.doctor() == []
+
+
+def test_nobody_who_writes_waits_for_the_embedder(path: Path) -> None:
+    class Watching(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+                database.execute("BEGIN IMMEDIATE")  # raises where another holds the lock
+                database.execute("ROLLBACK")
+            if any("Lesson" in text for text in texts):
+                add(bank, "t2")  # after the instructions were read; once, later it is known
+            return super().embed(texts)
+
+    with open_bank(path, embedder=OLD) as bank, open_bank(path, embedder=OLD) as mover:
+        add(bank, "t1")
+        assert mover.reindex(Watching(salt="y")) == 4
+        assert len(mover.retrieve("sort the numbers", k=9)) == 2
+        assert mover.doctor() == []
 
 
 def test_a_fork_or_a_snapshot_has_no_index_to_make(path: Path) -> None:

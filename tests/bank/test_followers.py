@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rb_dspy.bank import followers
 from rb_dspy.bank.followers import Follower
 from rb_dspy.bank.index.sidecar import Sidecar, beside
 from rb_dspy.bank.index.vector import VectorIndex
@@ -204,6 +208,55 @@ def test_a_retired_one_gives_no_views(store: SqliteStore, path: Path) -> None:
     mine = follower(store, path)
     mine.view()
     mine.retire(StorageError("ended; open it again"))
+    with pytest.raises(StorageError, match="again"):
+        mine.view()
+
+
+class Gated(VectorIndex):
+    """Builds nothing, and takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(64, exact_up_to=200, tail=50, block=64)
+        self.builder: threading.Thread | None = None
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def prepare(self, stopped: Callable[[], bool] = bool) -> None:
+        self.builder = threading.current_thread()
+        self.begun.set()
+        assert self.go_on.wait(30)
+
+
+@pytest.mark.parametrize("line", range(1, 9))
+def test_it_retires_whenever_the_builder_ends(store: SqliteStore, line: int) -> None:
+    """The builder ends just before the ``line``-th line that retiring goes through."""
+    index, lines = Gated(), 0
+    mine = Follower(store, "s", "item", index)
+    mine.view()
+    assert index.begun.wait(30)
+    builder = index.builder
+    assert builder is not None
+
+    def step(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != followers.__file__:
+            if frame.f_code.co_name == "join":  # it waits, and there are no more lines to come
+                index.go_on.set()
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                index.go_on.set()
+                builder.join()
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        mine.retire(StorageError("ended; open it again"))
+    finally:
+        sys.settrace(before)
+        index.go_on.set()
+        builder.join()
     with pytest.raises(StorageError, match="again"):
         mine.view()
 

@@ -14,7 +14,7 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import CorruptBank, InputError, RBError, SchemaTooNew, StorageError
-from tests.bank.helpers import add, open_bank, start
+from tests.bank.helpers import add, finish, open_bank, start
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="what is killed there leaves no open file to copy over")
 
@@ -299,6 +299,46 @@ def test_on_a_file_system_without_links_it_is_moved(path: Path, copy: Path, monk
     assert aside is not None
     assert tasks(path) == named(0, 10)
     assert tasks(aside) == named(0, 32)
+
+
+BACKS_UP = """
+import os, sys
+from pathlib import Path
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import InputError
+path, to, links = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "links"
+def hook(event, given):
+    if event == "sqlite3.connect" and str(given[0]).endswith(".part"):
+        to.write_text("another's")
+    if event == "os.link" and not links:
+        raise PermissionError(1, "Operation not permitted")
+sys.addaudithook(hook)
+try:
+    MemoryBank.backup(path, to=to)
+except InputError as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.parametrize("links", ["links", "none"])
+def test_what_comes_to_be_where_a_backup_goes_stays(path: Path, links: str) -> None:
+    fill(path, 0, 3)
+    to = path.with_name("to.db")
+    assert (
+        finish(start(BACKS_UP, str(path), str(to), links)) == f"{to}: is there already; give a path where nothing is\n"
+    )
+    assert to.read_text() == "another's"
+    assert {file.name for file in path.parent.iterdir()} == {path.name, "to.db"}
+
+
+def test_a_backup_goes_where_there_are_no_links(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(old: object, new: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    fill(path, 0, 3)
+    monkeypatch.setattr(os, "link", refuses)
+    MemoryBank.backup(path, to=path.with_name("to.db"))
+    assert tasks(path.with_name("to.db")) == named(0, 3)
 
 
 def test_what_is_damaged_says_by_which_command_a_copy_is_restored(path: Path) -> None:

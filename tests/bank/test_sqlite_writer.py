@@ -15,7 +15,9 @@ import pytest
 
 from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite import files as sqlite, lock_elsewhere
+from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
+from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience
@@ -257,6 +259,53 @@ def test_only_the_bank_is_left_when_all_have_closed_it(path: Path) -> None:
     give(two, "b", "b")
     two.close()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+class Closing(Original):
+    """Somebody closes the readers while the file is looked up."""
+
+    readers: Readers
+
+    def check(self) -> None:
+        self.readers.close()
+
+
+def test_nothing_is_opened_after_a_close(path: Path) -> None:
+    made: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        made.append(sqlite3.connect(path))
+        return made[-1]
+
+    original = Closing(path, str(path))
+    original.readers = readers = Readers(str(path), connect, original)
+    with pytest.raises(StorageError, match="closed; open it again"):
+        readers.version()
+    assert made == []
+
+
+CLOSES = """
+import sys
+from pathlib import Path
+from rb_dspy.bank.sqlite.store import SqliteStore
+from rb_dspy.errors import StorageError
+path = Path(sys.argv[1])
+store = SqliteStore(path)
+def hook(event, given):
+    if event == "sqlite3.connect" and str(path) in str(given[0]):
+        store.close()
+sys.addaudithook(hook)
+try:
+    store.scopes()
+except StorageError as exc:
+    print(exc)
+print(*[file.name for file in path.parent.iterdir()])
+"""
+
+
+def test_what_was_opened_during_a_close_is_closed(path: Path) -> None:
+    a_store(path).close()
+    assert finish(start(CLOSES, str(path))) == f"{path}: this bank is closed; open it again\n{path.name}\n"
 
 
 def test_no_thread_before_the_first_write_nor_after_the_last(path: Path) -> None:

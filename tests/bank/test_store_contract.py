@@ -17,9 +17,9 @@ from rb_dspy.bank.admission import text_digest
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.lineage import Member
 from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.bank.parts import UNITS, Source, Unit, item_text, task_key
+from rb_dspy.bank.parts import UNITS, NewExperience, Source, Unit, item_text, task_key
 from rb_dspy.bank.sqlite.store import SqliteStore
-from rb_dspy.errors import InputError, UnknownScope
+from rb_dspy.errors import EmbedderMismatch, InputError, InvalidVector, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryDraft, Removal, RoleUsage, Task, Trajectory, Verdict
 from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, embed, give, lesson, names, new, rollout, vector
@@ -32,6 +32,8 @@ class Kind:
     """A kind of store: how an empty one is made, and what may come between two calls."""
 
     make: Callable[[Path], BankStore]
+    bare: Callable[[Path], BankStore]
+    """One that belongs to no embedder yet, with nothing in its scope."""
     later: Callable[[BankStore], BankStore] = lambda store: store
     scoped: bool = False
     """Whether it has the one scope only that it was made for."""
@@ -40,6 +42,11 @@ class Kind:
 def ready(store: BankStore) -> BankStore:
     """A store that has its embedder and its scope."""
     assert store.bind(*EMBEDDER) == EMBEDDER
+    store.add_scope(SCOPE)
+    return store
+
+
+def bare(store: BankStore) -> BankStore:
     store.add_scope(SCOPE)
     return store
 
@@ -66,13 +73,30 @@ def overlay(store: BankStore) -> BankStore:
     return over
 
 
+def bare_in_memory(folder: Path) -> BankStore:
+    return bare(MemoryStore())
+
+
+def bare_on_file(folder: Path) -> BankStore:
+    return bare(SqliteStore(folder / "bare.sqlite"))
+
+
+def bare_overlay(folder: Path) -> BankStore:
+    return MemoryStore(bare_in_memory(folder), SCOPE)
+
+
 KINDS = {
-    "memory": Kind(in_memory),
-    "sqlite": Kind(on_file),
-    "overlay-of-nothing": Kind(lambda folder: overlay(in_memory(folder)), scoped=True),
-    "overlay-of-memory": Kind(in_memory, overlay),
-    "overlay-of-sqlite": Kind(on_file, overlay),
-    "overlay-of-overlay": Kind(lambda folder: overlay(in_memory(folder)), overlay, scoped=True),
+    "memory": Kind(in_memory, bare_in_memory),
+    "sqlite": Kind(on_file, bare_on_file),
+    "overlay-of-nothing": Kind(lambda folder: overlay(in_memory(folder)), bare_overlay, scoped=True),
+    "overlay-of-memory": Kind(in_memory, bare_overlay, overlay),
+    "overlay-of-sqlite": Kind(on_file, lambda folder: MemoryStore(bare_on_file(folder), SCOPE), overlay),
+    "overlay-of-overlay": Kind(
+        lambda folder: overlay(in_memory(folder)),
+        lambda folder: MemoryStore(bare_overlay(folder), SCOPE),
+        overlay,
+        scoped=True,
+    ),
 }
 
 
@@ -86,6 +110,15 @@ def store(kind: Kind, tmp_path: Path) -> Iterator[BankStore]:
     made = kind.make(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def nobodys(kind: Kind, tmp_path: Path) -> Iterator[BankStore]:
+    made = kind.bare(tmp_path)
+    yield made
+    made.close()
+    if made.base is not None:
+        made.base.close()
 
 
 @pytest.fixture
@@ -1297,6 +1330,84 @@ def test_stats_count_what_is_there(store: BankStore, later: Later) -> None:
 # Another embedder
 
 
+def test_who_only_looks_binds_nothing(nobodys: BankStore) -> None:
+    assert nobodys.bind("a", 4, keep=False) == ("a", 4)
+    assert nobodys.bind("b", 5, keep=False) == ("b", 5)
+    assert nobodys.bind("c", 6) == ("c", 6)
+    assert nobodys.bind("d", 7) == nobodys.bind("e", 8, keep=False) == ("c", 6)
+
+
+@pytest.mark.parametrize("lessons", [["a"], []])
+def test_what_is_stored_first_binds_it(nobodys: BankStore, lessons: list[str]) -> None:
+    nobodys.place(SCOPE, [new("e1", *lessons)], embedder=EMBEDDER)
+    assert nobodys.bind("another", 4, keep=False) == EMBEDDER
+    with pytest.raises(EmbedderMismatch, match="another"):
+        nobodys.place(SCOPE, [new("e2", "b")], embedder=("another", DIMENSION))
+    assert names(nobodys) == ["e1"]
+    nobodys.place(SCOPE, [new("e3", "c")], embedder=EMBEDDER)
+    assert names(nobodys) == ["e1", "e3"]
+
+
+def longer(made: NewExperience, *, items: bool) -> NewExperience:
+    """With a vector of another dimension: that of the last item, or its own."""
+    long: Vectors = np.eye(1, DIMENSION + 1, dtype=np.float32)[0]
+    if items:
+        return replace(made, item_vectors=(*made.item_vectors[:-1], long))
+    return replace(made, vector=long)
+
+
+@pytest.mark.parametrize("number", [1, 50])
+@pytest.mark.parametrize("items", [True, False])
+def test_vectors_of_another_dimension_are_refused(
+    store: BankStore, later: Later, nobodys: BankStore, number: int, items: bool
+) -> None:
+    give(store, "e1", "a")
+    store = later(store)
+    mark = store.mark(SCOPE)
+    sound = [new(f"s{n}", f"{n}") for n in range(number)]
+    batch = [*sound, longer(new("long", "long", "too"), items=items)]
+    said = rf"a vector of {DIMENSION + 1} numbers; expected {DIMENSION}"
+    for given in (batch, store.ready(batch), store.ready(store.ready(sound), store.ready(batch[number:]))):
+        for embedder in (None, EMBEDDER):
+            with pytest.raises(InvalidVector, match=said):
+                store.place(SCOPE, given, embedder=embedder)
+    with pytest.raises(InvalidVector, match=said):
+        nobodys.place(SCOPE, batch, embedder=EMBEDDER)
+    assert nobodys.bind("another", 4, keep=False) == ("another", 4)
+    item = lesson("a").id
+    with pytest.raises(InvalidVector, match=said):
+        store.edit(
+            SCOPE, item, lesson("b", id=item), batch[-1].vector if not items else batch[-1].item_vectors[-1], note=""
+        )
+    assert store.mark(SCOPE) == mark
+    append(store, SCOPE, sound)
+    assert store.changes(SCOPE, "item", after=mark, limit=999).added.vectors.shape == (number, DIMENSION)
+
+
+def test_an_overlay_ends_when_what_is_below_moves_to_another_embedder(store: BankStore, kind: Kind) -> None:
+    give(store, "e1", "a")
+    if kind.scoped:
+        over, below = store, store
+        while below.base is not None:
+            below = below.base
+    else:
+        over, below = MemoryStore(store, SCOPE), store
+        assert over.bind(*EMBEDDER) == EMBEDDER
+    give(over, "e2", "b")
+    below.reindex("new", DIMENSION, embed)
+    for bound in (EMBEDDER, ("new", DIMENSION)):
+        for use in (
+            lambda: over.changes(SCOPE, "item", after=0, limit=9),
+            lambda: over.place(SCOPE, [new("e3", "c")]),
+            lambda: over.place(SCOPE, [new("e3", "c")], embedder=("new", DIMENSION)),
+            lambda: over.edit(SCOPE, lesson("b").id, lesson("d", id=lesson("b").id), vector("d"), note=""),
+        ):
+            with pytest.raises(EmbedderMismatch):
+                use()
+        assert over.bind(*bound) == ("new", DIMENSION)
+    assert contents(over) == ["Do a.", "Do b."]
+
+
 def test_reindex_replaces_all_vectors(store: BankStore, kind: Kind) -> None:
     if kind.scoped:
         pytest.skip("has its base's vectors")
@@ -1339,6 +1450,41 @@ def test_reindex_lets_appends_pass(store: BankStore, kind: Kind) -> None:
     assert np.array_equal(changes.added.vectors, kept)
 
 
+def test_a_reindex_with_rows_of_another_dimension_changes_nothing(store: BankStore, kind: Kind) -> None:
+    if kind.scoped:
+        pytest.skip("has its base's vectors")
+    give(store, "e1", "a")
+    with pytest.raises(InvalidVector, match=f"{DIMENSION} numbers; expected {DIMENSION + 1}"):
+        store.reindex("new", DIMENSION + 1, embed)
+    assert store.bind("new", DIMENSION + 1) == EMBEDDER
+    assert store.changes(SCOPE, "item", after=0, limit=9).added.vectors.shape == (1, DIMENSION)
+
+
+def test_a_reindex_ends_while_it_is_appended_to(store: BankStore, kind: Kind) -> None:
+    """It gives up, and the bank is what it was."""
+    if kind.scoped:
+        pytest.skip("has its base's vectors")
+    store.add_scope("other")
+    give(store, "e1", "a")
+    give(store, "e1", "a", scope="other")
+
+    def restless(texts: list[str]) -> Vectors:
+        more = store.count(SCOPE)
+        assert more < 1000, "no end"
+        give(store, f"more {more}", f"more {more}")
+        return -embed(texts)
+
+    with pytest.raises(StorageError, match="reindex it again"):
+        store.reindex("new", DIMENSION, restless)  # type: ignore[arg-type]
+    assert store.bind("new", DIMENSION) == EMBEDDER
+    give(store, "last", "last")
+    changes = store.changes(SCOPE, "item", after=0, limit=9999)
+    assert len(changes.added) == store.count(SCOPE)
+    kept, _ = vectors.unpacked(vectors.packed(vector("Do last.")), DIMENSION)
+    assert np.array_equal(changes.added.vectors[-1:], kept)
+    assert store.reindex("new", DIMENSION, lambda texts: -embed(texts)) == 2 * store.count(SCOPE) + 2
+
+
 def test_of_what_is_sound_nothing_is_made_again(store: BankStore) -> None:
     give(store, "e1", "a", "b")
     give(store, "e2", "a")
@@ -1348,6 +1494,9 @@ def test_of_what_is_sound_nothing_is_made_again(store: BankStore) -> None:
         raise AssertionError(texts)
 
     assert store.mend(*EMBEDDER, unasked) == 0  # type: ignore[arg-type]
+    for another in (("another", DIMENSION), ("another", 4)):
+        with pytest.raises(EmbedderMismatch, match="another"):
+            store.mend(*another, unasked)  # type: ignore[arg-type]
 
 
 def test_what_waits_is_named_by_its_id(store: BankStore, later: Later) -> None:

@@ -37,7 +37,7 @@ def changes(of: Timeline, unit: Unit, dimension: int, *, after: int, limit: int)
     endings = of.endings[unit]
     first, last = (bisect_right(endings, number, key=lambda ending: ending[0]) for number in (after, mark))
     ended = [(seq, number) for number, seq in endings[first:last]]
-    more = len(found) == limit
+    more = bool(found) and len(found) == limit
     return Changes(mark, batch, np.array(ended, dtype=np.int64).reshape(-1, 2), more)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
+from rb_dspy.bank import vectors
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.memory import descent, indexed, snapshots as memory_snapshots, writes as memory_writes
@@ -15,6 +16,7 @@ from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.memory.underlay import Underlay
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
+from rb_dspy.bank.passes import PASSES, outrun
 from rb_dspy.bank.stages import further, gives_way, removed_since
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
@@ -47,6 +49,9 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._version = 0
         self._embedder: tuple[str, int] | None = None
+        """Whose the vectors are that are stored here; None before anything is, unless ``bind`` kept it."""
+        self._held: tuple[str, int] | None = None
+        """What this store is held to; see ``bind``."""
         self._timelines: dict[str, Timeline] = {}
         self._location = ":memory:"
         if (base is None) != (scope is None):
@@ -70,10 +75,11 @@ class MemoryStore:
 
     def bind(self, embedder_id: str, dimension: int, *, keep: bool = True) -> tuple[str, int]:
         with self._lock:
-            found = self._base.bind(embedder_id, dimension, keep=False) if self._base else self._embedder
-            if self._embedder is None:
-                self._embedder = found or (embedder_id, dimension)
-            return found or self._embedder
+            found = self._belongs((embedder_id, dimension))
+            if keep:
+                self._embedder = self._embedder or found
+            self._held = self._held or found
+            return found
 
     def scopes(self) -> list[str]:
         with self._lock:
@@ -105,12 +111,16 @@ class MemoryStore:
         packed = [memory_writes.packed(new) for new in batch]
         with self._lock:
             timeline = self._writing(scope)
-            self._check_embedder(embedder)
+            whose = self._whose(embedder)
+            stored = [vector for each in packed for vector in (each.vector, *each.item_vectors) if vector is not None]
+            self._check_lengths(stored, whose)
             if refuse_removed:
                 known = timeline.have([new.id for new in batch])
                 for new in batch:
                     if new.id in known and timeline.experience(new.id) is None:
                         raise removed_since(self.location, new)
+            if packed:
+                self._bound_by_writing(whose)
             return memory_writes.append(timeline, packed)
 
     def ready(self, *batches: Sequence[NewExperience]) -> Sequence[NewExperience]:
@@ -148,8 +158,11 @@ class MemoryStore:
     ) -> MemoryItem:
         with self._lock:
             timeline = self._writing(scope)
-            self._check_embedder(embedder)
-            return memory_writes.edit(timeline, id, new, vector, note)
+            whose, data = self._whose(embedder), vectors.packed(vector)
+            self._check_lengths([data], whose)
+            edited = memory_writes.edit(timeline, id, new, data, note)
+            self._bound_by_writing(whose)
+            return edited
 
     def remove(
         self,
@@ -172,18 +185,21 @@ class MemoryStore:
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         if self._base is not None:
             raise StorageError(f"{self.location}: has its base's vectors; re-index the bank itself, and fork it again")
-        reindexing = Reindexing(self._timelines, embed)
-        while True:  # until nothing was appended meanwhile
+        reindexing = Reindexing(self._timelines, (embedder_id, dimension), embed)
+        for _ in range(PASSES + 1):  # until nothing was appended meanwhile
             with self._lock:
                 missing = reindexing.missing()
                 if not missing:
-                    self._embedder = embedder_id, dimension
+                    self._embedder = self._held = embedder_id, dimension
                     self._version += 1
                     return reindexing.put()
             reindexing.make(missing)
+        raise outrun(self.location)
 
     def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         """Nothing rots in memory."""
+        with self._lock:
+            self._whose((embedder_id, dimension))
         return 0
 
     # What is read
@@ -267,8 +283,9 @@ class MemoryStore:
     def changes(self, scope: str, unit: Unit, *, after: int, limit: int) -> Changes:
         with self._lock:
             timeline = self._timeline(scope)
-            if self._embedder is not None:
-                dimension = self._embedder[1]
+            whose = self._whose()
+            if whose is not None:
+                dimension = whose[1]
             elif self._base is not None:
                 dimension = self._base.changes(scope, unit, after=timeline.under.at, limit=1).added.vectors.shape[1]
             else:
@@ -293,10 +310,11 @@ class MemoryStore:
     def stats(self, scope: str) -> BankStats:
         with self._lock:
             timeline = self._timeline(scope)
-            if self._base is not None and self._embedder is None:
+            whose = self._embedder if self._base is None else self._held
+            if self._base is not None and whose is None:
                 below = self._base.stats(scope)
-                return stats(timeline, (below.embedder, below.dimension))
-            return stats(timeline, self._embedder or ("", 0))
+                whose = below.embedder, below.dimension
+            return stats(timeline, whose or ("", 0))
 
     def check(self) -> Iterator[Finding]:
         """Nothing rots in memory."""
@@ -317,14 +335,35 @@ class MemoryStore:
         self._version += 1
         return timeline
 
-    def _check_embedder(self, given: tuple[str, int] | None = None) -> None:
-        """What is stored here has to be of this store's embedder, and that of a fork is its base's."""
-        mine = self._embedder
-        now = self._base.bind(*mine, keep=False) if self._base is not None and mine is not None else mine
-        if mine is None or (now == mine and given in (None, mine)):
-            return
-        if now != mine and now is not None:
+    def _belongs(self, given: tuple[str, int]) -> tuple[str, int]:
+        """The embedder that the bank belongs to, this one where it has none yet."""
+        mine = self._embedder or given
+        return mine if self._base is None else self._base.bind(*mine, keep=False)
+
+    def _whose(self, given: tuple[str, int] | None = None) -> tuple[str, int] | None:
+        """Whose vectors may be stored here and found: this store's embedder, and of a fork its base's as well.
+
+        None where nobody has said. Raises ``EmbedderMismatch``, also where ``given`` is another one.
+        """
+        whose = given or self._held or self._embedder
+        if whose is None:
+            return None
+        now = self._belongs(whose)
+        mine = now if self._base is None else self._held or now
+        if mine != now:
             raise EmbedderMismatch(
                 f"{self.location}: forked from a bank of {mine[0]!r}, which is now of {now[0]!r}; fork it again"
             )
-        raise EmbedderMismatch(f"{self.location}: belongs to {mine[0]!r}, and these vectors are another embedder's")
+        if whose != now:
+            raise EmbedderMismatch(f"{self.location}: belongs to {now[0]!r}, and these vectors are another embedder's")
+        return whose
+
+    def _check_lengths(self, packed: Sequence[bytes], whose: tuple[str, int] | None) -> None:
+        if whose is not None:
+            vectors.check_lengths(set(map(len, packed)), whose, self.location)
+
+    def _bound_by_writing(self, whose: tuple[str, int] | None) -> None:
+        """What is stored first binds the bank; in a fork it binds only the fork."""
+        self._embedder = self._embedder or whose
+        if self._base is not None:
+            self._held = self._held or whose

@@ -17,7 +17,6 @@ from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, numbered, 
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import NewExperience, NewItem, Source
 from rb_dspy.errors import InputError
-from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, ChangeKind, Experience, MemoryDraft, MemoryItem, Provenance, Removal
 
 
@@ -110,15 +109,15 @@ def _is_live(to: Timeline, id: str) -> bool:
     return any(row.lives(to.mark) for row in to.known.get(id, ()))
 
 
-def edit(to: Timeline, id: str, new: NewItem, vector: Vectors, note: str) -> MemoryItem:
-    """See ``BankStore.edit``."""
+def edit(to: Timeline, id: str, new: NewItem, data: bytes, note: str) -> MemoryItem:
+    """See ``BankStore.edit``; ``data``: the vector, packed."""
     rows = to.live_rows(id)
     if not rows:
         raise InputError(f"scope {to.scope!r} has no item {id[:40]!r} to edit; give the id of one that items() lists")
     twin = to.items_with([new.digest]).get(new.digest, id)
     if twin != id:
         raise InputError(f"item {id}: item {twin} says exactly this; delete one of the two instead")
-    data, created_at = vectors.packed(vector), now()
+    created_at = now()
     to.head()  # the last look at the store below
     seq = to.mark + 1
     before, after = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,6 +32,8 @@ class Append:
     location: str
     scope: str
     batch: Sequence[Prepared]
+    lengths: Set[int]
+    """In bytes, those of the vectors."""
     embedder: StoredEmbedder
     refuse_removed: bool
 
@@ -88,7 +90,9 @@ def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[
             if append.scope not in scopes:
                 scopes[append.scope] = _looked_up(connection, append, appends)
             writing = scopes[append.scope]
-            writing.embedder = bound_by_writing(connection, writing.embedder, append.embedder, append.location)
+            writing.embedder = bound_by_writing(
+                connection, writing.embedder, append.embedder, append.lengths, append.location
+            )
             before = _before(connection, writing, append) if writing.known else {}
         except RBError as exc:
             outcomes.append(exc)

@@ -75,6 +75,7 @@ class Readers:
         self.check()
         self._original.check()
         with self._watching, self._translated:
+            self.check()  # again: once it is closed, nobody would close what is made here
             if self._watcher is None:
                 self._watcher = self._connect()
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
@@ -94,6 +95,11 @@ class Readers:
                 self._watcher.close()
                 self._watcher = None
         self._close_idle()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
 
     def check(self) -> None:
         """Raises ``StorageError`` after ``close``, in a forked process, and where a file without locks has changed."""

@@ -25,8 +25,7 @@ def copied(path: Path, to: Path) -> None:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected a bank")
-    if os.path.lexists(to):
-        raise InputError(f"{to}: is there already; give a path where nothing is")
+    _refuse_what_is_there(to)
     made = to.with_name(f".rb-dspy-{secrets.token_hex(8)}.part")
     with sqlite.translated(f"{path}, copied to {to}"):
         with sqlite.translated(str(path)):
@@ -42,7 +41,21 @@ def copied(path: Path, to: Path) -> None:
                 target.execute("PRAGMA journal_mode = DELETE")  # one file, whole without a log beside it
             with made.open("rb+") as file:
                 os.fsync(file.fileno())
-            os.rename(made, to)
-            sync_folder(to.parent)
+            _put(made, to)
         finally:
             made.unlink(missing_ok=True)
+        sync_folder(to.parent)
+
+
+def _put(made: Path, to: Path) -> None:
+    """Give the copy its name, and what came to be there meanwhile stays: a link is made only where nothing is."""
+    try:
+        os.link(made, to)
+    except OSError:  # it is there, or the file system has no links; of those that have none there is no such promise
+        _refuse_what_is_there(to)
+        os.rename(made, to)
+
+
+def _refuse_what_is_there(to: Path) -> None:
+    if os.path.lexists(to):
+        raise InputError(f"{to}: is there already; give a path where nothing is")

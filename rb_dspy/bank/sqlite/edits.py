@@ -34,7 +34,9 @@ class Edit:
 
     def __call__(self, connection: sqlite3.Connection) -> MemoryItem:
         id, new = self.id, self.new
-        embedders.bound_by_writing(connection, embedders.current(connection), self.embedder, self.location)
+        embedders.bound_by_writing(
+            connection, embedders.current(connection), self.embedder, {len(self.vector)}, self.location
+        )
         scope_id, seq, head = scope_row(connection, self.scope, self.location)
         base = keys.base(scope_id)
         state = State(Scope(scope_id, self.scope, self.location), keys.LAST)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Set
 from typing import NamedTuple
 
+from rb_dspy.bank.vectors import check_lengths
 from rb_dspy.errors import EmbedderMismatch
 
 StoredEmbedder = tuple[str, int] | None
@@ -102,15 +104,20 @@ def checked_embedder(connection: sqlite3.Connection, bound: StoredEmbedder, loca
 
 
 def bound_by_writing(
-    connection: sqlite3.Connection, now: StoredEmbedder, bound: StoredEmbedder, location: str
+    connection: sqlite3.Connection, now: StoredEmbedder, bound: StoredEmbedder, lengths: Set[int], location: str
 ) -> StoredEmbedder:
-    """The bank's: the caller's, whose vectors are about to be stored, where it has none ``now``.
+    """The bank's: the caller's, who is about to store something, where it has none ``now``.
 
-    Raises like ``checked_embedder``.
+    ``lengths``: those of the vectors, in bytes. Raises like ``checked_embedder``, and ``InvalidVector`` for vectors of
+    another dimension.
     """
-    if now is None and bound is not None:
-        now = bind(connection, bound)
     refuse_another(now, bound, location)
+    whose = now or bound
+    if whose is not None:
+        check_lengths(lengths, whose, location)
+        if now is None:
+            now = bind(connection, whose)
+            refuse_another(now, bound, location)
     return now
 
 

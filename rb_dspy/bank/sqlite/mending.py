@@ -49,6 +49,7 @@ class Mending:
             self._write(partial(found_by.mark, these=unmarked))
         if others := self._read(ingestions.others):
             self._write(partial(ingestions.set_right, others=others))
+        self._read(partial(checked_embedder, bound=self._embedder, location=self._location))
         return sum(self._vectors(unit) for unit in UNITS)
 
     def _vectors(self, unit: Unit) -> int:
@@ -57,8 +58,9 @@ class Mending:
         for start in range(0, len(faulty), _PAGE):
             page = self._read(partial(vector_rows.texts, unit=unit, keys=faulty[start : start + _PAGE]))
             if page:
-                found = self._embed([row.text for row in page])
-                made = [(row, vectors.packed(vector)) for row, vector in zip(page, found, strict=True)]
+                found = [vectors.packed(vector) for vector in self._embed([row.text for row in page])]
+                vectors.check_lengths(set(map(len, found)), self._embedder, self._location)
+                made = list(zip(page, found, strict=True))
                 self._write(partial(self._put, unit=unit, made=made))
                 number += len(made)
         return number

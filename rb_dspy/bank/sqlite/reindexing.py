@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
@@ -9,26 +10,27 @@ from functools import partial
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.parts import UNITS, Unit
+from rb_dspy.bank.passes import PASSES, outrun
 from rb_dspy.bank.sqlite import failpoints, keys, rows
+from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.writes import Body
-from rb_dspy.errors import StorageError
+from rb_dspy.errors import BankError, StorageError
 from rb_dspy.protocols import Vectors
 
 Unembedded = tuple[int, str]
 """The key of a row that has no new vector yet, and its text."""
 
 _PAGE = 500
-_REST = 64
-"""Rows that came in the meantime are embedded under the write lock when they are no more than this …"""
-_PASSES = 10
-"""… or when this many passes over what came in the meantime have not caught up."""
+_HIGHEST = (1 << 63) - 1
+"""No key is higher."""
 
 _TEXTS = {
     "experience": "SELECT v.key, e.instruction FROM experience_vectors AS v JOIN experiences AS e ON e.key = v.key"
-    " LEFT JOIN experience_vectors_next AS n ON n.key = v.key WHERE n.key IS NULL AND v.key > ? ORDER BY v.key LIMIT ?",
+    " LEFT JOIN experience_vectors_next AS n ON n.key = v.key"
+    " WHERE n.key IS NULL AND v.key > ? AND v.key <= ? ORDER BY v.key LIMIT ?",
     "item": "SELECT v.key, i.title || char(10) || i.description || char(10) || i.content FROM item_vectors AS v"
     " JOIN items AS i ON i.key = v.key LEFT JOIN item_vectors_next AS n ON n.key = v.key"
-    " WHERE n.key IS NULL AND v.key > ? ORDER BY v.key LIMIT ?",
+    " WHERE n.key IS NULL AND v.key > ? AND v.key <= ? ORDER BY v.key LIMIT ?",
 }
 
 
@@ -38,40 +40,54 @@ class Reindexing:
     def __init__(
         self,
         location: str,
-        read: Callable[[Callable[[sqlite3.Connection], list[Unembedded]]], list[Unembedded]],
+        readers: Readers,
         write: Callable[[Body], object],
         embedder: tuple[str, int],
         embed: Callable[[Sequence[str]], Vectors],
     ) -> None:
         self._location = location
-        self._read = read
+        self._read = readers.read
         self._write = write
         self._embedder = embedder
         self._embed = embed
         self._token = uuid.uuid4().hex
 
     def run(self) -> int:
-        """The number of vectors that were made."""
+        """The number of vectors that were made.
+
+        Nothing is embedded in the swap, which holds up all who write: what came meanwhile takes another pass.
+        """
+        try:
+            return self._made_anew()
+        except BaseException:
+            with contextlib.suppress(BankError):  # what it broke by says more, and ``check`` tells of what stays
+                self._write(self._clear)
+            raise
+
+    def _made_anew(self) -> int:
         self._write(self._begin)
-        for pass_ in range(_PASSES + 1):
-            for unit in UNITS:
-                self._catch_up(unit)
-            made = self._write(partial(self._swap, any_rest=pass_ == _PASSES))
+        for _ in range(PASSES):
+            for unit, scopes in [(unit, self._read(partial(_scopes, unit=unit))) for unit in UNITS]:
+                for first, last in scopes:
+                    self._catch_up(unit, first, last)
+            made = self._write(self._swap)
             if made is not None:
                 return int(str(made))
-        raise AssertionError("the last pass takes any rest")
+        raise outrun(self._location)
 
-    def _catch_up(self, unit: Unit) -> None:
-        after = 0
-        while page := self._read(partial(_missing, unit=unit, after=after, limit=_PAGE)):
+    def _catch_up(self, unit: Unit, first: int, last: int) -> None:
+        """Make what is missing of these keys. Rows that come meanwhile have higher ones, so this ends."""
+        after = first - 1
+        while page := self._read(partial(_missing, unit=unit, after=after, last=last, limit=_PAGE)):
             made = self._made(page)
             self._write(partial(self._insert, unit=unit, made=made))
             failpoints.reached("mid-reindex")
             after = page[-1][0]
 
     def _made(self, page: Sequence[Unembedded]) -> list[tuple[int, bytes]]:
-        found = self._embed([text for _, text in page])
-        return [(key, vectors.packed(vector)) for (key, _), vector in zip(page, found, strict=True)]
+        found = [vectors.packed(vector) for vector in self._embed([text for _, text in page])]
+        vectors.check_lengths(set(map(len, found)), self._embedder, self._location)
+        return [(key, data) for (key, _), data in zip(page, found, strict=True)]
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('reindexing', ?)", (self._token,))
@@ -86,6 +102,13 @@ class Reindexing:
                 " WHERE ended IS NOT NULL"
             )
 
+    def _clear(self, connection: sqlite3.Connection) -> None:
+        """Take away what was built; after a swap, and where another reindex began, there is nothing of ours."""
+        if _token(connection) == self._token:
+            for unit in UNITS:
+                connection.execute(f"DROP TABLE IF EXISTS {unit}_vectors_next")
+            connection.execute("DELETE FROM meta WHERE key = 'reindexing'")
+
     def _insert(self, connection: sqlite3.Connection, *, unit: Unit, made: Sequence[tuple[int, bytes]]) -> None:
         self._check(connection)
         table = rows.vectors_table(unit)
@@ -94,16 +117,13 @@ class Reindexing:
             [(rows.checksum(data), data, key) for key, data in made],
         )
 
-    def _swap(self, connection: sqlite3.Connection, *, any_rest: bool) -> int | None:
-        """How many vectors there are, now in place; None where more came in the meantime than can be made here."""
+    def _swap(self, connection: sqlite3.Connection) -> int | None:
+        """How many vectors there are, now in place; None where one is missing, of what came in the meantime."""
         self._check(connection)
-        rest = {unit: _missing(connection, unit=unit, after=0, limit=-1 if any_rest else _REST + 1) for unit in UNITS}
-        if not any_rest and any(len(page) > _REST for page in rest.values()):
+        if any(_missing(connection, unit=unit, after=0, last=_HIGHEST, limit=1) for unit in UNITS):
             return None
         total = 0
-        for unit, page in rest.items():
-            if page:
-                self._insert(connection, unit=unit, made=self._made(page))
+        for unit in UNITS:
             table = rows.vectors_table(unit)
             connection.execute(
                 f"UPDATE {table}_next SET ended = old.ended FROM {table} AS old"
@@ -118,10 +138,27 @@ class Reindexing:
         return total
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        found = connection.execute("SELECT value FROM meta WHERE key = 'reindexing'").fetchone()
-        if found is None or found[0] != self._token:
+        if _token(connection) != self._token:
             raise StorageError(f"{self._location}: another reindex began and this one ends; wait for the other")
 
 
-def _missing(connection: sqlite3.Connection, *, unit: Unit, after: int, limit: int) -> list[Unembedded]:
-    return connection.execute(_TEXTS[unit], (after, limit)).fetchall()
+def _token(connection: sqlite3.Connection) -> object:
+    found = connection.execute("SELECT value FROM meta WHERE key = 'reindexing'").fetchone()
+    return found and found[0]
+
+
+def _missing(connection: sqlite3.Connection, *, unit: Unit, after: int, last: int, limit: int) -> list[Unembedded]:
+    return connection.execute(_TEXTS[unit], (after, last, limit)).fetchall()
+
+
+def _scopes(connection: sqlite3.Connection, *, unit: Unit) -> list[tuple[int, int]]:
+    """The first and the last key that each scope's vectors have; two look-ups a scope."""
+    table, after = rows.vectors_table(unit), 0
+    found: list[tuple[int, int]] = []
+    while True:
+        (first,) = connection.execute(f"SELECT min(key) FROM {table} WHERE key > ?", (after,)).fetchone()
+        if first is None:
+            return found
+        after = first | keys.LAST  # the highest that a row of this scope may have
+        (last,) = connection.execute(f"SELECT max(key) FROM {table} WHERE key <= ?", (after,)).fetchone()
+        found.append((first, last))

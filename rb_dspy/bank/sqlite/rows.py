@@ -49,16 +49,20 @@ class Prepared(NamedTuple):
     item_hashes: tuple[int, ...]
 
 
-def all_prepared(batch: Sequence[NewExperience]) -> list[Prepared]:
-    """Raises ``InputError`` where vectors and items are not aligned."""
+def all_prepared(batch: Sequence[NewExperience]) -> tuple[list[Prepared], set[int]]:
+    """Them, and the lengths in bytes that their vectors have.
+
+    Raises ``InputError`` where vectors and items are not aligned.
+    """
     for new in batch:
         if len(new.items) != len(new.item_vectors):
             raise InputError(
                 f"experience {new.id}: {len(new.items)} items and {len(new.item_vectors)} vectors for them"
             )
     given = [vector for new in batch for vector in (new.vector, *new.item_vectors) if vector is not None]
-    packed = iter([checked(data) for data in vectors.all_packed(given)])
-    return [_prepared(new, packed) for new in batch]
+    rows = vectors.all_packed(given)
+    packed = iter([checked(data) for data in rows])
+    return [_prepared(new, packed) for new in batch], set(map(len, rows))
 
 
 def _prepared(new: NewExperience, packed: Iterator[Vector]) -> Prepared:
@@ -84,9 +88,13 @@ class Ready(Sequence[NewExperience]):
     def __init__(self, batches: Iterable[Sequence[NewExperience]]) -> None:
         self._batch: list[NewExperience] = []
         self.prepared: list[Prepared] = []
+        self.lengths: set[int] = set()
+        """In bytes, those that the vectors have."""
         for batch in batches:
             self._batch += batch
-            self.prepared += batch.prepared if isinstance(batch, Ready) else all_prepared(batch)
+            prepared, lengths = (batch.prepared, batch.lengths) if isinstance(batch, Ready) else all_prepared(batch)
+            self.prepared += prepared
+            self.lengths |= lengths
 
     @overload
     def __getitem__(self, place: int) -> NewExperience: ...

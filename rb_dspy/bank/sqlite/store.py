@@ -40,7 +40,7 @@ from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.mending import Mending
 from rb_dspy.bank.sqlite.original import Original
-from rb_dspy.bank.sqlite.reindexing import Reindexing, Unembedded
+from rb_dspy.bank.sqlite.reindexing import Reindexing
 from rb_dspy.bank.sqlite.rows import Ready
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
@@ -137,7 +137,7 @@ class SqliteStore:
         made = self.ready(batch)
         if not made:
             return []
-        request = Append(self.location, scope, made.prepared, embedder or self._embedder, refuse_removed)
+        request = Append(self.location, scope, made.prepared, made.lengths, embedder or self._embedder, refuse_removed)
         with sqlite.readable(self.location):
             given: Any = self._writer.do(request, meanwhile)
         placed: Sequence[Placed | Experience] = given
@@ -189,11 +189,8 @@ class SqliteStore:
         )
 
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
-        def missing(query: Callable[[sqlite3.Connection], list[Unembedded]]) -> list[Unembedded]:
-            return self._read(query)
-
         embedder = embedder_id, dimension
-        made = Reindexing(self.location, missing, self._writer.do, embedder, embed).run()
+        made = Reindexing(self.location, self._readers, self._write, embedder, embed).run()
         self._embedder = embedder
         return made
 
@@ -286,16 +283,27 @@ class SqliteStore:
         self._readers.check()
         with sqlite.readable(self.location):
             try:
-                with self._engine.connect() as connection:
+                with self._connected() as connection:
                     return query(connection)
             except sa.exc.OperationalError as exc:
                 if "Could not decode" not in str(exc.orig):
                     raise
-            with self._engine.connect() as connection:  # see ``Readers.read_leniently``
+            with self._connected() as connection:  # see ``Readers.read_leniently``
                 sqlite.driver(connection).text_factory = sqlite.leniently
                 try:
                     return query(connection)
                 finally:
+                    connection.invalidate()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        """One of SQLAlchemy's, which goes back into the pool: once the store is closed, nobody empties that again."""
+        with self._engine.connect() as connection:
+            try:
+                self._readers.check()  # again: it may have been closed since
+                yield connection
+            finally:
+                if self._readers.closed:
                     connection.invalidate()
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
