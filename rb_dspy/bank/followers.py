@@ -44,6 +44,7 @@ class Follower:
         self._index = index
         self._sidecar = sidecar
         self._version: int | None = None
+        self._mends = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._why: BankError | None = None
@@ -84,6 +85,7 @@ class Follower:
 
     def _catch_up(self) -> None:
         if self._version is None and self._sidecar is not None:
+            self._mends = self._store.mends()  # before anything is read: what was mended later may be missing
             self._index = self._sidecar.load(self._digest) or self._index
         more = True
         while more:
@@ -119,7 +121,8 @@ class Follower:
             self._sidecar.save(index.view, self._digest)
 
     def _digest(self, mark: int) -> str:
-        return self._store.digest(self._scope, mark)
+        """Of what the index was read from: the history tells of no vectors that were mended."""
+        return f"{self._store.digest(self._scope, mark)}{f'/{self._mends}' if self._mends else ''}"
 
 
 def _end(stop: threading.Event, builder: threading.Thread) -> None:

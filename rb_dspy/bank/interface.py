@@ -175,6 +175,10 @@ class BankStore(Protocol):
         """
         ...
 
+    def mends(self) -> int:
+        """A number that grows when vectors are mended: who read ``changes`` when it was smaller may lack rows."""
+        ...
+
     # What is read
 
     def mark(self, scope: str) -> int:

@@ -113,6 +113,28 @@ def test_what_was_mended_is_in_the_next_index_of_each_scope(store: SqliteStore, 
     again.retire(StorageError("ended; open it again"))
 
 
+def test_what_was_mended_elsewhere_is_not_lost_to_an_index_that_was_read_before(path: Path) -> None:
+    """Whoever had the bank open by then goes on without it, and saves what it has."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE item_vectors SET data = x'00' WHERE key & 1048575 = 8")
+    connection.close()
+    with open_bank(path) as before:
+        store = before._opened
+        assert isinstance(store, SqliteStore)
+        old = follower(store, path)
+        assert len(old.view()) == ROWS - 1
+        with open_bank(path) as bank:
+            assert bank.reindex() == 1
+        old.build()
+    with open_bank(path) as after:
+        store = after._opened
+        assert isinstance(store, SqliteStore)
+        anew = follower(store, path)
+        assert len(anew.view()) == ROWS
+        anew.build()
+        assert len(follower(store, path).view()) == ROWS
+
+
 def test_rows_of_other_processes_and_ends_are_in_the_next_view(store: SqliteStore, path: Path) -> None:
     with open_bank(path) as other:
         mine = follower(store, path)

@@ -202,6 +202,9 @@ class MemoryStore:
             self._whose((embedder_id, dimension))
         return 0
 
+    def mends(self) -> int:
+        return 0
+
     # What is read
 
     def mark(self, scope: str) -> int:

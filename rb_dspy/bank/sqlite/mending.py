@@ -68,6 +68,15 @@ class Mending:
     def _put(self, connection: sqlite3.Connection, *, unit: Unit, made: Sequence[tuple[Made, bytes]]) -> None:
         checked_embedder(connection, self._embedder, self._location)
         vector_rows.put(connection, unit, made)
+        connection.execute(
+            "INSERT INTO meta VALUES ('mends', '1') ON CONFLICT (key) DO UPDATE SET value = CAST(value + 1 AS TEXT)"
+        )
+
+
+def mends(connection: sqlite3.Connection) -> int:
+    """How many pages of vectors were mended."""
+    (found,) = connection.execute("SELECT CAST(max(value) AS INTEGER) FROM meta WHERE key = 'mends'").fetchone()
+    return found or 0
 
 
 def _faulty(connection: sqlite3.Connection, *, unit: Unit, size: int) -> list[int]:

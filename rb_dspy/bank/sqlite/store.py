@@ -27,6 +27,7 @@ from rb_dspy.bank.sqlite import (
     ingestions,
     item_queries,
     keys,
+    mending,
     queries,
     rows,
     scopes,
@@ -196,6 +197,9 @@ class SqliteStore:
 
     def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         return Mending(self.location, self._readers, self._write, (embedder_id, dimension), embed).run()
+
+    def mends(self) -> int:
+        return self._read(mending.mends)
 
     # What is read
 
