@@ -23,7 +23,7 @@ from rb_dspy import Backbones, MemoryBank, ReasoningBank, Verdict, run_stream
 from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.state import prompts_of, set_prompts, state_of
 from rb_dspy.config import ProgramConfig, RetrieveConfig
-from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
+from rb_dspy.errors import ConfigError, DspyTooOld, InputError, RBError, SignatureChanged
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
 from rb_dspy.stream import Streams, TaskStream
@@ -279,6 +279,30 @@ def test_where_the_champion_is_gone_the_newest_that_is_better_is_offered(tracker
         client.delete_model_version("retired", version)
     register = f"rb-dspy programs register retired FILE{there}"
     assert refused() == f"retired: no version is there to be champion; register one: {register}"
+
+
+def test_a_registry_that_does_not_answer_is_not_one_without_a_champion(
+    tracker: Tracker, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what is worse would take the champion's place whenever a server is busy."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+    def busy(*args: Any, **kwargs: Any) -> None:
+        raise MlflowException("try again later", error_code=TEMPORARILY_UNAVAILABLE)
+
+    best, made = program(), program()
+    assert tracker.register(compiled(best, after=0.9), best, "steady", embedder=HASH) == 1
+    with monkeypatch.context() as patched:
+        for asks in ("get_model_version_by_alias", "get_registered_model"):
+            patched.setattr(tracker._place.client, asks, busy)
+        with pytest.raises(RBError, match=r"registering steady: .*try again later"):
+            tracker.register(compiled(made, after=0.6), made, "steady", embedder=HASH)
+        with pytest.raises(RBError, match=r"promoting steady version 2: .*try again later"):
+            tracker.promote("steady", 2)
+    assert champion(client, "steady") == 1
+    with pytest.raises(InputError, match=r"the champion did as well, or better: 0\.900, and this one 0\.600"):
+        tracker.promote("steady", 2)
 
 
 def test_a_better_judge_does_not_take_the_place_of_a_better_agent(tracker: Tracker, client: Any) -> None:
