@@ -73,6 +73,8 @@ class Record:
         self._over = False
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
+        self._keeping = threading.Lock()
+        """For who writes the best: it may take long, and must not be held up by who reads the record."""
 
     def metric(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
@@ -221,18 +223,25 @@ class Record:
                 )
 
     def _rated(self, example: Any, pred: Any, score: float) -> None:
-        best = None
+        changed = False
         with self._lock:
             if self._candidates.counts(example):
                 if (missing := self._missing.after(example, pred)) is not None:
                     raise CompileOver(missing)
                 best = self._candidates.rate(pred._rb_key, example, rated_example(example, pred, score))
-        if best is not None:
+                changed = best is not None
+        if changed:
+            self._keep_best()
+        self._tell()
+
+    def _keep_best(self) -> None:
+        with self._keeping:
+            best = self.best()  # which may be a later one by now, and must not be written over with an earlier
+            assert best is not None
             try:
-                self._on_best(best)
+                self._on_best(best[1])
             except RBError as exc:
                 raise CompileOver(exc) from exc
-        self._tell()
 
     def _tell(self) -> None:
         with self._lock:
