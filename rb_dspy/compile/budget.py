@@ -74,7 +74,9 @@ class Record:
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._keeping = threading.Lock()
-        """For who writes the best: it may take long, and must not be held up by who reads the record."""
+        """For who writes the best: that may take long, and who reads the record does not wait for it."""
+        self._telling = threading.Lock()
+        """For who tells how far it is, likewise; numbers are told in their order."""
 
     def metric(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
@@ -159,6 +161,8 @@ class Record:
             with self._lock:  # runs in other threads end by themselves; none may write into what comes next
                 self._over = True
                 self._idle.wait_for(lambda: not self._running)
+            with self._keeping, self._telling:  # what is being written or told is done with, too
+                pass
         if cause is not None:
             raise cause
 
@@ -244,9 +248,10 @@ class Record:
                 raise CompileOver(exc) from exc
 
     def _tell(self) -> None:
-        with self._lock:
-            self._teller.metric_calls = self.calls
-            best = self._candidates.best()
+        with self._telling:
+            with self._lock:
+                self._teller.metric_calls = self.calls
+                best = self._candidates.best()
             self._teller.best = best[0] if best else None
             try:
                 self._teller.tell()
