@@ -18,7 +18,7 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, run_stream
 from rb_dspy.config import TrackingConfig, load_settings
-from rb_dspy.errors import ConfigError
+from rb_dspy.errors import ConfigError, InfrastructureError
 from rb_dspy.testing import Lock
 from rb_dspy.tracking import Tracker
 from rb_dspy.tracking.guard import Guard
@@ -157,6 +157,8 @@ def test_a_server_that_goes_away_costs_the_run_nothing(
             report = run_stream(program, locks(), bank, run_id="remote-2", on_result=going.on_result)
         assert [result.error for result in report.results] == [""] * 6
         assert time.monotonic() - started < 60
+        with pytest.raises(InfrastructureError, match=r"^promoting x version 1: MLflow's server broke, or did not ans"):
+            tracker.promote("x", 1)  # which is no part of a run
     warned = [record.getMessage() for record in caplog.records if record.name == "rb_dspy"]
     assert len(warned) == 1
     assert warned[0].endswith("its record in MLflow is incomplete")
