@@ -99,7 +99,7 @@ class Unscored(RBError):
     """A compile broke after it had found prompts: while it looked for better ones, or while it scored these.
 
     ``program`` is the compiled program, which nobody has scored on held-out tasks. What broke is in ``__cause__``, and
-    ``exit_code`` is that of it.
+    ``exit_code`` is that of it, and 1 where it is no error of ours.
     """
 
     def __init__(self, message: str, program: typing.Any, exit_code: int) -> None:
