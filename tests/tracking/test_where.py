@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import shutil
@@ -20,8 +21,12 @@ from rb_dspy import MemoryBank, ReasoningBank, run_stream
 from rb_dspy.config import TrackingConfig, load_settings
 from rb_dspy.errors import ConfigError, InfrastructureError
 from rb_dspy.testing import Lock
-from rb_dspy.tracking import Tracker
+from rb_dspy.tracking import NoRun, Tracker
+from rb_dspy.tracking.compiles import CompileRun
 from rb_dspy.tracking.guard import Guard
+from rb_dspy.tracking.matrices import MatrixRun
+from rb_dspy.tracking.run import Run
+from rb_dspy.tracking.streams import StreamRun
 from rb_dspy.tracking.where import limited
 from tests.tracking.made import locks
 from tests.tracking.servers import answering, kill, tracking_server
@@ -74,6 +79,17 @@ def test_off_means_that_mlflow_is_never_imported(tmp_path: Path) -> None:
         "False",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [Run, StreamRun, CompileRun, MatrixRun])
+def test_what_stands_in_for_a_run_takes_what_the_run_takes(kind: type) -> None:
+    """Only where MLflow's runs begin and end it has no part."""
+    taken = {name: each for name, each in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+    logs = set(taken) - {"end", "ending"}
+    assert logs
+    for name in logs:
+        parts = [[*inspect.signature(each).parameters.values()] for each in (getattr(NoRun, name), taken[name])]
+        assert parts[0] == parts[1], name
 
 
 @pytest.mark.parametrize(
