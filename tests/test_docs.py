@@ -85,6 +85,32 @@ def test_their_commands_are_commands(page: str) -> None:
         assert asked_of(words).name, words
 
 
+def there_are(name: str, command: Any) -> Iterator[str]:
+    """A command, or those of a group; hidden ones are nobody's."""
+    for part, each in getattr(command, "commands", {}).items():
+        yield from there_are(f"{name} {part}", each)
+    if not hasattr(command, "commands") and not command.hidden:
+        yield name
+
+
+def listed() -> Iterator[str]:
+    """The commands in the table of the page that is called every command; of a group the first alone is named whole."""
+    groups = {name for name, (where, _) in main_module.COMMANDS.items() if hasattr(late.load(name, where), "commands")}
+    for line in PAGES["docs/command-line.md"].splitlines():
+        if line.startswith("| `rb-dspy "):
+            first, *others = (span.split() for span in re.findall(r"`([^`]+)`", line.split("|")[1]))
+            group = [first[1]] if first[1] in groups else []
+            yield from (" ".join([*group, each[0]]) for each in [first[1 + len(group) :], *others])
+
+
+def test_every_command_is_on_the_page_of_commands() -> None:
+    known = [
+        each for name, (where, _) in main_module.COMMANDS.items() for each in there_are(name, late.load(name, where))
+    ]
+    assert len(known) > 20
+    assert sorted(listed()) == sorted(known)
+
+
 @pytest.mark.parametrize("words", [["bank", "lost"], ["run", "--steam", "x"], ["nothing"]])
 def test_what_is_no_command_would_be_seen(words: list[str]) -> None:
     with pytest.raises(Exception, match=r"lost|--steam|nothing"):
