@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from rb_dspy import toml
 from rb_dspy.cli import late, main as main_module
-from rb_dspy.config import parse_settings
+from rb_dspy.config import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -122,7 +123,7 @@ def test_their_settings_are_settings(page: str) -> None:
     for block in blocks(PAGES[page], "toml"):
         told = tomllib.loads(block)
         if "project" not in told:  # of a package of the reader's
-            parse_settings(told)
+            toml.parse(Settings, told, "settings")
 
 
 @pytest.mark.parametrize("page", PAGES)
