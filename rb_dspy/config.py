@@ -303,8 +303,3 @@ def load_settings(
     Raises ``ConfigError`` for a file that is missing or not TOML, an unknown key, or a bad value.
     """
     return toml.load(Settings, path, overrides, options or {})
-
-
-def parse_settings(data: Mapping[str, Any], source: str = "settings") -> Settings:
-    """``data``, checked. ``ConfigError`` names the first key that is unknown or has a bad value."""
-    return toml.parse(Settings, data, source)

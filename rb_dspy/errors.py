@@ -12,7 +12,7 @@
     ├── MissingDependency          an extra, Java, or a model file is not there; says how to get it
     ├── ModelFileError             a model file is damaged or is not the one that was asked for
     ├── BackboneError              an LM cannot be used at all: key, credit, address, name
-    ├── InfrastructureError        one task's LM call or environment broke; the task is not judged
+    ├── InfrastructureError        one task's LM call or environment broke, and the task is not judged; or a server did
     ├── UnparseableOutput          an LM's answer could not be read, after one repair
     ├── Unscored                   a compile broke after it had found prompts; they are in it, unscored
     └── BankError
@@ -83,7 +83,8 @@ class BackboneError(RBError):
 
 
 class InfrastructureError(RBError):
-    """One task's LM call or environment broke. The task is neither a success nor a failure."""
+    """One task's LM call or environment broke, so the task is neither a success nor a failure; or a server did that is
+    asked for something else than a task, as MLflow's is for what was registered."""
 
     exit_code = 5
 
@@ -98,7 +99,7 @@ class Unscored(RBError):
     """A compile broke after it had found prompts: while it looked for better ones, or while it scored these.
 
     ``program`` is the compiled program, which nobody has scored on held-out tasks. What broke is in ``__cause__``, and
-    ``exit_code`` is that of it.
+    ``exit_code`` is that of it, and 1 where it is no error of ours.
     """
 
     def __init__(self, message: str, program: typing.Any, exit_code: int) -> None:

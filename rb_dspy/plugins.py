@@ -12,11 +12,12 @@ from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from rb_dspy.errors import InputError, MissingDependency, RBError
-from rb_dspy.protocols import Embedder, EnvironmentFamily, SaysFolds
+from rb_dspy.protocols import Embedder, EnvironmentFamily, SaysFolds, SaysWhatTells
 from rb_dspy.wording import one_line
 
 EMBEDDER = ("id", "dimension", "embed")
 _FAMILY = ("check", "templates", "tasks", "make")  # the others are for baselines only
+_TELLS = ("instruction_tells_all",)
 _FOLDS = ("folds", "fold")
 
 
@@ -51,9 +52,11 @@ def instruction_tells_all(name: str) -> bool:
     """
     if name not in environment_names():
         return True
-    family = environment_family(name)
-    told: bool = getattr(family, "instruction_tells_all", True)  # see ``SaysWhatTells``
-    return told
+    family: Any = environment_family(name)
+    if lacks(family, _TELLS):
+        return True
+    says: SaysWhatTells = family
+    return says.instruction_tells_all
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from typing import Any
 import pydantic
 import pytest
 
+from rb_dspy import toml
 from rb_dspy.config import (
     DEFAULT_MODEL,
     BackboneConfig,
@@ -20,7 +21,6 @@ from rb_dspy.config import (
     RunConfig,
     Settings,
     load_settings,
-    parse_settings,
 )
 from rb_dspy.errors import ConfigError
 
@@ -30,7 +30,7 @@ def test_defaults_are_the_papers() -> None:
     assert (program.retrieve.k, program.retrieve.unit, program.retrieve.min_score) == (1, "experience", None)
     assert (program.act.temperature, program.judge.temperature, program.distill.temperature) == (0.7, 0.0, 1.0)
     assert (program.act.max_steps, program.distill.max_items) == (30, 3)
-    matts = parse_settings({"matts": {}}).matts
+    matts = toml.parse(Settings, {"matts": {}}, "settings").matts
     assert matts is not None
     assert (matts.mode, matts.contrast.labels, matts.contrast.max_items) == ("parallel", False, 5)
     assert (matts.select.verdicts, matts.select.orders, matts.refine.until_confirmed) == (False, 1, False)
@@ -70,7 +70,7 @@ def test_the_default_agent_stays_where_its_model_is_not_given(tmp_path: Path) ->
     fewer = agent.model_copy(update={"threads": 2})
     assert load_settings(file, ["backbones.agent.threads=2"]).backbones == {"agent": fewer, "judge": judge}
     for empty in ({"backbones": {}}, {"backbones": {"agent": {}}}):
-        assert parse_settings(empty).backbones == {"agent": agent}
+        assert toml.parse(Settings, empty, "settings").backbones == {"agent": agent}
 
 
 def test_an_agent_that_is_given_whole_is_what_was_given() -> None:
@@ -80,9 +80,9 @@ def test_an_agent_that_is_given_whole_is_what_was_given() -> None:
         assert found.model_dump(exclude_unset=True) == {"backbones": {"agent": whole}}
     assert load_settings().model_fields_set == set()
     with pytest.raises(ConfigError, match=r"backbones\.judge\.model is missing"):
-        parse_settings({"backbones": {"judge": {"threads": 2}}})
+        toml.parse(Settings, {"backbones": {"judge": {"threads": 2}}}, "settings")
     with pytest.raises(ConfigError, match=r"backbones\.agent = 'openai/x'"):
-        parse_settings({"backbones": {"agent": "openai/x"}})
+        toml.parse(Settings, {"backbones": {"agent": "openai/x"}}, "settings")
 
 
 def test_a_mistake_is_blamed_on_where_it_stands(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_value_that_cannot_be_shown_is_refused_in_one_line(override: str) -> N
 )
 def test_mistakes_are_named_in_one_line(data: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_settings(data)
+        toml.parse(Settings, data, "settings")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -220,5 +220,5 @@ def test_a_table_within_settings_is_refused_by_where_it_stands() -> None:
         for key in reversed(path):
             data = {key: data}
         with pytest.raises(ConfigError, match=f"^settings: .*{'.'.join(path)}"):
-            parse_settings(data)
+            toml.parse(Settings, data, "settings")
     assert copy.deepcopy(RetrieveConfig(k=2)) == RetrieveConfig(k=2) == pickle.loads(pickle.dumps(RetrieveConfig(k=2)))

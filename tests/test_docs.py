@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from rb_dspy import toml
 from rb_dspy.cli import late, main as main_module
-from rb_dspy.config import parse_settings
+from rb_dspy.config import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -85,6 +86,32 @@ def test_their_commands_are_commands(page: str) -> None:
         assert asked_of(words).name, words
 
 
+def there_are(name: str, command: Any) -> Iterator[str]:
+    """A command, or those of a group; hidden ones are nobody's."""
+    for part, each in getattr(command, "commands", {}).items():
+        yield from there_are(f"{name} {part}", each)
+    if not hasattr(command, "commands") and not command.hidden:
+        yield name
+
+
+def listed() -> Iterator[str]:
+    """The commands in the table of the page that is called every command; of a group the first alone is named whole."""
+    groups = {name for name, (where, _) in main_module.COMMANDS.items() if hasattr(late.load(name, where), "commands")}
+    for line in PAGES["docs/command-line.md"].splitlines():
+        if line.startswith("| `rb-dspy "):
+            first, *others = (span.split() for span in re.findall(r"`([^`]+)`", line.split("|")[1]))
+            group = [first[1]] if first[1] in groups else []
+            yield from (" ".join([*group, each[0]]) for each in [first[1 + len(group) :], *others])
+
+
+def test_every_command_is_on_the_page_of_commands() -> None:
+    known = [
+        each for name, (where, _) in main_module.COMMANDS.items() for each in there_are(name, late.load(name, where))
+    ]
+    assert len(known) > 20
+    assert sorted(listed()) == sorted(known)
+
+
 @pytest.mark.parametrize("words", [["bank", "lost"], ["run", "--steam", "x"], ["nothing"]])
 def test_what_is_no_command_would_be_seen(words: list[str]) -> None:
     with pytest.raises(Exception, match=r"lost|--steam|nothing"):
@@ -96,7 +123,7 @@ def test_their_settings_are_settings(page: str) -> None:
     for block in blocks(PAGES[page], "toml"):
         told = tomllib.loads(block)
         if "project" not in told:  # of a package of the reader's
-            parse_settings(told)
+            toml.parse(Settings, told, "settings")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,11 +16,11 @@ import pytest
 from dspy import lm15
 
 import rb_dspy
-from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank, StreamProgram, TaskStream
+from rb_dspy import BackboneConfig, Backbones, MaTTS, MemoryBank, ReasoningBank, StreamProgram, TaskStream, toml
 from rb_dspy.backbones import active, in_use, lm_of, metered, none_in_use, report
 from rb_dspy.backbones.check import check
 from rb_dspy.compile.answers import Answers, Cast
-from rb_dspy.config import JudgeConfig, parse_settings
+from rb_dspy.config import JudgeConfig, Settings
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError
 from rb_dspy.schema import RoleUsage, Step, Trajectory
 from rb_dspy.steps import Judge, Memory
@@ -99,7 +99,7 @@ def test_bad_backbones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Backbones(agent=BackboneConfig(model="openai/x", api_key_env="RB_TEST_KEY"))
     with pytest.raises(BackboneError, match="openai/"):
         Backbones(agent="openai/")
-    settings = parse_settings({"backbones": {"agent": {"api_base": "http://127.0.0.1:1/v1"}}})
+    settings = toml.parse(Settings, {"backbones": {"agent": {"api_base": "http://127.0.0.1:1/v1"}}}, "settings")
     with pytest.raises(ConfigError, match=r"^local/\S+ runs in this process; api_base .* set the model that is"):
         Backbones.from_settings(settings.backbones)
 

@@ -143,11 +143,6 @@ def status(
     return _state(spec, (directory or default_directory()) / spec.file, verify)
 
 
-def is_present(name: str, *, directory: Path | None = None, verify: bool = False) -> bool:
-    """Whether the model can be used now; see ``status``."""
-    return status(name, directory=directory, verify=verify) == "present"
-
-
 def model_path(name: str, *, directory: Path | None = None, verify: bool = False) -> Path:
     """The model's file. Raises ``MissingDependency`` where it is absent, ``ModelFileError`` where it is damaged."""
     spec = find(name)

@@ -57,6 +57,7 @@ class Answers:
     """
 
     def __init__(self, path: Path | None = None) -> None:
+        """Raises ``RBError`` for a file that cannot be read, or mended where its last line was cut."""
         self._path = path
         self._lock = threading.Lock()
         self._kept: dict[str, deque[_Entry]] = {}
@@ -124,12 +125,21 @@ class Answers:
             raise self._failed from exc
 
     def _read(self, path: Path) -> None:
-        if not path.exists():
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
             return
-        raw = path.read_bytes()
+        except OSError as exc:
+            raise RBError(f"{path}: cannot be read: {exc.strerror}; let it be read, or give another folder") from exc
         whole = raw[: raw.rfind(b"\n") + 1]  # the last line may have been cut when the process was killed
         if len(whole) < len(raw):
-            os.truncate(path, len(whole))  # in one step: a crash here must cost no answer
+            try:
+                os.truncate(path, len(whole))  # in one step: a crash here must cost no answer
+            except OSError as exc:
+                raise RBError(
+                    f"{path}: cannot be written: {exc.strerror}; let it be written, and the same compile goes on from"
+                    " there, or give another folder"
+                ) from exc
         torn = 0
         for line in whole.splitlines():
             try:

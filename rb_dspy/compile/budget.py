@@ -73,6 +73,10 @@ class Record:
         self._over = False
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
+        self._keeping = threading.Lock()
+        """For who writes the best: that may take long, and who reads the record does not wait for it."""
+        self._telling = threading.Lock()
+        """For who tells how far it is, likewise; numbers are told in their order."""
 
     def metric(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
@@ -157,6 +161,8 @@ class Record:
             with self._lock:  # runs in other threads end by themselves; none may write into what comes next
                 self._over = True
                 self._idle.wait_for(lambda: not self._running)
+            with self._keeping, self._telling:  # what is being written or told is done with, too
+                pass
         if cause is not None:
             raise cause
 
@@ -221,23 +227,31 @@ class Record:
                 )
 
     def _rated(self, example: Any, pred: Any, score: float) -> None:
-        best = None
+        changed = False
         with self._lock:
             if self._candidates.counts(example):
                 if (missing := self._missing.after(example, pred)) is not None:
                     raise CompileOver(missing)
                 best = self._candidates.rate(pred._rb_key, example, rated_example(example, pred, score))
-        if best is not None:
-            try:
-                self._on_best(best)
-            except RBError as exc:
-                raise CompileOver(exc) from exc
+                changed = best is not None
+        if changed:
+            self._keep_best()
         self._tell()
 
+    def _keep_best(self) -> None:
+        with self._keeping:
+            best = self.best()  # which may be a later one by now, and must not be written over with an earlier
+            assert best is not None
+            try:
+                self._on_best(best[1])
+            except RBError as exc:
+                raise CompileOver(exc) from exc
+
     def _tell(self) -> None:
-        with self._lock:
-            self._teller.metric_calls = self.calls
-            best = self._candidates.best()
+        with self._telling:
+            with self._lock:
+                self._teller.metric_calls = self.calls
+                best = self._candidates.best()
             self._teller.best = best[0] if best else None
             try:
                 self._teller.tell()

@@ -86,10 +86,12 @@ def compile_program(
 
     The language models are those of ``program``, of ``Backbones.use()``, or of ``dspy.configure``; ``program`` itself
     is not changed. Deterministic for ``seed`` as far as they are. Raises ``InputError`` for arguments that cannot work,
-    for streams without ground truth, and for a folder of another compile, ``BackboneError``, and
-    ``InfrastructureError`` where all that is run breaks; ``Unscored`` in place of any of them, with the best program so
-    far in it, once there is one that is better than ``program``, and where scoring breaks. Single tasks without ground
-    truth do not count, in the search and in the scores: whether a program solves them, nobody knows.
+    for streams without ground truth, and for a folder of another compile, ``BackboneError``,
+    ``InfrastructureError`` where all that is run breaks, ``RBError`` where the optimizer's own code breaks and where
+    ``folder`` cannot be read or written, and what ``on_progress`` raises; ``Unscored`` in place of any of them, with
+    the best program so far in it, once there is one that is better than ``program``, and where scoring breaks. Single
+    tasks without ground truth do not count, in the search and in the scores: whether a program solves them, nobody
+    knows.
     """
     optimizer_named(optimizer)
     _check(stage, budget=budget, threads=threads, orders=orders, window=window)

@@ -6,6 +6,7 @@ Prompts may be written from those of the compile split only; those of the other 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, cast
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.counted import counting
 from rb_dspy.compile.examples import INPUTS, from_plain, to_plain
+from rb_dspy.compile.files import of_kind
 from rb_dspy.compile.gather import gathered
 from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import InputError
@@ -24,12 +26,15 @@ from rb_dspy.stream.program import StreamProgram
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.tasks import TaskStream
 
-FORMAT = "rb_dspy harvest 2"
+FORMAT = "rb_dspy harvest"
+VERSION = 2
 _WHY = {
-    "rb_dspy harvest 1": ", whose siblings were chosen by the very rollouts that lessons are compared with, so that"
-    " lessons without effect get credit"
+    1: ", whose siblings were chosen by the very rollouts that lessons are compared with, so that lessons without"
+    " effect get credit"
 }
-"""What is wrong with earlier formats."""
+"""What is wrong with earlier versions."""
+_IN_ONE = re.compile(rf"{FORMAT} (\d{{1,9}})")
+"""How the first files named format and version."""
 
 
 @dataclass
@@ -54,7 +59,7 @@ class Harvest:
 
     def to_jsonl(self, path: str | Path) -> None:
         """Write all of it to a JSON Lines file, whole or not at all. It holds ground truth."""
-        lines: list[dict[str, Any]] = [{"format": FORMAT, "left_out": self.left_out}]
+        lines: list[dict[str, Any]] = [{"format": FORMAT, "version": VERSION, "left_out": self.left_out}]
         for stage, found in self.taught.items():
             lines += [{"stage": stage, **to_plain(stage, example)} for example in found]
         with replaced(path) as file:
@@ -73,28 +78,40 @@ class Harvest:
         for number, line in enumerate(lines, 1):
             if not line and number > 1:
                 continue
+            place = f"{target}:{number}"
             try:
-                made._read(json.loads(line), first=number == 1)
-            except InputError as exc:
-                raise InputError(f"{target}:{number}: {exc}") from None
+                plain = json.loads(line)
+                if number == 1:
+                    made._begin(plain, place)
+                else:
+                    made._add(plain, place)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                raise InputError(f"{target}:{number}: damaged; expected what Harvest.to_jsonl wrote") from None
+                raise InputError(f"{place}: damaged; expected what Harvest.to_jsonl wrote") from None
         return made
 
-    def _read(self, plain: Any, *, first: bool) -> None:
+    def _begin(self, plain: Any, place: str) -> None:
+        """Read the first line, which says what the file is."""
+        if isinstance(plain, dict) and (named := _IN_ONE.fullmatch(str(plain.get("format")))):
+            plain = {**plain, "format": FORMAT, "version": int(named[1])}
+        plain = of_kind(plain, {FORMAT: VERSION}, place)
+        version = plain["version"]
+        if version < VERSION:
+            raise InputError(f"{place}: version {version} of the format{_WHY.get(version, '')}; harvest again")
+        for stage, reasons in plain["left_out"].items():
+            self.left_out[stage] = {str(why): int(times) for why, times in reasons.items()}
+
+    def _add(self, plain: Any, place: str) -> None:
+        """Read any other line, which is an example."""
         if not isinstance(plain, dict):
-            raise InputError("expected a JSON object")
-        if first:
-            if plain.get("format") != FORMAT:
-                got = str(plain.get("format"))
-                raise InputError(f"expected the format {FORMAT!r}, got {got[:40]!r}{_WHY.get(got, '')}; harvest again")
-            for stage, reasons in plain["left_out"].items():
-                self.left_out[stage] = {str(why): int(times) for why, times in reasons.items()}
-            return
+            raise InputError(f"{place}: expected a JSON object")
         stage = plain.pop("stage", None)
         if stage not in self.taught:
-            raise InputError(f"unknown stage {str(stage)[:40]!r}; known: {', '.join(INPUTS)}")
-        self.taught[cast(Stage, stage)].append(from_plain(cast(Stage, stage), plain))
+            raise InputError(f"{place}: unknown stage {str(stage)[:40]!r}; known: {', '.join(INPUTS)}")
+        try:
+            example = from_plain(cast(Stage, stage), plain)
+        except InputError as exc:
+            raise InputError(f"{place}: {exc}") from None
+        self.taught[cast(Stage, stage)].append(example)
 
 
 def harvest(

@@ -178,9 +178,19 @@ def _miprov2(job: Job) -> None:
         )
 
 
+_FEWEST_SETS = 3
+"""Instructions, and sets of demonstrations, that miprov2 tries at least: dspy's first three sets are none at all, the
+good runs of train in another order, and those in its own."""
+_MOST_SETS = 6
+"""At most: so many sets dspy's own lightest search has (``light``)."""
+
+
 def _mipro_sets(budget: int, train: int, dev: int) -> int:
-    """How many instructions, and sets of demonstrations, are tried: as many as leave half of the budget for trials."""
-    return max(3, min(6, 1 + (budget - 2 * dev) // 2 // max(1, train)))
+    """How many instructions, and sets of demonstrations, are tried: as many as leave half of the budget for trials.
+
+    The first set is none; each other one takes at most a call for each example of train.
+    """
+    return max(_FEWEST_SETS, min(_MOST_SETS, 1 + (budget - 2 * dev) // 2 // max(1, train)))
 
 
 def _simba(job: Job) -> None:
@@ -213,27 +223,41 @@ class _Simba:
         return self.steps * self.batch * (2 * self.candidates + 1) + winners * self.train
 
 
+_LEAST = _Simba(train=2, batch=2, candidates=2, steps=1)
+"""One step with two samples of an example, since those are what simba contrasts; that it has two examples was chosen
+by hand."""
+_MOST = _Simba(train=16, batch=8, candidates=6, steps=8)
+"""Candidates and steps are dspy's defaults. A batch of 8, where dspy has 32, and 16 examples in all were chosen by
+hand, not measured."""
+_WISH = (4, 6, 2)
+"""Candidates, examples and steps that are paid for before there are more of any. Chosen by hand, not measured."""
+
+
 def _simba_plan(budget: int, train: int) -> _Simba:
     """What the budget pays for, else the smallest: first enough samples of enough examples to contrast, then steps."""
-    smallest = _Simba(min(2, train), min(2, train), 2, 1)
+    fewest = min(_LEAST.train, train)
     affordable = [
         plan
-        for steps in range(1, 9)
-        for candidates in range(2, 7)
-        for examples in range(min(2, train), min(16, train) + 1)
-        if (plan := _Simba(examples, min(8, max(2, examples // 2), examples), candidates, steps)).cost <= budget
+        for steps in range(_LEAST.steps, _MOST.steps + 1)
+        for candidates in range(_LEAST.candidates, _MOST.candidates + 1)
+        for examples in range(fewest, min(_MOST.train, train) + 1)
+        if (plan := _Simba(examples, _batch(examples), candidates, steps)).cost <= budget
     ]
-    wish = (4, 6, 2)
     return max(
         affordable,
         key=lambda plan: (
-            *map(min, (plan.candidates, plan.train, plan.steps), wish),
+            *map(min, (plan.candidates, plan.train, plan.steps), _WISH),
             plan.steps,
             plan.train,
             plan.candidates,
         ),
-        default=smallest,
+        default=_Simba(fewest, _batch(fewest), _LEAST.candidates, _LEAST.steps),
     )
+
+
+def _batch(examples: int) -> int:
+    """Half of the examples, of which two steps then see all; or all of few."""
+    return min(_MOST.batch, max(_LEAST.batch, examples // 2), examples)
 
 
 def _bootstrap(job: Job) -> None:
@@ -248,10 +272,14 @@ def _bootstrap(job: Job) -> None:
     job.rate(found)
 
 
+_MOST_DRAWS = 16
+"""Draws of good runs that bootstrap_rs compares at most: dspy's own default."""
+
+
 def _bootstrap_rs(job: Job) -> None:
     threshold = _rated_as_it_is(job)
     train = job.shuffled(BOOTSTRAP_FROM)
-    sets = min(16, max(1, job.record.left // (len(train) + len(job.dev))))
+    sets = min(_MOST_DRAWS, max(1, job.record.left // (len(train) + len(job.dev))))
     dspy.BootstrapFewShotWithRandomSearch(
         metric=job.record.metric,
         metric_threshold=threshold,

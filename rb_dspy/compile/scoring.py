@@ -20,17 +20,18 @@ from rb_dspy.compile.truth import check_known, say_left_out
 from rb_dspy.errors import RBError, Unscored
 from rb_dspy.matts import BankProgram
 from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.wording import what_broke
 
 
 @contextmanager
 def kept(found: Callable[[], BankProgram | None], place: Path | None) -> Iterator[None]:
-    """Whatever breaks inside the block, what was ``found`` is not lost: it is in ``Unscored``, and in ``place``.
+    """Whatever ``Exception`` ends the block, what was ``found`` is not lost: it is in ``Unscored``, and in ``place``.
 
     Where that is None there is nothing to lose, and what broke is raised as it is.
     """
     try:
         yield
-    except RBError as exc:
+    except Exception as exc:  # also what is not ours: who is told how far it is may raise anything
         program = found()
         if program is None:
             raise
@@ -40,8 +41,9 @@ def kept(found: Callable[[], BankProgram | None], place: Path | None) -> Iterato
             where = "in program of this error" if place is None else f"in {place}, and the same compile goes on there"
         except RBError as unsaved:
             where = f"in program of this error only ({unsaved})"
+        code = exc.exit_code if isinstance(exc, RBError) else RBError.exit_code
         raise Unscored(
-            f"the prompts that were found are {where}; what came after broke: {exc}", program, exc.exit_code
+            f"the prompts that were found are {where}; what came after broke: {what_broke(exc)}", program, code
         ) from exc
 
 

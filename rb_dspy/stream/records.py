@@ -20,12 +20,18 @@ log = logging.getLogger("rb_dspy")
 
 FIELDS = tuple(Task.model_fields)
 
+_DIGITS = 10
+"""40 bits in hex: of 10,000 tasks the chance that any two that differ are taken for the same is one in 22,000, of a
+million more than one in three. Ids in banks are made of them, and the parts that tasks had in a compile are kept under
+them, so it stays."""
+
 
 class Ids:
     """Ids for records without one: the name of their file or table, and a digest of what is to be done.
 
-    So a task keeps its id when others come or go or stand in another order, and two that differ never share one, though
-    their files have the same name; a number follows where one stands several times.
+    So a task keeps its id when others come or go or stand in another order, and two that differ have two, though their
+    files have the same name, as surely as digests differ (``_DIGITS``); a number follows where one stands several
+    times.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,9 +58,9 @@ class Ids:
 
 
 def fingerprint(task: Task) -> str:
-    """10 hex digits of what is to be done: equal for a task under another id, or in another file."""
+    """``_DIGITS`` of what is to be done: equal for a task under another id, or in another file."""
     said = json.dumps([task.instruction, task.env, task.env_args], sort_keys=True, default=str)
-    return hashlib.sha256(said.encode()).hexdigest()[:10]
+    return hashlib.sha256(said.encode()).hexdigest()[:_DIGITS]
 
 
 def told_by(task_id: str) -> str:

@@ -175,7 +175,7 @@ def tasks_of(stream: TaskStream | Sequence[Task | str] | object) -> list[Task]:
 
 def _learned_from(bank: MemoryBank, task: Task, run_id: str) -> bool:
     """Whether this run has learned from the task already, from one rollout or from several."""
-    return bool(run_id) and bank.experience_of(task.id, run_id) is not None
+    return bank.experience_of(task.id, run_id) is not None
 
 
 def _waiting(

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.progress import Progress
-from rb_dspy.stream import RunReport, TaskResult
+from rb_dspy.stream import RunReport, TaskResult, TaskStream
 
-if TYPE_CHECKING:  # they bring scipy
+if TYPE_CHECKING:  # they bring scipy, or MLflow
     from rb_dspy.compile.matrix import Cell, Matrix
     from rb_dspy.compile.result import Compiled
+    from rb_dspy.tracking.run import Kind
 
 
 class NoRun:
-    """Stands in for a run where tracking is off: takes everything, does nothing."""
+    """Stands in for a run of any kind where tracking is off: takes all that they take to be logged, does nothing."""
 
     id = ""
 
@@ -27,6 +29,16 @@ class NoRun:
     def log_matrix(self, found: Matrix) -> None: ...
     def params(self, values: Mapping[str, Any]) -> None: ...
     def tags(self, values: Mapping[str, Any]) -> None: ...
-    def metrics(self, values: Mapping[str, float | None], step: int = 0) -> None: ...
+    def rename(self, name: str) -> None: ...
+    def describe(self, text: str) -> None: ...
+    def metrics(self, values: Mapping[str, float | None], step: int = 0, *, later: bool = False) -> None: ...
     def text(self, name: str, text: str) -> None: ...
     def table(self, name: str, columns: Mapping[str, list[Any]]) -> None: ...
+    def figure(self, name: str, draw: Callable[[], Any]) -> None: ...
+    def made_file(self, name: str, write: Callable[[Path], object]) -> None: ...
+    def dataset(self, stream: TaskStream, context: str) -> None: ...
+    def call(self, what: str, function: Callable[..., object], *args: Any, **kwargs: Any) -> None: ...
+
+    def child(self, name: str, kind: Kind) -> NoRun:
+        """Another that does nothing."""
+        return NoRun()

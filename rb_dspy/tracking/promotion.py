@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rb_dspy.errors import InputError
 from rb_dspy.tracking.prompts import set_alias
 from rb_dspy.tracking.refused import translated
-from rb_dspy.tracking.where import Place, load_mlflow
+from rb_dspy.tracking.where import Place
 
 CHAMPION = "champion"
 """The alias of the version that is to be used, and of its prompts."""
@@ -62,11 +62,18 @@ def promote(place: Place, name: str, version: int, *, force: bool = False, remed
 
 def champion_tags(place: Place, name: str) -> Mapping[str, str]:
     """The tags of the version that is champion now; none where there is no champion."""
-    try:
-        tags: Mapping[str, str] = place.client.get_model_version_by_alias(name, CHAMPION).tags
-    except load_mlflow().MlflowException:
-        return {}
+    number = champion_of(place, name)
+    tags: Mapping[str, str] = place.client.get_model_version(name, number).tags if number else {}
     return tags
+
+
+def champion_of(place: Place, name: str) -> str:
+    """The number of the version that is champion now; empty where none is.
+
+    Raises what MLflow raises: a registry that does not answer must not be taken for one without a champion, which
+    anything would take the place of.
+    """
+    return str(place.client.get_registered_model(name).aliases.get(CHAMPION, ""))
 
 
 def doubt(tags: Mapping[str, str], champion: Mapping[str, str]) -> str:

@@ -33,6 +33,7 @@ from rb_dspy.tracking.promotion import (
     MEASURE,
     PROMPT,
     SAME,
+    champion_of,
     champion_tags,
     doubt,
     promote,
@@ -123,7 +124,7 @@ def _uri(name_or_uri: str, version: int | str | None) -> str:
 
 
 def _check_champion(place: Place, name: str) -> None:
-    if CHAMPION in place.client.get_registered_model(name).aliases:
+    if champion_of(place, name):
         return
     found = sorted(place.client.search_model_versions(f"name='{name}'"), key=lambda each: int(each.version))
     there = registry_options(place.given)

@@ -8,6 +8,7 @@ one lives in a context, knows what the values are, and leaves what needs no span
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
@@ -63,6 +64,8 @@ class Traces(BaseCallback):
         self._traces: dict[RecordedTrace, Token[Recorded | None]] = {}
         """Those that are open, in the order in which they began."""
         self._position = 0
+        self._lock = threading.Lock()
+        """Of the two above: tasks begin and end in any thread."""
         self._spans: dict[str, _Opened] = {}
         self._meters: dict[str, tuple[Meter, tuple[int, int]]] = {}
         self._asking: dict[str, Token[str]] = {}
@@ -80,15 +83,13 @@ class Traces(BaseCallback):
             with dspy.context(callbacks=[*others, self]):
                 yield
         finally:
-            for trace in list(self._traces):
+            for trace in self._opened():
                 self._guard("ending a trace", self._end_trace, trace, None)
             self._writer.close()
 
     def done(self, result: TaskResult) -> None:
         """A task is over, and so is its trace."""
-        trace = next((each for each in self._traces if each.task == result.task.id), None)
-        if trace is not None:
-            self._guard("ending a trace", self._end_trace, trace, result)
+        self._guard("ending a trace", self._end_task, result.task.id, result)
 
     # What dspy calls
 
@@ -171,28 +172,45 @@ class Traces(BaseCallback):
     def _begin_trace(self, inputs: Mapping[str, Any]) -> None:
         given = (*inputs.get("args", ()), *inputs.get("kwargs", {}).values())
         task = next((value for value in given if isinstance(value, Task)), None)
-        self._position += 1
-        root = Recorded(f"task {task.id}" if task is not None else f"task {self._position}", "TASK", None)
+        with self._lock:
+            self._position += 1
+            position = self._position
+        root = Recorded(f"task {task.id}" if task is not None else f"task {position}", "TASK", None)
         if task is not None:
             root.inputs = {"task": task.instruction}
             root.attributes = {"env": task.env, "template": task.template}
-        root.attributes["position"] = self._position
+        root.attributes["position"] = position
         root.trace = RecordedTrace([root], task.id if task is not None else _id_of_text(inputs))
-        before = next((each for each in self._traces if each.task == root.trace.task), None)
-        if before is not None:  # tried again: nobody said what came of the first time
-            self._end_trace(before, None)
-        self._traces[root.trace] = enter(root)
+        self._end_task(root.trace.task, None)  # if it is tried again: nobody said what came of the first time
+        with self._lock:
+            self._traces[root.trace] = enter(root)
+
+    def _opened(self) -> list[RecordedTrace]:
+        with self._lock:
+            return list(self._traces)
+
+    def _end_task(self, id: str, result: TaskResult | None) -> None:
+        """End the trace of a task, if one is open."""
+        trace = next((each for each in self._opened() if each.task == id), None)
+        if trace is not None:
+            self._end_trace(trace, result)
 
     def _end_trace(self, trace: RecordedTrace, result: TaskResult | None) -> None:
+        with self._lock:
+            token = self._traces.pop(trace, None)
+        if token is None:  # another thread has just ended it
+            return
         root, trace.result = trace.root, result
-        if result is None:
-            root.error = "the run ended before the task did"
-        else:
-            root.error = self._hidden(result.error)
-            root.attributes["resumed"] = result.resumed
-            root.outputs = handed_in(result.prediction) if result.prediction is not None else None
-        leave(root, self._traces.pop(trace))
-        self._writer.put(trace)
+        try:
+            if result is None:
+                root.error = "the run ended before the task did"
+            else:
+                root.error = self._hidden(result.error)
+                root.attributes["resumed"] = result.resumed
+                root.outputs = handed_in(result.prediction) if result.prediction is not None else None
+        finally:  # what cannot be shown costs the rest nothing
+            leave(root, token)
+            self._writer.put(trace)
 
 
 def _id_of_text(inputs: Mapping[str, Any]) -> str:

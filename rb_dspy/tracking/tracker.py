@@ -236,7 +236,8 @@ class Tracker:
         place of another champion only where it was compiled from that one's prompts, or where both were measured in
         the same way on the same tasks; on the same tasks it must have done better. Raises ``InputError`` for a
         program that has yet other prompts, or that could not be made again from the model,
-        ``ConfigError`` where tracking is off.
+        ``ConfigError`` where tracking is off, ``StorageError`` where MLflow's database or the folder of its files
+        cannot be written, ``InfrastructureError`` where its server breaks or does not answer.
         """
         from rb_dspy.tracking.registry import register
 
@@ -256,7 +257,8 @@ class Tracker:
 
         Raises ``InputError`` where held-out tasks do not say that it is better than the program it came from: the
         interval of the difference must be above 0; and where nobody knows whether it is better than the champion: see
-        ``register``. With ``force`` it becomes champion all the same, and the version keeps a note of it.
+        ``register``. With ``force`` it becomes champion all the same, and the version keeps a note of it. Raises the
+        same as ``register`` where MLflow cannot be asked.
         """
         from rb_dspy.tracking.promotion import promote
 
@@ -270,7 +272,8 @@ class Tracker:
 
         ``predict([{"instruction": "..."}])`` gives an ``AnswerOut`` for each task. ``backbones``: other ones than those
         it was registered with. Raises ``SignatureChanged`` or ``DspyTooOld`` where its prompts are not for what is
-        installed here, ``InputError`` where there is no such model, or no version of it that is champion.
+        installed here, ``InputError`` where there is no such model, or no version of it that is champion, and the same
+        as ``register`` where MLflow cannot be asked.
         """
         from rb_dspy.tracking.registry import load
 

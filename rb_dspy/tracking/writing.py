@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from copy import copy
 from functools import cache
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from rb_dspy.bank.collecting import uncollected
@@ -27,6 +27,9 @@ _PREVIEW = 500
 """Characters of what a list of traces shows of a request and of its response."""
 _COST = "mlflow.llm.cost"
 
+_Queue = SimpleQueue[RecordedTrace | None]
+"""What waits for a worker; None ends it."""
+
 
 class TraceWriter:
     """Takes traces at once and writes them when it can. ``metadata`` is that of all of them."""
@@ -35,34 +38,39 @@ class TraceWriter:
         self._place = place
         self._guard = guard
         self._metadata = metadata
-        self._queue: SimpleQueue[RecordedTrace | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._worker: tuple[Thread, _Queue] | None = None
+        self._lock = Lock()
 
     def put(self, trace: RecordedTrace) -> None:
-        """Write ``trace`` soon."""
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name="rb-dspy-traces", daemon=True)
-            self._thread.start()
-        self._queue.put(trace)
+        """Write ``trace`` soon. From any thread."""
+        with self._lock:  # of two workers at one queue the one that is not told to end would be waited for
+            if self._worker is None:
+                queue = _Queue()
+                thread = Thread(target=self._work, args=(queue,), name="rb-dspy-traces", daemon=True)
+                thread.start()
+                self._worker = thread, queue
+            self._worker[1].put(trace)
 
     def close(self) -> None:
         """Wait until all is written, but not for long: the server may be gone."""
-        if self._thread is None:
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is None:
             return
-        self._queue.put(None)
-        self._thread.join(_CLOSE_SECONDS)
-        if self._thread.is_alive():
+        thread, queue = worker
+        queue.put(None)
+        thread.join(_CLOSE_SECONDS)
+        if thread.is_alive():
             self._guard.warn(f"traces are not written after {_CLOSE_SECONDS:.0f} seconds")
-        self._thread = None
 
-    def _work(self) -> None:
+    def _work(self, queue: _Queue) -> None:
         going_on = True
         while going_on:
-            waiting = [self._queue.get()]
+            waiting = [queue.get()]
             until = time.monotonic() + _GATHER_SECONDS
             while waiting[-1] is not None and len(waiting) < _MOST:
                 try:
-                    waiting.append(self._queue.get(timeout=max(0.0, until - time.monotonic())))
+                    waiting.append(queue.get(timeout=max(0.0, until - time.monotonic())))
                 except Empty:
                     break
             going_on = waiting[-1] is not None

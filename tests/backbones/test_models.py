@@ -240,12 +240,12 @@ def test_absent_damaged_and_present(tmp_path: Path) -> None:
         models.model_path(name, directory=tmp_path)
     path = tmp_path / models.find(name).file
     path.write_bytes(b"GGUF")
-    assert not models.is_present(name, directory=tmp_path)
+    assert models.status(name, directory=tmp_path) == "damaged"
     with pytest.raises(ModelFileError, match=f"rb-dspy models get {name}"):
         models.model_path(name, directory=tmp_path)
     with path.open("r+b") as file:
         file.truncate(models.find(name).size)
-    assert models.is_present(name, directory=tmp_path)
+    assert models.status(name, directory=tmp_path) == "present"
     assert models.status(name, directory=tmp_path, verify=True) == "damaged"
 
 

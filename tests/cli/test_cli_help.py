@@ -15,12 +15,12 @@ import typer.main
 from rich.text import Text
 
 import rb_dspy
-from rb_dspy import MemoryBank
+from rb_dspy import MemoryBank, toml
 from rb_dspy.bank import retrieval
 from rb_dspy.cli import bank as cli_bank, compile as cli_compile, late, main as main_module
 from rb_dspy.cli.main import app, main
 from rb_dspy.compile import stages
-from rb_dspy.config import ROLES, ActConfig, Settings, parse_settings
+from rb_dspy.config import ROLES, ActConfig, Settings
 from rb_dspy.plugins import embedder
 
 
@@ -231,7 +231,7 @@ def test_all_settings_can_be_given_by_the_keys_that_are_listed(capsys: pytest.Ca
             for name in tables:
                 table = table.setdefault(name, {})
             table[last] = key["value"]
-    assert parse_settings(given) == parse_settings({"matts": {"k": 3}})
+    assert toml.parse(Settings, given, "settings") == toml.parse(Settings, {"matts": {"k": 3}}, "settings")
     held = [name for name, value in _leaves(Settings(**tomllib.loads("[matts]\nk = 3")).model_dump())]
     assert set(held) <= found.keys()
 

@@ -83,6 +83,22 @@ def test_what_was_found_is_there_when_scoring_breaks(tmp_path: Path, with_folder
         assert each.judge.predict.signature.instructions.endswith(EVIDENCE)
 
 
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_so_it_is_when_who_is_told_how_far_it_is_breaks(tmp_path: Path, with_folder: bool) -> None:
+    folder = tmp_path / "here" if with_folder else None
+
+    def on_progress(progress: Progress) -> None:
+        if progress.note == "scoring held-out after":
+            raise ValueError("no room\nfor a bar")
+
+    with pytest.raises(
+        Unscored, match=r"prompts that were found are .*broke: ValueError: no room for a bar$"
+    ) as caught:
+        compiled(optimizer="gepa", stage="judge", on_progress=on_progress, folder=folder)
+    assert (type(caught.value.__cause__), caught.value.exit_code) == (ValueError, 1)
+    assert caught.value.program.judge.predict.signature.instructions.endswith(EVIDENCE)
+
+
 def test_what_broke_in_scoring_is_told_by_side_and_what_is_left_without_it() -> None:
     whole = Fails("never").run(stage="all").scores.held_out
     assert (whole.broken, whole.clean) == (0, None)

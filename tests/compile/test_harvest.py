@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ from rb_dspy.stream import RunReport, run_stream
 from rb_dspy.stream.program import StreamProgram
 from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
 from tests.worlds import answers, backbones, hall, lock, openers, prompts
+
+VERSION_2 = re.compile(r'"version": 2')
+
+
+def as_before(first: str, version: int) -> str:
+    """The first line of a harvest as it was written when its version was a part of the format's name."""
+    return json.dumps({"format": f"rb_dspy harvest {version}", "left_out": json.loads(first)["left_out"]})
 
 
 def simple(script: Any = answers) -> ReasoningBank:
@@ -213,6 +221,15 @@ def test_a_harvest_survives_the_way_through_a_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["harvest.jsonl"]
 
 
+def test_a_harvest_of_before_is_read(tmp_path: Path) -> None:
+    """Whose version was a part of its format's name."""
+    found = gathered(simple(), locks("4711", "0000"))
+    found.to_jsonl(tmp_path / "new.jsonl")
+    first, *rest = (tmp_path / "new.jsonl").read_text().splitlines()
+    (tmp_path / "old.jsonl").write_text("\n".join([as_before(first, 2), *rest]))
+    assert Harvest.from_jsonl(tmp_path / "old.jsonl") == found
+
+
 def test_all_takes_streams_not_examples() -> None:
     with pytest.raises(InputError, match="'all' takes streams"):
         Harvest().examples("all")
@@ -222,13 +239,13 @@ def test_all_takes_streams_not_examples() -> None:
     ("spoil", "message"),
     [
         (lambda lines: [], ":1: damaged"),
-        (lambda lines: lines[1:], ":1: expected the format 'rb_dspy harvest 2'"),
-        (lambda lines: [lines[0].replace("harvest 2", "harvest 9"), *lines[1:]], ":1: expected the format"),
-        (
-            lambda lines: [lines[0].replace("harvest 2", "harvest 1"), *lines[1:]],
-            ":1: expected the format 'rb_dspy harvest 2', got 'rb_dspy harvest 1', whose siblings were chosen by",
-        ),
-        (lambda lines: ['{"format": "rb_dspy harvest 2"}', *lines[1:]], ":1: damaged"),
+        (lambda lines: lines[1:], ":1: not a rb_dspy harvest"),
+        (lambda lines: [VERSION_2.sub('"version": 9', lines[0]), *lines[1:]], ":1: version 9 of the format, and this"),
+        (lambda lines: [VERSION_2.sub('"version": 9', lines[0]), *lines[1:]], "install a newer rb_dspy"),
+        (lambda lines: [as_before(lines[0], 9), *lines[1:]], "reads up to 2; install a newer rb_dspy"),
+        (lambda lines: [as_before(lines[0], 1), *lines[1:]], ":1: version 1 of the format, whose siblings were chosen"),
+        (lambda lines: [as_before(lines[0], 1), *lines[1:]], "get credit; harvest again"),
+        (lambda lines: ['{"format": "rb_dspy harvest", "version": 2}', *lines[1:]], ":1: damaged"),
         (lambda lines: [*lines[:2], lines[2][:-9]], ":3: damaged"),
         (lambda lines: [*lines[:2], "[" * 100_000], ":3: damaged"),
         (lambda lines: ["[" * 100_000], ":1: damaged"),

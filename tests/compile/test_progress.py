@@ -9,6 +9,7 @@ import pytest
 from dspy import lm15
 
 from rb_dspy.compile.progress import Progress
+from rb_dspy.errors import Unscored
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from rb_dspy.testing.teacher import pupil
 from tests.compile.school import compiled, program, streams
@@ -122,6 +123,7 @@ def test_who_is_told_can_end_the_scoring(stage: str, threads: int) -> None:
         if progress.scored == 3:
             raise Enough
 
-    with pytest.raises(Enough):
+    with pytest.raises(Unscored) as caught:  # with the prompts that were found
         compiled(optimizer="bootstrap", stage=stage, threads=threads, on_progress=stop)
+    assert isinstance(caught.value.__cause__, Enough)
     assert {progress.note for progress in told if progress.to_score} == {"scoring dev before"}

@@ -22,13 +22,22 @@ import pytest
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Verdict, run_stream
 from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.state import prompts_of, set_prompts, state_of
-from rb_dspy.config import ProgramConfig, RetrieveConfig
-from rb_dspy.errors import ConfigError, DspyTooOld, InputError, SignatureChanged
+from rb_dspy.config import ProgramConfig, RetrieveConfig, TrackingConfig
+from rb_dspy.errors import (
+    ConfigError,
+    DspyTooOld,
+    InfrastructureError,
+    InputError,
+    RBError,
+    SignatureChanged,
+    StorageError,
+)
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
 from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.testing import HashEmbedder, Lock, scripted_lm
 from rb_dspy.tracking import Tracker
+from rb_dspy.tracking.refused import translated
 from tests.tracking.made import BETTER, capitals, compiled, known, questions
 from tests.worlds import backbones, prompts
 
@@ -279,6 +288,64 @@ def test_where_the_champion_is_gone_the_newest_that_is_better_is_offered(tracker
         client.delete_model_version("retired", version)
     register = f"rb-dspy programs register retired FILE{there}"
     assert refused() == f"retired: no version is there to be champion; register one: {register}"
+
+
+def test_a_registry_that_does_not_answer_is_not_one_without_a_champion(
+    tracker: Tracker, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what is worse would take the champion's place whenever a server is busy."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+    def busy(*args: Any, **kwargs: Any) -> None:
+        raise MlflowException("try again later", error_code=TEMPORARILY_UNAVAILABLE)
+
+    best, made = program(), program()
+    assert tracker.register(compiled(best, after=0.9), best, "steady", embedder=HASH) == 1
+    with monkeypatch.context() as patched:
+        for asks in ("get_model_version_by_alias", "get_registered_model"):
+            patched.setattr(tracker._place.client, asks, busy)
+        with pytest.raises(RBError, match=r"registering steady: .*try again later"):
+            tracker.register(compiled(made, after=0.6), made, "steady", embedder=HASH)
+        with pytest.raises(RBError, match=r"promoting steady version 2: .*try again later"):
+            tracker.promote("steady", 2)
+    assert champion(client, "steady") == 1
+    with pytest.raises(InputError, match=r"the champion did as well, or better: 0\.900, and this one 0\.600"):
+        tracker.promote("steady", 2)
+
+
+def test_files_that_cannot_be_written_are_said_in_one_line(empty_store: Path, tmp_path: Path) -> None:
+    shutil.copy(empty_store, tmp_path / "full.sqlite")
+    blocked = Tracker(TrackingConfig(uri=f"sqlite:///{tmp_path / 'full.sqlite'}"))
+    (tmp_path / "full-artifacts").write_text("a file where the folder would be")
+    with pytest.raises(
+        StorageError, match=r"^registering full: .*full-artifacts.*: Not a directory; see that "
+    ) as told:
+        blocked.register(None, program(), "full", embedder=HASH)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (503, "TEMPORARILY_UNAVAILABLE", InfrastructureError),
+        (500, "INTERNAL_ERROR", InfrastructureError),
+        (429, "REQUEST_LIMIT_EXCEEDED", InfrastructureError),
+        (404, "RESOURCE_DOES_NOT_EXIST", InputError),
+        (400, "INVALID_PARAMETER_VALUE", InputError),
+    ],
+)
+def test_a_server_that_breaks_is_no_fault_of_what_was_given(status: int, code: str, expected: type[RBError]) -> None:
+    """Neither where it is asked for something nor where a file is sent: MLflow raises an error of its own for each."""
+    from mlflow.exceptions import RestException
+    from requests import HTTPError, Response
+
+    answer = Response()
+    answer.status_code = status
+    for error in (RestException({"error_code": code, "message": "not now"}), HTTPError("not now", response=answer)):
+        with pytest.raises(RBError, match=r"^loading x: .*not now") as told, translated("loading x"):
+            raise error
+        assert (type(told.value), told.value.exit_code) == (expected, expected.exit_code)
 
 
 def test_a_better_judge_does_not_take_the_place_of_a_better_agent(tracker: Tracker, client: Any) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 import sys
 import threading
 import time
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,9 @@ from rb_dspy.schema import Task
 from rb_dspy.stream import TaskResult
 from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
 from rb_dspy.tracking import Tracker
+from rb_dspy.tracking.guard import Guard
+from rb_dspy.tracking.recording import Recorded, RecordedTrace
+from rb_dspy.tracking.writing import TraceWriter
 from tests.tracking.made import locks, provider, secretive
 from tests.worlds import answers, backbones, hall, openers
 
@@ -382,6 +386,68 @@ def test_tasks_done_in_contexts_of_their_own_have_their_traces(
             root = trace.data.spans[0]
             assert root.inputs["task"] == task.instruction
             assert str(root.outputs["answer"]) in json.dumps(answer)
+
+
+def test_a_task_that_begins_while_another_ends_costs_neither_its_trace(
+    tracker: Tracker, client: Any, bank: MemoryBank
+) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    first, second, third = locks(3)
+
+    class Meanwhile(str):
+        """An id: while it is looked for, another thread begins a task, once."""
+
+        begun = False
+
+        def __eq__(self, other: object) -> bool:
+            if not Meanwhile.begun:
+                Meanwhile.begun = True
+                go = partial(program, task=third, bank=bank, run_id="meanwhile")
+                thread = threading.Thread(target=copy_context().run, args=(go,))
+                thread.start()
+                thread.join()
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    with tracker.stream_run(program, locks(3), bank, run_id="meanwhile") as run:
+        for task in (first, second):
+            program(task=task, bank=bank, run_id="meanwhile")
+        run.on_result(TaskResult(Task.model_construct(**{**dict(second), "id": Meanwhile(second.id)})))
+        assert Meanwhile.begun
+        for task in (first, third):
+            run.on_result(TaskResult(task))
+    assert [trace.info.state.value for trace in traces_of(client, run.id)] == ["OK"] * 3
+
+
+def test_traces_that_end_at_the_same_time_are_written_by_one_worker(
+    tracker: Tracker, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two at one queue only one is told to end, and the end of the run waits for the other."""
+    both = threading.Barrier(2)
+
+    class AtOnce(threading.Thread):
+        """A worker, which is made when two traces have come that find none; where the second waits, a little later."""
+
+        def __init__(self, **given: Any) -> None:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+            super().__init__(**given)
+
+    monkeypatch.setattr("rb_dspy.tracking.writing.Thread", AtOnce)
+    run_id = client.create_run(client.get_experiment_by_name("tests").experiment_id).info.run_id
+    guard = Guard()
+    writer = TraceWriter(tracker._place, guard, {"mlflow.sourceRun": run_id})
+    traces = [RecordedTrace([Recorded(f"task {number}", "TASK", None)]) for number in range(2)]
+    ending = [threading.Thread(target=writer.put, args=(trace,)) for trace in traces]
+    for thread in ending:
+        thread.start()
+    for thread in ending:
+        thread.join()
+    assert [isinstance(thread, AtOnce) for thread in threading.enumerate()].count(True) == 1
+    writer.close()
+    assert len(traces_of(client, run_id)) == 2
+    assert guard.failures == 0
 
 
 def test_a_task_that_breaks_is_a_trace_with_its_error(tracker: Tracker, client: Any, bank: MemoryBank) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import shutil
@@ -18,10 +19,14 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, run_stream
 from rb_dspy.config import TrackingConfig, load_settings
-from rb_dspy.errors import ConfigError
+from rb_dspy.errors import ConfigError, InfrastructureError
 from rb_dspy.testing import Lock
-from rb_dspy.tracking import Tracker
+from rb_dspy.tracking import NoRun, Tracker
+from rb_dspy.tracking.compiles import CompileRun
 from rb_dspy.tracking.guard import Guard
+from rb_dspy.tracking.matrices import MatrixRun
+from rb_dspy.tracking.run import Run
+from rb_dspy.tracking.streams import StreamRun
 from rb_dspy.tracking.where import limited
 from tests.tracking.made import locks
 from tests.tracking.servers import answering, kill, tracking_server
@@ -74,6 +79,17 @@ def test_off_means_that_mlflow_is_never_imported(tmp_path: Path) -> None:
         "False",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [Run, StreamRun, CompileRun, MatrixRun])
+def test_what_stands_in_for_a_run_takes_what_the_run_takes(kind: type) -> None:
+    """Only where MLflow's runs begin and end it has no part."""
+    taken = {name: each for name, each in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+    logs = set(taken) - {"end", "ending"}
+    assert logs
+    for name in logs:
+        parts = [[*inspect.signature(each).parameters.values()] for each in (getattr(NoRun, name), taken[name])]
+        assert parts[0] == parts[1], name
 
 
 @pytest.mark.parametrize(
@@ -157,6 +173,8 @@ def test_a_server_that_goes_away_costs_the_run_nothing(
             report = run_stream(program, locks(), bank, run_id="remote-2", on_result=going.on_result)
         assert [result.error for result in report.results] == [""] * 6
         assert time.monotonic() - started < 60
+        with pytest.raises(InfrastructureError, match=r"^promoting x version 1: MLflow's server broke, or did not ans"):
+            tracker.promote("x", 1)  # which is no part of a run
     warned = [record.getMessage() for record in caplog.records if record.name == "rb_dspy"]
     assert len(warned) == 1
     assert warned[0].endswith("its record in MLflow is incomplete")
