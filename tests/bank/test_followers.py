@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rb_dspy.bank import followers
+from rb_dspy.bank import MemoryBank, followers
 from rb_dspy.bank.followers import Follower
 from rb_dspy.bank.index.sidecar import Sidecar, beside
 from rb_dspy.bank.index.vector import VectorIndex
@@ -29,20 +29,24 @@ from tests.bank.helpers import a_draft, a_rollout, a_task, open_bank
 ROWS = 600
 
 
+def learn(bank: MemoryBank, numbers: range) -> None:
+    bank.append_many(
+        ExperienceDraft(
+            task=a_task(f"t{n}", f"sort {n * n} numbers in room {n}"),
+            trajectories=(a_rollout(f"t{n}"),),
+            verdicts=(Verdict(label="success"),),
+            drafts=(a_draft(f"Lesson {n} on {n * 7919 % 1000}"),),
+            run_id="r",
+        )
+        for n in numbers
+    )
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("made") / "bank.sqlite"
     with open_bank(path) as bank:
-        bank.append_many(
-            ExperienceDraft(
-                task=a_task(f"t{n}", f"sort {n * n} numbers in room {n}"),
-                trajectories=(a_rollout(f"t{n}"),),
-                verdicts=(Verdict(label="success"),),
-                drafts=(a_draft(f"Lesson {n} on {n * 7919 % 1000}"),),
-                run_id="r",
-            )
-            for n in range(ROWS)
-        )
+        learn(bank, range(ROWS))
     return path
 
 
@@ -113,26 +117,26 @@ def test_what_was_mended_is_in_the_next_index_of_each_scope(store: SqliteStore, 
     again.retire(StorageError("ended; open it again"))
 
 
-def test_what_was_mended_elsewhere_is_not_lost_to_an_index_that_was_read_before(path: Path) -> None:
-    """Whoever had the bank open by then goes on without it, and saves what it has."""
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE item_vectors SET data = x'00' WHERE key & 1048575 = 8")
-    connection.close()
-    with open_bank(path) as before:
-        store = before._opened
-        assert isinstance(store, SqliteStore)
-        old = follower(store, path)
-        assert len(old.view()) == ROWS - 1
-        with open_bank(path) as bank:
-            assert bank.reindex() == 1
-        old.build()
-    with open_bank(path) as after:
-        store = after._opened
-        assert isinstance(store, SqliteStore)
-        anew = follower(store, path)
-        assert len(anew.view()) == ROWS
-        anew.build()
-        assert len(follower(store, path).view()) == ROWS
+def test_what_was_mended_elsewhere_is_not_lost_to_who_had_read_before(store: SqliteStore, path: Path) -> None:
+    """Who has the bank open by then goes on without it, and saves what it has when it has grown."""
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE item_vectors SET data = x'00' WHERE key & 1048575 = 8")
+    database.close()
+    lacking = follower(store, path)
+    lacking.build()
+    assert len(lacking.view()) == ROWS - 1
+    with open_bank(path) as other:
+        assert other.reindex() == 1
+        learn(other, range(ROWS, 2 * ROWS))
+    lacking.build()
+    assert beside(path).exists()
+    again = follower(store, path)
+    assert len(again.view()) == 2 * ROWS
+    again.build()
+    once_more = follower(store, path)
+    assert len(once_more.view()) == 2 * ROWS
+    for each in (lacking, again, once_more):
+        each.retire(StorageError("ended; open it again"))
 
 
 def test_rows_of_other_processes_and_ends_are_in_the_next_view(store: SqliteStore, path: Path) -> None:
