@@ -82,7 +82,8 @@ def compile_program(
     Every run starts from a fork of ``bank``, else from an empty bank with ``embedder``. ``harvest``: examples of the
     compile stream, and of no other, that there are already. ``reflection``: who proposes prompts, an LM, a
     ``BackboneConfig`` or a model's name; None: the agent's. ``folder``: a compile that was stopped goes on there when
-    it is started again with the same arguments, without asking a language model again for what it has answered.
+    it is started again with the same arguments, without asking a language model again for what it has answered. A
+    judge, a reranker or environments of the caller's own are known again as ``rb_dspy.compile.parts`` says.
 
     The language models are those of ``program``, of ``Backbones.use()``, or of ``dspy.configure``; ``program`` itself
     is not changed. Deterministic for ``seed`` as far as they are. Raises ``InputError`` for arguments that cannot work,
@@ -117,7 +118,8 @@ def compile_program(
         "versions": digest(versions()),
     }
     names = dict.fromkeys(models(players).values())
-    with opened(folder, identity, names) as place, none_in_use(), dspy.context(disable_history=True):
+    untold = {what: each.untold for what, each in plan.parts().items() if each.untold}
+    with opened(folder, identity, names, untold) as place, none_in_use(), dspy.context(disable_history=True):
         if place.result is not None and place.result.exists():
             compiled = Compiled.load(place.result)
             compiled.apply(work)  # refused where a newer dspy made it

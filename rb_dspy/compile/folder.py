@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from filelock import FileLock, Timeout
 
 from rb_dspy.compile.files import read_json, write_json
 from rb_dspy.errors import InputError, RBError
+
+log = logging.getLogger("rb_dspy")
 
 FORMAT = "rb_dspy compile"
 VERSION = 1
@@ -55,10 +58,16 @@ class Folder:
 
 
 @contextmanager
-def opened(path: str | Path | None, identity: Mapping[str, Any], models: Collection[str] = ()) -> Iterator[Folder]:
+def opened(
+    path: str | Path | None,
+    identity: Mapping[str, Any],
+    models: Collection[str] = (),
+    untold: Mapping[str, str] | None = None,
+) -> Iterator[Folder]:
     """The folder at ``path``, which is made where there is none, for the compile that ``identity`` describes.
 
-    ``models``: the names of those that play, which are told where others were there. A folder of another compile that
+    ``models``: the names of those that play, which are told where others were there. ``untold``: part -> what of it
+    ``identity`` cannot tell; with any, only a folder in which nobody answered will do. A folder of another compile that
     got no answer is taken over. Raises ``InputError`` where it holds another compile, and says what differs, or where
     another process is at it; ``RBError`` where nothing can be written in it.
     """
@@ -81,20 +90,34 @@ def opened(path: str | Path | None, identity: Mapping[str, Any], models: Collect
     except OSError as exc:
         raise RBError(f"{path}: cannot be written: {exc.strerror}; give another folder") from exc
     try:
-        _check(path, identity, models)
+        _check(path, identity, models, untold or {})
         yield Folder(path)
     finally:
         lock.release()
 
 
-def _check(path: Path, identity: Mapping[str, Any], models: Collection[str]) -> None:
+def _check(path: Path, identity: Mapping[str, Any], models: Collection[str], untold: Mapping[str, str]) -> None:
     described = path / "compile.json"
     known = described.exists()
     there = _identity(described) if known else {}
     other = [name for name in dict.fromkeys([*there, *identity]) if there.get(name) != identity.get(name)]
+    held = any(_holds(path / name) for name in _KEPT)
+    for what, why in untold.items():
+        if known and not other and held:
+            raise InputError(
+                f"{path}: holds a compile, and nobody can tell whether its {what} was this one: {why}; give one that"
+                " stands in a module under a name of its own (def or class), or another folder"
+            )
+        log.warning(
+            "%s: what is compiled here cannot go on after a stop: nobody can tell its %s from another, as %s; one that"
+            " stands in a module under a name of its own (def or class) can be told",
+            path,
+            what,
+            why,
+        )
     if known and not other:
         return
-    if not any(_holds(path / name) for name in _KEPT):  # nobody has answered: nothing is lost
+    if not held:  # nobody has answered: nothing is lost
         write_json(described, {"format": FORMAT, "version": VERSION, "identity": identity})
         return
     if not known:

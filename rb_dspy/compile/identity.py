@@ -51,7 +51,7 @@ def named_embedder(bank: MemoryBank | None, embedder: Embedder | str | None) -> 
     return embedder if isinstance(embedder, str) else getattr(embedder, "id", "")
 
 
-def named(thing: Any) -> str:
+def _named(thing: Any) -> str:
     """A function, a class or an object by where it is defined."""
     inner = getattr(thing, "func", thing)  # of a functools.partial
     kind = inner if hasattr(inner, "__qualname__") else type(inner)
@@ -77,4 +77,4 @@ def _lm(lm: Any) -> dict[str, Any]:
 
 def _told(value: Any) -> str:
     said = repr(value)
-    return named(value) if " at 0x" in said else said
+    return _named(value) if " at 0x" in said else said

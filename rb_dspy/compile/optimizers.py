@@ -13,6 +13,7 @@ from typing import Any
 
 import dspy
 
+from rb_dspy.compile.autologged import runs_ended
 from rb_dspy.compile.balance import dealt, evened
 from rb_dspy.compile.broken import MOST_SAID
 from rb_dspy.compile.budget import Record
@@ -79,7 +80,7 @@ def optimize(name: str, job: Job) -> None:
     check_budget(name, job.record.budget, len(job.train), len(job.dev))
     optimizer = optimizer_named(name)
     settings = {"disable_history": True, "max_errors": _ERRORS, "num_threads": job.threads}
-    with quiet(), dspy.context(**settings), job.record.stopping():
+    with quiet(), dspy.context(**settings), runs_ended(), job.record.stopping():
         try:
             optimizer.run(job)
         except dspy.LMError as exc:  # miprov2 lets it through; the programs' own are counted, and never get here

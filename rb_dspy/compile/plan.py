@@ -16,7 +16,8 @@ from rb_dspy.compile.broken import first_error
 from rb_dspy.compile.examples import to_plain
 from rb_dspy.compile.gather import UNKNOWN
 from rb_dspy.compile.harvest import Harvest, harvest as harvested
-from rb_dspy.compile.identity import named, named_embedder
+from rb_dspy.compile.identity import named_embedder
+from rb_dspy.compile.parts import OwnPart, part
 from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.result import Hashes, Split
 from rb_dspy.compile.stages import Stage, stage_module
@@ -25,6 +26,7 @@ from rb_dspy.compile.truth import check_truth, may_be_scored, no_truth
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.protocols import Embedder
+from rb_dspy.steps import Judge
 from rb_dspy.stream.orders import Streams
 from rb_dspy.stream.program import stream_example
 from rb_dspy.stream.records import fingerprint
@@ -121,10 +123,20 @@ class Plan:
             "signatures": own["signatures"],
             "prompts": digest(prompts_of(self.work)),
             "settings": digest(_settings(self.work)),
-            "environments": named(self.work.environments),
+            **{what: each.name for what, each in self.parts().items()},
         }
         data |= {"bank": own["bank"], "embedder": named_embedder(self.bank, self.embedder)}
         return {**settings, **program, **data, "harvest": digest(_rows(self.given))}
+
+    def parts(self) -> dict[str, OwnPart]:
+        """What the program has of the caller's own besides prompts: what runs in it, judges and chooses."""
+        work = self.work
+        found = {"environments": part(work.environments)}
+        if type(work.judge) is not Judge:
+            found["judge"] = part(work.judge)
+        if work.retrieve.reranker is not None:
+            found["reranker"] = part(work.retrieve.reranker)
+        return found
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ _LIST = "model_prices_and_context_window_backup.json"
 
 
 def cost(model: str, prompt_tokens: int, completion_tokens: int) -> tuple[float, float] | None:
-    """US dollars for what goes in and for what comes out; None where the price of ``model`` is not known."""
+    """US dollars for what goes in and for what comes out; None where the price of ``model`` is not known.
+
+    Prompt tokens that the provider had in its cache count like any other, so it is the most that it can be.
+    """
     if model.startswith("local/"):
         return 0.0, 0.0
-    prices = _prices()
-    found = prices.get(model) or prices.get(model.partition("/")[2]) or {}
+    found = _found(model)
     if "input_cost_per_token" not in found or "output_cost_per_token" not in found:
         return None
     return prompt_tokens * found["input_cost_per_token"], completion_tokens * found["output_cost_per_token"]
@@ -42,6 +44,19 @@ def without_price(usage: Usage, models: Mapping[str, str]) -> list[str]:
     """
     money = costs(usage, models)
     return [role for role, used in usage.items() if role not in money and used.calls > used.cached_calls]
+
+
+def _found(model: str) -> Mapping[str, Any]:
+    """What the list says of ``model``. It has some models without their provider's name, and says which that is: the
+    price of one is no price of its namesake at another provider, nor at a proxy that nobody knows.
+    """
+    prices = _prices()
+    if model in prices:
+        return prices[model]
+    provider, _, name = model.partition("/")
+    found = prices.get(name, {})
+    listed = str(found.get("litellm_provider", ""))  # of one provider there may be several, as bedrock_converse
+    return found if listed == provider or listed.startswith((f"{provider}_", f"{provider}-")) else {}
 
 
 @cache

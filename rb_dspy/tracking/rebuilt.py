@@ -15,7 +15,7 @@ import dspy
 import pydantic
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.config import BackboneConfig, MattsConfig, ProgramConfig, Role
+from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig, Role
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.matts import MaTTS
@@ -88,14 +88,15 @@ def rebuilt(settings: Mapping[str, Any]) -> ReasoningBank | MaTTS:
 
 
 def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
-    """What is kept of backbones: of each role the model's name and how it samples; or the name of what makes them.
+    """What is kept of backbones: of each role that was given one the model's name and how it samples; or the name of
+    what makes them. A role that falls back does so again where this is loaded, and samples as its step says.
 
     How an LM samples is its ``temperature`` and its ``max_tokens``. Raises ``InputError`` for such as no backbone has.
     """
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Backbones):
-        return {role: _sampling(lm) for role, lm in given.roles().items()}
+        return {role: _sampling(given.lm(role)) for role in ROLES if given.names(role)}
     hidden = {"api_base", "api_key_env"}
     found: dict[str, Any] = {}
     for role, each in given.items():

@@ -43,7 +43,13 @@ class RecordedTrace:
     task: str = ""
     """The task's id; empty where nobody said."""
     result: TaskResult | None = None
-    """What came of it; None where the run ended first."""
+    """What came of it; None where nobody said."""
+    given: Any = None
+    """What the program gave; None where it did not come to its end."""
+    broke: str = ""
+    """What the program raised."""
+    over: int = 0
+    """When its call ended, in nanoseconds since 1970; 0 where that was not seen."""
     id: int = field(default_factory=lambda: secrets.randbits(127) or 1)
 
     @property

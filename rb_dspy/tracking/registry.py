@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rb_dspy import plugins
+from rb_dspy.backbones.roles import fallbacks
 from rb_dspy.bank import MemoryBank
 from rb_dspy.commands import registry_options
 from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.state import Prompts, digest, prompts_of, save_program, set_prompts, signature_hash
+from rb_dspy.config import ROLES
 from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
@@ -155,9 +157,12 @@ def _described(program: ReasoningBank | MaTTS, settings: Mapping[str, Any], bank
     played = settings["backbones"]
     if not isinstance(played, Mapping):
         return {**found, "backbones": played}
-    for role, config in played.items():
-        named_so = {"model": f"lm.{role}"}
-        found |= {named_so.get(name, f"lm.{role}.{name}"): value for name, value in config.items()}
+    for role in ROLES:
+        giver = next((name for name in fallbacks(role) if name in played), None)
+        if giver is not None:  # else it is whatever is configured where the model is loaded
+            kept = {name: value for name, value in played[giver].items() if giver == role or name != "temperature"}
+            found[f"lm.{role}"] = kept.pop("model")
+            found |= {f"lm.{role}.{name}": value for name, value in kept.items()}
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,12 @@ from rb_dspy.tracking.memory import Lessons
 from rb_dspy.tracking.prices import costs, without_price
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.traces import Traces
+from rb_dspy.wording import counted
 
+log = logging.getLogger("rb_dspy")
+
+UNSAID = "rb.no_results"
+"""The tag of a run to which no result was handed over: how many tasks were seen to be done."""
 _JUDGED = (
     *("true_successes", "false_successes", "true_failures", "false_failures"),
     *("abstentions", "abstained_on_solved"),
@@ -63,6 +69,11 @@ class StreamRun:
         self._finished = True
         report = report or RunReport("", self._results, self._skipped())
         bank = bank or self._bank
+        unsaid = self._traces.unsaid if self._traces is not None else 0
+        if unsaid and not report.results:  # totals of 0 would say that nothing was done
+            self.run.guard("saying what is missing", self._log_unsaid, unsaid)
+            self.run.made_file("bank.jsonl", bank.export_jsonl)
+            return
         self.run.guard("adding up", self._log_totals, report)
         self.run.figure("plots/learning_curve.png", lambda: plots.learning_curve(report.results))
         self.run.figure("plots/judge.png", lambda: plots.judge_confusion(report.results))
@@ -92,6 +103,15 @@ class StreamRun:
             found[f"tokens/{role}"] = _tokens(used)
             found[f"seconds/{role}"] = used.seconds
         self.run.metrics(found, step=len(self._results), later=True)
+
+    def _log_unsaid(self, tasks: int) -> None:
+        said = (
+            f"{counted(tasks, 'task')} done, and no result handed over, so nothing was counted; give run_stream"
+            " on_result=run.on_result, or call run.on_result(TaskResult(task, prediction)) after each call"
+        )
+        log.warning("tracking: %s", said)
+        self.run.describe(said)
+        self.run.tags({UNSAID: tasks})
 
     def _skipped(self) -> int:
         """Tasks that ``run_stream`` skipped, whose report is not at hand: a run that learns nothing does them again."""

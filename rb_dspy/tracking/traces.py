@@ -9,6 +9,7 @@ one lives in a context, knows what the values are, and leaves what needs no span
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
@@ -69,6 +70,14 @@ class Traces(BaseCallback):
         self._spans: dict[str, _Opened] = {}
         self._meters: dict[str, tuple[Meter, tuple[int, int]]] = {}
         self._asking: dict[str, Token[str]] = {}
+        self._calls: dict[str, RecordedTrace] = {}
+        """Of the program itself, that are under way."""
+        self._unsaid = 0
+
+    @property
+    def unsaid(self) -> int:
+        """Tasks that the program did, and of which nobody said what came of them."""
+        return self._unsaid + sum(trace.given is not None for trace in self._opened())
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -107,7 +116,7 @@ class Traces(BaseCallback):
 
     def _module_started(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         if isinstance(instance, ReasoningBank | MaTTS):
-            self._begin_trace(inputs)
+            self._calls[call_id] = self._begin_trace(inputs)
         elif isinstance(instance, dspy.Predict):
             # A span of its own would repeat what its language model's has; its name is what is wanted.
             self._asking[call_id] = _predictor.set(self._names.get(id(instance), type(instance).__name__))
@@ -149,6 +158,11 @@ class Traces(BaseCallback):
     def _ended(self, call_id: str, show: Callable[[Any], Any], outputs: Any, exception: BaseException | None) -> None:
         if call_id in self._asking:
             _predictor.reset(self._asking.pop(call_id))
+        if call_id in self._calls:
+            trace = self._calls.pop(call_id)
+            trace.given, trace.over = outputs, time.time_ns()
+            if exception is not None:
+                trace.broke = f"{type(exception).__name__}: {exception}"
         if call_id not in self._spans:
             return
         span, token = self._spans.pop(call_id)
@@ -169,7 +183,7 @@ class Traces(BaseCallback):
         span = current()
         return span.trace if span is not None and span.trace in self._traces else None
 
-    def _begin_trace(self, inputs: Mapping[str, Any]) -> None:
+    def _begin_trace(self, inputs: Mapping[str, Any]) -> RecordedTrace:
         given = (*inputs.get("args", ()), *inputs.get("kwargs", {}).values())
         task = next((value for value in given if isinstance(value, Task)), None)
         with self._lock:
@@ -184,6 +198,7 @@ class Traces(BaseCallback):
         self._end_task(root.trace.task, None)  # if it is tried again: nobody said what came of the first time
         with self._lock:
             self._traces[root.trace] = enter(root)
+        return root.trace
 
     def _opened(self) -> list[RecordedTrace]:
         with self._lock:
@@ -202,14 +217,20 @@ class Traces(BaseCallback):
             return
         root, trace.result = trace.root, result
         try:
-            if result is None:
-                root.error = "the run ended before the task did"
-            else:
+            if result is not None:
                 root.error = self._hidden(result.error)
                 root.attributes["resumed"] = result.resumed
                 root.outputs = handed_in(result.prediction) if result.prediction is not None else None
+            elif trace.given is not None:
+                with self._lock:
+                    self._unsaid += 1
+                root.outputs = handed_in(trace.given)
+            else:
+                root.error = self._hidden(trace.broke) or "the run ended before the task did"
         finally:  # what cannot be shown costs the rest nothing
             leave(root, token)
+            if result is None and trace.over:
+                root.ended = trace.over
             self._writer.put(trace)
 
 

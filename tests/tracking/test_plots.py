@@ -83,5 +83,11 @@ def test_prices_are_those_of_the_list_and_nobody_elses() -> None:
     assert cost("openai/gpt-4o-mini", 1_000_000, 0) == (pytest.approx(0.15), 0)
     assert cost("local/anything", 10, 10) == (0, 0)
     assert cost("scripted/lm", 10, 10) is None
+    assert cost("gpt-4o-mini", 1_000_000, 0) == cost("openai/gpt-4o-mini", 1_000_000, 0)
+    assert cost("anthropic/claude-sonnet-4-5", 1_000_000, 0) == cost("claude-sonnet-4-5", 1_000_000, 0)
+    assert cost("claude-sonnet-4-5", 10, 10) is not None
+    assert cost("bedrock/amazon.nova-lite-v1:0", 10, 10) is not None
+    for elsewhere in ("myproxy/gpt-4o", "ollama_chat/gpt-4o", "anthropic/gpt-4o", "/gpt-4o", "open/gpt-4o"):
+        assert cost(elsewhere, 10, 10) is None
     usage = {"agent": RoleUsage(prompt_tokens=1_000_000), "judge": RoleUsage(prompt_tokens=1)}
     assert costs(usage, {"agent": "gpt-4o-mini", "judge": "unheard/of"}) == {"agent": pytest.approx(0.15)}

@@ -439,6 +439,31 @@ def test_from_a_version_to_the_compile_that_made_it(tracker: Tracker, client: An
     assert "rb.compile_run" not in client.get_model_version("linked", "3").tags
 
 
+def test_its_run_says_how_each_role_is_sampled(tracker: Tracker, client: Any) -> None:
+    """A role that falls back has the model's name, and no temperature that is not its own."""
+    lm = dspy.LM("openai/m", temperature=0.7, max_tokens=300)
+    given = {"plain": Backbones(agent=lm), "cool": Backbones(agent=lm, judge=dspy.LM("openai/n", temperature=0.1))}
+    said = {}
+    for name, bones in given.items():
+        version = tracker.register(None, ReasoningBank(backbones=bones), f"sampled-{name}")
+        run = client.get_run(client.get_model_version(f"sampled-{name}", str(version)).run_id)
+        said[name] = {key: value for key, value in run.data.params.items() if key.startswith("lm.")}
+    assert said["plain"]["lm.agent.temperature"] == "0.7"
+    assert (said["plain"]["lm.judge"], said["plain"]["lm.judge.max_tokens"]) == ("openai/m", "300")
+    assert [name for name in said["plain"] if name.endswith("temperature")] == ["lm.agent.temperature"]
+    assert (said["cool"]["lm.selector"], said["cool"]["lm.judge.temperature"]) == ("openai/n", "0.1")
+    assert "lm.selector.temperature" not in said["cool"]
+
+
+def test_a_program_without_an_agent_is_registered_and_given_one_where_it_is_loaded(tracker: Tracker) -> None:
+    made = ReasoningBank(backbones=Backbones(judge="openai/m"))
+    version = tracker.register(None, made, "judged", embedder=HASH)
+    model = tracker.load("judged", version=version)
+    with dspy.context(lm=scripted_lm(questions)):
+        (answer,) = model.predict([PERU])
+    assert answer.answer == "Lima"
+
+
 def test_the_champions_prompts_are_champions(tracker: Tracker, client: Any, registered: str) -> None:
     assert client.get_prompt_version_by_alias("atlas.judge.predict", "champion").template == BETTER
 

@@ -450,6 +450,55 @@ def test_traces_that_end_at_the_same_time_are_written_by_one_worker(
     assert guard.failures == 0
 
 
+@pytest.mark.parametrize("way", ["acall", "run_stream"])
+def test_tasks_of_which_nobody_hands_over_what_came_are_done_and_not_counted(
+    tracker: Tracker, client: Any, bank: MemoryBank, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    stream = locks(3)
+
+    async def at_once() -> None:
+        await asyncio.gather(*[program.acall(task=task, bank=bank, run_id=way) for task in stream])
+
+    with tracker.stream_run(program, stream, bank, run_id=f"unsaid-{way}") as run:
+        if way == "acall":
+            asyncio.run(at_once())
+        else:
+            run_stream(program, stream, bank, run_id=way)
+    traces = traces_of(client, run.id)
+    assert [trace.info.state.value for trace in traces] == ["OK"] * 3
+    assert all("answer" in trace.data.spans[0].outputs for trace in traces)
+    found = client.get_run(run.id)
+    assert [name for name in found.data.metrics if name.startswith("total/")] == []
+    said = found.data.tags["mlflow.note.content"]
+    assert said.startswith("3 tasks done, and no result handed over, so nothing was counted; give run_stream on_result")
+    assert found.data.tags["rb.no_results"] == "3"
+    assert [record.getMessage() for record in caplog.records if "handed over" in record.message] == [
+        f"tracking: {said}"
+    ]
+    assert "bank.jsonl" in {file.path for file in client.list_artifacts(run.id)}
+
+
+def test_a_call_that_breaks_unseen_says_so_itself(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise dspy.LMServerError("down for good")
+
+    program = ReasoningBank(backbones=backbones(script), environments=Lock.make)
+    with tracker.stream_run(program, locks(1), bank, run_id="unseen") as run, suppress(InfrastructureError):
+        program(task=locks(1).tasks[0], bank=bank)
+    (trace,) = traces_of(client, run.id)
+    assert trace.info.state == "ERROR"
+    assert "down for good" in trace.info.response_preview
+
+
+def test_a_run_in_which_all_was_done_before_still_says_so(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    run_stream(program, locks(2), bank, run_id="before")
+    found = client.get_run(tracked(tracker, program, locks(2), bank, "before")).data
+    assert (found.metrics["total/tasks"], found.metrics["total/skipped"]) == (0, 2)
+    assert "rb.no_results" not in found.tags
+
+
 def test_a_task_that_breaks_is_a_trace_with_its_error(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
     def script(prompt: Prompt) -> Reply:
         raise dspy.LMServerError("down for good")

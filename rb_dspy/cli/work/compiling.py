@@ -21,7 +21,8 @@ from rb_dspy.cli.tasks import chosen_file, compile_streams
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.compiled import as_json, print_head, print_next, print_result
 from rb_dspy.cli.work.cut import told_once
-from rb_dspy.compile.identity import named, named_embedder, versions, who
+from rb_dspy.compile.identity import named_embedder, versions, who
+from rb_dspy.compile.parts import part
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.stages import Stage, stage_module
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
@@ -170,7 +171,7 @@ def _folder(
     from_bank = described_bank(bank) if bank is not None else {}
     prompts = digest(prompts_of(program))
     played = active(program.backbones)
-    run_in = [who(played, proposer), named_embedder(bank, embedder), named(program.environments), versions()]
+    run_in = [who(played, proposer), named_embedder(bank, embedder), part(program.environments).name, versions()]
     made_of = digest([given, data, from_bank, described(program), signature_hash(program), prompts, run_in])
     return _FOLDERS / made_of[:12]
 
