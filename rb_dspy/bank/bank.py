@@ -460,9 +460,11 @@ class MemoryBank:
         by, and vectors whose texts are there, by the bank's own embedder. Whoever has the bank open elsewhere finds the
         latter when it is opened again.
 
-        All scopes of the bank change over to another embedder at once; until then it works as before. Whoever has the
-        bank open elsewhere with the old one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork
-        has no index of its own to make: ``StorageError``.
+        All scopes of the bank change over to another embedder at once; until then it works as before, and goes on so
+        where this raises what the embedder does, ``InvalidVector``, or ``StorageError``: of the disk, or since others
+        append so steadily that there is never a moment to change over. Whoever has the bank open elsewhere with the old
+        one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork has no index of its own to make:
+        ``StorageError``.
         """
         store = self._store
         if store.base is not None:

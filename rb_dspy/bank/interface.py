@@ -159,7 +159,9 @@ class BankStore(Protocol):
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         """Replace the vectors of all scopes by those of another embedder, built aside and swapped in one transaction.
 
-        Returns how many were made. The rest of the bank can be read and appended to meanwhile.
+        Returns how many were made. The rest of the bank can be read and appended to meanwhile: no lock is held while
+        ``embed`` is called. Raises ``StorageError`` where appends never leave a moment to change over (``passes``), and
+        ``InvalidVector`` for rows of another dimension; the bank is then as it was, as where ``embed`` raises.
         """
         ...
 

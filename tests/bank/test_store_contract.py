@@ -1450,6 +1450,16 @@ def test_reindex_lets_appends_pass(store: BankStore, kind: Kind) -> None:
     assert np.array_equal(changes.added.vectors, kept)
 
 
+def test_a_reindex_with_rows_of_another_dimension_changes_nothing(store: BankStore, kind: Kind) -> None:
+    if kind.scoped:
+        pytest.skip("has its base's vectors")
+    give(store, "e1", "a")
+    with pytest.raises(InvalidVector, match=f"{DIMENSION} numbers; expected {DIMENSION + 1}"):
+        store.reindex("new", DIMENSION + 1, embed)
+    assert store.bind("new", DIMENSION + 1) == EMBEDDER
+    assert store.changes(SCOPE, "item", after=0, limit=9).added.vectors.shape == (1, DIMENSION)
+
+
 def test_a_reindex_ends_while_it_is_appended_to(store: BankStore, kind: Kind) -> None:
     """It gives up, and the bank is what it was."""
     if kind.scoped:

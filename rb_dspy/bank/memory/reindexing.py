@@ -21,8 +21,14 @@ _BATCH = 500
 class Reindexing:
     """One re-index of all scopes. ``missing`` and ``put`` need the store's lock; ``make``, which takes long, none."""
 
-    def __init__(self, timelines: Mapping[str, Timeline], embed: Callable[[Sequence[str]], Vectors]) -> None:
+    def __init__(
+        self,
+        timelines: Mapping[str, Timeline],
+        embedder: tuple[str, int],
+        embed: Callable[[Sequence[str]], Vectors],
+    ) -> None:
         self._timelines = timelines
+        self._embedder = embedder
         self._embed = embed
         self._made: dict[tuple[str, Unit, int], bytes] = {}
 
@@ -40,9 +46,10 @@ class Reindexing:
         """Make the vectors of these rows."""
         for start in range(0, len(missing), _BATCH):
             page = missing[start : start + _BATCH]
-            rows = self._embed([text for *_, text in page])
+            rows = [vectors.packed(row) for row in self._embed([text for *_, text in page])]
+            vectors.check_lengths(set(map(len, rows)), self._embedder, ":memory:")
             for (scope, unit, seq, _), row in zip(page, rows, strict=True):
-                self._made[scope, unit, seq] = vectors.packed(row)
+                self._made[scope, unit, seq] = row
 
     def put(self) -> int:
         """Put what was made in its place; how many that were."""

@@ -185,7 +185,7 @@ class MemoryStore:
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         if self._base is not None:
             raise StorageError(f"{self.location}: has its base's vectors; re-index the bank itself, and fork it again")
-        reindexing = Reindexing(self._timelines, embed)
+        reindexing = Reindexing(self._timelines, (embedder_id, dimension), embed)
         for _ in range(PASSES + 1):  # until nothing was appended meanwhile
             with self._lock:
                 missing = reindexing.missing()

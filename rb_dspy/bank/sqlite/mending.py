@@ -58,8 +58,9 @@ class Mending:
         for start in range(0, len(faulty), _PAGE):
             page = self._read(partial(vector_rows.texts, unit=unit, keys=faulty[start : start + _PAGE]))
             if page:
-                found = self._embed([row.text for row in page])
-                made = [(row, vectors.packed(vector)) for row, vector in zip(page, found, strict=True)]
+                found = [vectors.packed(vector) for vector in self._embed([row.text for row in page])]
+                vectors.check_lengths(set(map(len, found)), self._embedder, self._location)
+                made = list(zip(page, found, strict=True))
                 self._write(partial(self._put, unit=unit, made=made))
                 number += len(made)
         return number

@@ -85,8 +85,9 @@ class Reindexing:
             after = page[-1][0]
 
     def _made(self, page: Sequence[Unembedded]) -> list[tuple[int, bytes]]:
-        found = self._embed([text for _, text in page])
-        return [(key, vectors.packed(vector)) for (key, _), vector in zip(page, found, strict=True)]
+        found = [vectors.packed(vector) for vector in self._embed([text for _, text in page])]
+        vectors.check_lengths(set(map(len, found)), self._embedder, self._location)
+        return [(key, data) for (key, _), data in zip(page, found, strict=True)]
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('reindexing', ?)", (self._token,))
