@@ -37,9 +37,9 @@ def all_packed(rows: Sequence[Vectors]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(ends)]
 
 
-def check_lengths(bytes_: Set[int], embedder: tuple[str, int], location: str) -> None:
-    """Raises ``InvalidVector`` where one of these lengths, of packed rows, is not that of this embedder's."""
-    for odd in bytes_ - {2 * embedder[1]}:
+def check_lengths(lengths: Set[int], embedder: tuple[str, int], location: str) -> None:
+    """Raises ``InvalidVector`` where one of these lengths in bytes, of packed rows, is not that of this embedder's."""
+    for odd in lengths - {2 * embedder[1]}:
         raise InvalidVector(
             f"{location}: a vector of {odd // 2} numbers; expected {embedder[1]}, as {embedder[0]} gives them; nothing"
             " was stored"
