@@ -292,6 +292,6 @@ def test_a_log_with_a_hole_is_not_copied_over_what_is_sound(
     with log.open("r+b") as file:  # the system has dropped what it could not write
         file.seek(begin)
         file.write(bytes(log.stat().st_size - begin))
-    with pytest.raises(CorruptBank, match=r"restore it|damaged"):
+    with pytest.raises(CorruptBank, match=r"restore the file|damaged"):
         give(store, "after", "after")
     assert path.read_bytes() == before
