@@ -466,7 +466,8 @@ class MemoryBank:
 
         All scopes of the bank change over to another embedder at once; until then it works as before, and goes on so
         where this raises what the embedder does, ``InvalidVector``, or ``StorageError``: of the disk, or since others
-        append so steadily that there is never a moment to change over. Whoever has the bank open elsewhere with the old
+        append so steadily that there is never a moment to change over. What is damaged is mended after that, and
+        indexes are saved: what those raise finds the bank changed. Whoever has the bank open elsewhere with the old
         one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork has no index of its own to make:
         ``StorageError``.
         """
@@ -481,9 +482,12 @@ class MemoryBank:
                 made = store.reindex(chosen.id, chosen.dimension, vectors)
                 self._finder = self._finder.anew(chosen)
                 self._current.embedder = chosen
-            if mended := store.mend(chosen.id, chosen.dimension, vectors):
-                self._finder.forget(store.scopes())
-            self._finder = self._finder.anew(chosen)
+            try:
+                mended = store.mend(chosen.id, chosen.dimension, vectors)
+                if made or mended:
+                    self._finder.forget(store.scopes())
+            finally:
+                self._finder = self._finder.anew(chosen)  # what it has read lacks what was mended, also before an error
         self._finder.build()
         return made + mended
 

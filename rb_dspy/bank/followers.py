@@ -44,7 +44,8 @@ class Follower:
         self._index = index
         self._sidecar = sidecar
         self._version: int | None = None
-        self._mends = 0
+        self._renewals: int | None = None
+        """The store's, when it was read first."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._why: BankError | None = None
@@ -84,9 +85,10 @@ class Follower:
             builder.join()
 
     def _catch_up(self) -> None:
-        if self._version is None and self._sidecar is not None:
-            self._mends = self._store.mends()  # before anything is read: what was mended later may be missing
-            self._index = self._sidecar.load(self._digest) or self._index
+        if self._renewals is None:
+            self._renewals = self._store.renewals()  # before anything is read: what was mended later may be missing
+            if self._sidecar is not None:
+                self._index = self._sidecar.load(self._digest) or self._index
         more = True
         while more:
             if self._why is not None:
@@ -121,8 +123,8 @@ class Follower:
             self._sidecar.save(index.view, self._digest)
 
     def _digest(self, mark: int) -> str:
-        """Of what the index was read from: the history tells of no vectors that were mended."""
-        return f"{self._store.digest(self._scope, mark)}{f'/{self._mends}' if self._mends else ''}"
+        """Of what the index was read from: the history tells of no vectors that were made again."""
+        return f"{self._store.digest(self._scope, mark)}{f'/{self._renewals}' if self._renewals else ''}"
 
 
 def _end(stop: threading.Event, builder: threading.Thread) -> None:

@@ -175,8 +175,10 @@ class BankStore(Protocol):
         """
         ...
 
-    def mends(self) -> int:
-        """A number that grows when vectors are mended: who read ``changes`` when it was smaller may lack rows."""
+    def renewals(self) -> int:
+        """A number that grows when ``mend`` or ``reindex`` makes vectors again: who read ``changes`` before that may
+        lack rows.
+        """
         ...
 
     # What is read

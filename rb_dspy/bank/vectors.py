@@ -41,8 +41,7 @@ def check_lengths(lengths: Set[int], embedder: tuple[str, int], location: str) -
     """Raises ``InvalidVector`` where one of these lengths in bytes, of packed rows, is not that of this embedder's."""
     for odd in lengths - {2 * embedder[1]}:
         raise InvalidVector(
-            f"{location}: a vector of {odd // 2} numbers; expected {embedder[1]}, as {embedder[0]} gives them; nothing"
-            " was stored"
+            f"{location}: a vector of {odd // 2} numbers; expected {embedder[1]}, as {embedder[0]} gives them"
         )
 
 

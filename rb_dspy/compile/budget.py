@@ -161,8 +161,6 @@ class Record:
             with self._lock:  # runs in other threads end by themselves; none may write into what comes next
                 self._over = True
                 self._idle.wait_for(lambda: not self._running)
-            with self._keeping, self._telling:  # what is being written or told is done with, too
-                pass
         if cause is not None:
             raise cause
 
@@ -185,6 +183,20 @@ class Record:
                 self._idle.notify_all()
         prediction._rb_key = key
         return prediction
+
+    @contextmanager
+    def _rating(self) -> Iterator[None]:
+        """For what comes of a call that ran; raises ``CompileOver`` where that is wanted no more."""
+        with self._lock:
+            if self._over:
+                raise CompileOver
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._idle.notify_all()
 
     def _called(self, module: Any, inputs: dict[str, Any], draw: int, temperature: float | None) -> dspy.Prediction:
         trace = dspy.settings.trace
@@ -228,15 +240,16 @@ class Record:
 
     def _rated(self, example: Any, pred: Any, score: float) -> None:
         changed = False
-        with self._lock:
-            if self._candidates.counts(example):
-                if (missing := self._missing.after(example, pred)) is not None:
-                    raise CompileOver(missing)
-                best = self._candidates.rate(pred._rb_key, example, rated_example(example, pred, score))
-                changed = best is not None
-        if changed:
-            self._keep_best()
-        self._tell()
+        with self._rating():
+            with self._lock:
+                if self._candidates.counts(example):
+                    if (missing := self._missing.after(example, pred)) is not None:
+                        raise CompileOver(missing)
+                    best = self._candidates.rate(pred._rb_key, example, rated_example(example, pred, score))
+                    changed = best is not None
+            if changed:
+                self._keep_best()
+            self._tell()
 
     def _keep_best(self) -> None:
         with self._keeping:

@@ -80,10 +80,10 @@ class _Look:
         self._looked_at += 1
         if isinstance(thing, _PLAIN):
             return [type(thing).__qualname__, _text(thing)]
-        if _is_defined(thing) and _stands_in_its_module(thing):
-            return _name(thing)
         if isinstance(thing, types.ModuleType):
             return thing.__name__
+        if _is_defined(thing) and _stands_in_its_module(thing):
+            return _name(thing)
         if id(thing) in self._inside_of:
             return ["again", self._inside_of.index(id(thing))]
         if self._looked_at > MOST or len(self._inside_of) > DEEPEST:
@@ -122,7 +122,7 @@ class _Look:
             return [kind.__name__, self._each(thing)]
         if kind in (set, frozenset):
             return ["set", sorted(digest(self.at(each)) for each in thing)]
-        if kind is dict:
+        if kind in (dict, types.MappingProxyType):
             return ["dict", [[self.at(key), self.at(value)] for key, value in thing.items() if not _is_secret(key)]]
         if isinstance(thing, re.Pattern):
             return ["pattern", self.at(thing.pattern), thing.flags]
@@ -226,8 +226,11 @@ def _stands_in_its_module(thing: Any) -> bool:
     if isinstance(thing, types.MethodType):
         return isinstance(thing.__self__, type) and _stands_in_its_module(thing.__self__)
     found: Any = sys.modules.get(thing.__module__)
-    for name in thing.__qualname__.split("."):
-        found = getattr(found, name, None)
+    try:
+        for name in thing.__qualname__.split("."):
+            found = getattr(found, name, None)
+    except Exception:  # noqa: BLE001 (a module that loads things when they are asked for may raise anything)
+        return False
     return found is thing
 
 

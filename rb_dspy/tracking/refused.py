@@ -36,10 +36,12 @@ def translated(what: str) -> Iterator[None]:
         raise _of_server(what, exc, exc.get_http_status_code(), asked=asked) from exc
     except RequestException as exc:
         raise _of_server(what, exc, exc.response.status_code if exc.response is not None else _BROKEN) from exc
-    except OSError as exc:
+    except (ConnectionError, TimeoutError) as exc:
+        raise InfrastructureError(f"{what}: {said(exc)}; see that what it asks runs, then try again") from exc
+    except OSError as exc:  # MLflow's, which lie beside the database or where its server keeps them, or the program's
         raise StorageError(
-            f"{what}: {exc.filename or 'a file'}: {exc.strerror or said(exc)}; see that MLflow's files, which lie"
-            " beside the database or where its server keeps them, can be read and written, then try again"
+            f"{what}: {exc.filename or 'a file'}: {exc.strerror or said(exc)}; see that it can be read and written,"
+            " then try again"
         ) from exc
 
 

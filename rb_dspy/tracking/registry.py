@@ -83,6 +83,7 @@ def register(
         tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
         with suppress(load_mlflow().MlflowException):  # it is there
             place.client.create_registered_model(name)
+        champion = champion_tags(place, name)  # before there is a version that an error would not name
         made = place.client.create_model_version(
             name,
             f"models:/{model_id}",
@@ -91,7 +92,6 @@ def register(
             description=_summary(compiled),
             model_id=model_id,
         )
-        champion = champion_tags(place, name)
     version = int(made.version)
     if not doubt(tags, champion):
         promote(place, name, version)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import dspy
+import pytest
 
 from rb_dspy.backbones import Backbones, Ledger
 from rb_dspy.compile.answers import Answers, Cast
-from rb_dspy.compile.budget import Record
+from rb_dspy.compile.budget import CompileOver, Record
 from rb_dspy.compile.progress import Progress, Teller, silent
 from rb_dspy.compile.state import Prompts
 from rb_dspy.compile.student import student_of
@@ -137,3 +138,20 @@ def test_what_is_being_told_is_told_before_the_search_is_over() -> None:
     ended.set()
     desk.close()
     assert happened == ["told", "over"]
+
+
+def test_what_is_rated_after_the_search_changes_nothing() -> None:
+    """Of calls that were under way when it ended, in threads that nobody waits for: one that broke, and another."""
+    heard: list[object] = []
+    desk = Desk(on_best=lambda prompts: heard.append(told(prompts)), on_progress=heard.append)
+    desk.rate("good")
+    late = student_of(Echo("better"), desk.record)(x="1")
+    broken = student_of(Echo("worse"), desk.record)(x="1")
+    broken._rb_error = "it broke"
+    with desk.record.stopping():
+        before = len(heard)
+    for each in (late, broken):
+        with pytest.raises(CompileOver):
+            desk.record.metric(EXAMPLE, each)
+    assert len(heard) == before
+    assert [rating for rating, _ in desk.record.candidates()] == [SCORES["good"]]

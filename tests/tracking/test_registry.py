@@ -302,11 +302,17 @@ def test_a_registry_that_does_not_answer_is_not_one_without_a_champion(
 
     best, made = program(), program()
     assert tracker.register(compiled(best, after=0.9), best, "steady", embedder=HASH) == 1
+    worse = compiled(made, after=0.6)
     with monkeypatch.context() as patched:
         for asks in ("get_model_version_by_alias", "get_registered_model"):
             patched.setattr(tracker._place.client, asks, busy)
         with pytest.raises(RBError, match=r"registering steady: .*try again later"):
-            tracker.register(compiled(made, after=0.6), made, "steady", embedder=HASH)
+            tracker.register(worse, made, "steady", embedder=HASH)
+    assert len(client.search_model_versions("name = 'steady'")) == 1
+    assert tracker.register(worse, made, "steady", embedder=HASH) == 2
+    with monkeypatch.context() as patched:
+        for asks in ("get_model_version_by_alias", "get_registered_model"):
+            patched.setattr(tracker._place.client, asks, busy)
         with pytest.raises(RBError, match=r"promoting steady version 2: .*try again later"):
             tracker.promote("steady", 2)
     assert champion(client, "steady") == 1

@@ -186,14 +186,15 @@ class MemoryStore:
         if self._base is not None:
             raise StorageError(f"{self.location}: has its base's vectors; re-index the bank itself, and fork it again")
         reindexing = Reindexing(self._timelines, (embedder_id, dimension), embed)
-        for _ in range(PASSES + 1):  # until nothing was appended meanwhile
+        for passed in range(PASSES + 1):  # until nothing was appended meanwhile
             with self._lock:
                 missing = reindexing.missing()
                 if not missing:
                     self._embedder = self._held = embedder_id, dimension
                     self._version += 1
                     return reindexing.put()
-            reindexing.make(missing)
+            if passed < PASSES:
+                reindexing.make(missing)
         raise outrun(self.location)
 
     def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
@@ -202,7 +203,7 @@ class MemoryStore:
             self._whose((embedder_id, dimension))
         return 0
 
-    def mends(self) -> int:
+    def renewals(self) -> int:
         return 0
 
     # What is read

@@ -8,7 +8,7 @@ from functools import partial
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.parts import UNITS, Unit
-from rb_dspy.bank.sqlite import found_by, indexes, ingestions, keys, vector_rows
+from rb_dspy.bank.sqlite import found_by, indexes, ingestions, keys, renewals, vector_rows
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.embedders import checked_embedder
 from rb_dspy.bank.sqlite.vector_rows import Made
@@ -68,15 +68,7 @@ class Mending:
     def _put(self, connection: sqlite3.Connection, *, unit: Unit, made: Sequence[tuple[Made, bytes]]) -> None:
         checked_embedder(connection, self._embedder, self._location)
         vector_rows.put(connection, unit, made)
-        connection.execute(
-            "INSERT INTO meta VALUES ('mends', '1') ON CONFLICT (key) DO UPDATE SET value = CAST(value + 1 AS TEXT)"
-        )
-
-
-def mends(connection: sqlite3.Connection) -> int:
-    """How many pages of vectors were mended."""
-    (found,) = connection.execute("SELECT CAST(max(value) AS INTEGER) FROM meta WHERE key = 'mends'").fetchone()
-    return found or 0
+        renewals.count(connection)
 
 
 def _faulty(connection: sqlite3.Connection, *, unit: Unit, size: int) -> list[int]:

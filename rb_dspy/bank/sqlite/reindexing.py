@@ -11,7 +11,7 @@ from functools import partial
 from rb_dspy.bank import vectors
 from rb_dspy.bank.parts import UNITS, Unit
 from rb_dspy.bank.passes import PASSES, outrun
-from rb_dspy.bank.sqlite import failpoints, keys, rows
+from rb_dspy.bank.sqlite import failpoints, keys, renewals, rows
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.writes import Body
 from rb_dspy.errors import BankError, StorageError
@@ -135,6 +135,7 @@ class Reindexing:
         connection.execute("DELETE FROM meta WHERE key = 'reindexing'")
         for key, value in zip(("embedder", "dimension"), self._embedder, strict=True):
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, str(value)))
+        renewals.count(connection)  # for who is of the same embedder
         return total
 
     def _check(self, connection: sqlite3.Connection) -> None:

@@ -20,6 +20,7 @@ from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.sqlite import check, failpoints, files as sqlite, look
 from rb_dspy.bank.sqlite.lock import FileLock, in_use
 from rb_dspy.bank.sqlite.store import open_here
+from rb_dspy.commands import bank_options
 from rb_dspy.errors import CorruptBank, InputError, StorageError
 from rb_dspy.files import sync_folder
 
@@ -69,7 +70,7 @@ def _make(made: Path, copy: Path, *, beside: Path) -> None:
         contextlib.closing(sqlite3.connect(made)) as target,
     ):
         source.backup(target)
-    with sqlite.readable(f"{copy}, the copy"):
+    with sqlite.readable(str(copy)):
         engine = sqlite.engine_of(f"{made.absolute().as_uri()}?mode=rw", QueuePool)
         try:
             sqlite.prepare(engine, made, keep=False)
@@ -83,7 +84,7 @@ def _make(made: Path, copy: Path, *, beside: Path) -> None:
         more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
         raise CorruptBank(
             f"{copy}: the copy is damaged ({found[0].where}: {found[0].what}{more}); give another one, or see what"
-            " rb-dspy bank doctor says of it; the bank is as it was"
+            f" rb-dspy bank doctor{bank_options(copy)} says of it; the bank is as it was"
         )
     like = (beside if beside.exists() else copy).stat()
     os.chmod(made, stat.S_IMODE(like.st_mode) | 0o600)  # a copy may be there to be read only; a bank is written

@@ -27,8 +27,8 @@ from rb_dspy.bank.sqlite import (
     ingestions,
     item_queries,
     keys,
-    mending,
     queries,
+    renewals,
     rows,
     scopes,
     snapshots,
@@ -198,8 +198,8 @@ class SqliteStore:
     def mend(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         return Mending(self.location, self._readers, self._write, (embedder_id, dimension), embed).run()
 
-    def mends(self) -> int:
-        return self._read(mending.mends)
+    def renewals(self) -> int:
+        return self._read(renewals.renewals)
 
     # What is read
 
@@ -301,14 +301,15 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
-        """One of SQLAlchemy's, which goes back into the pool: once the store is closed, nobody empties that again."""
-        with self._engine.connect() as connection:
-            try:
+        """One of SQLAlchemy's, which goes back into the pool: where the store was closed meanwhile, that is emptied."""
+        pool = self._engine.pool  # an engine that is disposed of takes a new one, and this one's would stay open
+        try:
+            with self._engine.connect() as connection:
                 self._readers.check()  # again: it may have been closed since
                 yield connection
-            finally:
-                if self._readers.closed:
-                    connection.invalidate()
+        finally:
+            if self._readers.closed:
+                pool.dispose()
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return self._readers.read(query)
