@@ -33,8 +33,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def meta(path: Path) -> dict[str, object]:
+    """What a file says of whose it is; how often its vectors were made again is another thing."""
     database = sqlite3.connect(path)
-    found = dict(database.execute("SELECT key, value FROM meta"))
+    found = dict(database.execute("SELECT key, value FROM meta WHERE key <> 'renewals'"))
     database.close()
     return found
 
