@@ -84,6 +84,7 @@ def compile_program(
     ``BackboneConfig`` or a model's name; None: the agent's. ``folder``: a compile that was stopped goes on there when
     it is started again with the same arguments, without asking a language model again for what it has answered. A
     judge, a reranker or environments of the caller's own are known again as ``rb_dspy.compile.parts`` says.
+    ``on_progress`` is called by one thread at a time, and the others wait for it: it must not wait for the caller.
 
     The language models are those of ``program``, of ``Backbones.use()``, or of ``dspy.configure``; ``program`` itself
     is not changed. Deterministic for ``seed`` as far as they are. Raises ``InputError`` for arguments that cannot work,
