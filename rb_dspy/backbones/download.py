@@ -14,6 +14,7 @@ import filelock
 
 from rb_dspy.backbones.models import DownloadProgress, ModelSpec, sha256_of
 from rb_dspy.errors import InputError, MissingDependency, ModelFileError
+from rb_dspy.files import put
 
 CHUNK = 1 << 20
 """Bytes read at a time."""
@@ -101,7 +102,7 @@ class Partial:
                 self._hash.update(block)
                 yield self.size
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # before a journal says that it is there
 
     def finish(self, target: Path) -> None:
         """Rename into place if the bytes are right; else delete them and raise ``ModelFileError``."""
@@ -112,7 +113,7 @@ class Partial:
                 f"model {self.spec.name}: got {self.size:,} bytes with SHA-256 {got[:16]}…, expected {self.spec.size:,}"
                 f" with {self.spec.sha256[:16]}…; nothing was kept: try another source"
             )
-        self.path.replace(target)
+        put(self.path, target)
         self.journal.unlink(missing_ok=True)
 
     def drop(self) -> None:

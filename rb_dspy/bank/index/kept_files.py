@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import time
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from pathlib import Path
 import xxhash
 
 from rb_dspy.bank.index.manifest import File, Manifest, UnusableError, read_manifest
+from rb_dspy.files import making, put, sync, sync_folder
 
 _CHUNK = 4 << 20
 _STRAY = 3600
@@ -28,7 +28,7 @@ class KeptFiles:
         self._folder = folder
         self._key = key
         self._begun: list[str] = []
-        """Names, without their ends, of the files that were begun since ``begin``."""
+        """Names of the files that were begun since ``begin``."""
 
     def path(self, file: File) -> Path:
         """Where it is."""
@@ -52,52 +52,39 @@ class KeptFiles:
         self._begun = []
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def temporary(self) -> Path:
-        """A name to write to, that nobody else has."""
-        name = f"{self._key}-{secrets.token_hex(8)}"
+    def new(self, kind: str) -> Path:
+        """A name to write to, that nobody else has: what no manifest names does not count, so it is final."""
+        name = f"{self._key}-{secrets.token_hex(8)}.{kind}"
         self._begun.append(name)
-        return self._folder / f"{name}.tmp"
+        return self._folder / name
 
-    def settle(self, temporary: Path, kind: str) -> File:
-        """The written file on disk, under its name for good."""
-        path = temporary.with_suffix(f".{kind}")
-        file = File(name=path.name, size=temporary.stat().st_size, xxh3_64=_hash(temporary))
-        self._replace(temporary, path)
-        return file
+    def settle(self, path: Path) -> File:
+        """The written file, on disk."""
+        sync(path)
+        sync_folder(self._folder)
+        return File(name=path.name, size=path.stat().st_size, xxh3_64=_hash(path))
 
     def publish(self, manifest: Manifest) -> None:
         """What it names counts from now on; what the one before it named goes."""
         replaced = self._names()
-        temporary = self.temporary()
-        temporary.write_text(manifest.model_dump_json(), encoding="utf-8")
-        self._replace(temporary, self.manifest)
+        with making(self.manifest, private=False) as made:  # who reads the other files reads it
+            made.write_text(manifest.model_dump_json(), encoding="utf-8")
+            put(made, self.manifest)
         self._sweep(replaced)
 
     def undo(self) -> None:
         """Remove what was written since ``begin``: on a full disk no later save comes to sweep it."""
         named = self._names()
         for begun in self._begun:
-            for path in self._folder.glob(f"{begun}.*"):
-                if path.name not in named:
-                    with contextlib.suppress(OSError):
-                        path.unlink()
+            if begun not in named:
+                with contextlib.suppress(OSError):
+                    (self._folder / begun).unlink()
 
     def remove(self) -> None:
         """Remove all. Raises ``OSError``."""
         self.manifest.unlink(missing_ok=True)
         for path in self._folder.glob(f"{self._key}-*"):
             path.unlink(missing_ok=True)
-
-    def _replace(self, temporary: Path, path: Path) -> None:
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        if os.name == "posix":
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
     def _names(self) -> set[str]:
         """The files that the present manifest names."""

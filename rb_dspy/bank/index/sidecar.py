@@ -163,17 +163,16 @@ class Sidecar:
 
     def _write_index(self, index: Any, kind: str) -> File:
         engine = faiss()
-        temporary = self._files.temporary()
+        path = self._files.new(kind)
         try:
-            engine.write_index(index, str(temporary))
+            engine.write_index(index, str(path))
             # What FAISS could not write when it closed the file, it does not tell.
-            written = engine.read_index(str(temporary), _mapped())
+            written = engine.read_index(str(path), _mapped())
         except RuntimeError as exc:
-            temporary.unlink(missing_ok=True)
             raise OSError(first_line(exc)) from exc
         if written.ntotal != index.ntotal:
-            raise OSError(f"{temporary} was not written whole")
-        return self._files.settle(temporary, kind)
+            raise OSError(f"{path} was not written whole")
+        return self._files.settle(path)
 
     def _read_columns(self, manifest: Manifest) -> Columns:
         rows = manifest.rows
@@ -185,13 +184,13 @@ class Sidecar:
         return Columns(rows, seqs, tasks, successes, ended)
 
     def _write_columns(self, columns: Columns, rows: int, mark: int) -> File:
-        temporary = self._files.temporary()
+        path = self._files.new("columns")
         ended = np.where(columns.ended[:rows] > mark, ALIVE, columns.ended[:rows])
-        with temporary.open("wb") as file:
+        with path.open("wb") as file:
             for numbers in (columns.seqs[:rows], columns.tasks[:rows], ended):
                 file.write(numbers.astype("<i8").tobytes())
             file.write(columns.successes[:rows].astype(np.uint8).tobytes())
-        return self._files.settle(temporary, "columns")
+        return self._files.settle(path)
 
 
 def beside(bank: Path) -> Path:

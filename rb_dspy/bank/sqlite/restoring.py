@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sqlite3
-import stat
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from rb_dspy.bank.sqlite.lock import FileLock, in_use
 from rb_dspy.bank.sqlite.store import open_here
 from rb_dspy.commands import bank_options
 from rb_dspy.errors import CorruptBank, InputError, StorageError
-from rb_dspy.files import sync_folder
+from rb_dspy.files import making, put, sync, sync_folder
 
 _SIDES = ("-wal", "-shm", "-journal", ".lost")
 """What the names of files end in that belong to one file's state, beside it."""
@@ -50,22 +48,17 @@ def restored(copy: Path, path: Path) -> Path | None:
         if real.exists() and real.samefile(copy):
             raise InputError(f"{copy}: is the bank itself; expected a copy of it")
         real.parent.mkdir(parents=True, exist_ok=True)
-        made = real.with_name(f".rb-dspy-{secrets.token_hex(8)}.part")
-        try:
-            _make(made, copy, beside=real)
-            return _put(made, real, str(path))
-        finally:
-            for end in ("", *_SIDES):
-                Path(f"{made}{end}").unlink(missing_ok=True)
+        with making(real) as made:
+            _make(made, copy, folder=real.parent)
+            return _put(made, real, copy, str(path))
 
 
-def _make(made: Path, copy: Path, *, beside: Path) -> None:
+def _make(made: Path, copy: Path, *, folder: Path) -> None:
     """The copy as a bank of this version in one file, sound and on disk."""
-    os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # nobody's to read but this user's, until it is
     with sqlite.translated(f"{copy}, the copy"):
         look.outdated(copy, partial(sqlite.engine_of, pool=StaticPool, durable=False), create=False)
     with (
-        sqlite.translated(f"{copy}, copied to {beside.parent}"),
+        sqlite.translated(f"{copy}, copied to {folder}"),
         contextlib.closing(sqlite3.connect(look.uri(copy), uri=True)) as source,
         contextlib.closing(sqlite3.connect(made)) as target,
     ):
@@ -86,16 +79,10 @@ def _make(made: Path, copy: Path, *, beside: Path) -> None:
             f"{copy}: the copy is damaged ({found[0].where}: {found[0].what}{more}); give another one, or see what"
             f" rb-dspy bank doctor{bank_options(copy)} says of it; the bank is as it was"
         )
-    like = (beside if beside.exists() else copy).stat()
-    os.chmod(made, stat.S_IMODE(like.st_mode) | 0o600)  # a copy may be there to be read only; a bank is written
-    if beside.exists() and hasattr(os, "chown"):
-        with contextlib.suppress(OSError):  # root's to do: the bank stays its owner's
-            os.chown(made, like.st_uid, like.st_gid)
-    with made.open("rb+") as file:
-        os.fsync(file.fileno())
+    sync(made)  # here already, since it may take long, and ``put`` holds the lock
 
 
-def _put(made: Path, real: Path, location: str) -> Path | None:
+def _put(made: Path, real: Path, copy: Path, location: str) -> Path | None:
     """Move what is there aside and ``made`` into its place, while nobody writes."""
     held = Path(f"{real}.lock")
     lock = FileLock(held, real)
@@ -108,17 +95,18 @@ def _put(made: Path, real: Path, location: str) -> Path | None:
             raise StorageError(f"{location}: it is open in this process; close it first")
         if real.exists() and in_use(real):
             raise StorageError(f"{location}: another process has it open; end that process or wait")
-        return _exchanged(made, real)
+        return _exchanged(made, real, copy)
     finally:
         lock.remove()
 
 
-def _exchanged(made: Path, real: Path) -> Path | None:
+def _exchanged(made: Path, real: Path, copy: Path) -> Path | None:
     aside = _aside(real)
     names = [(Path(f"{real}{end}"), Path(f"{aside}{end}")) for end in _SIDES]
     moves = [(old, new) for old, new in [*names, (beside(real), beside(aside))] if os.path.lexists(old)]
     there = real.exists()
-    with contextlib.ExitStack() as undo:
+    undo = contextlib.ExitStack()
+    try:
         # While it has two names nobody opens it (see ``hard_links``): neither without the log that it had, nor would
         # anybody make a new one in its place.
         linked = there and _linked(real, aside, undo)
@@ -128,9 +116,12 @@ def _exchanged(made: Path, real: Path) -> Path | None:
             undo.callback(os.rename, new, old)
         sync_folder(real.parent)
         failpoints.reached("restore-moved")
-        os.replace(made, real)
-        undo.pop_all()
-    sync_folder(real.parent)
+        # A copy may be there to be read only; a bank is written, and stays its owner's.
+        put(made, real, like=aside if there else copy, owner=there, least=0o600)
+    except BaseException:
+        if made.exists():  # else it is there already, and nothing of the old bank may come back beside it
+            undo.close()
+        raise
     return aside if there or moves else None
 
 
