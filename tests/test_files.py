@@ -1,9 +1,12 @@
-"""Whatever is written to a file: whole or not at all, through links, and never in the place of a bank."""
+"""Whatever is written to a file: whole or not at all, on disk, through links, and never in the place of a bank."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +33,28 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "TaskStream.to_parquet": STREAM.to_parquet,
     "export_jsonl": _export,
 }
+
+
+def _restore(path: Path) -> None:
+    MemoryBank.restore(path, copy=_bank(path.parent / "copy.sqlite"))
+
+
+def _backup(path: Path) -> None:
+    MemoryBank.backup(_bank(path.parent / "bank.sqlite"), to=path)
+
+
+def _bank(path: Path) -> Path:
+    MemoryBank.open(path, scope="s", embedder=HashEmbedder()).close()
+    return path
+
+
+ALL = {**WRITERS, "MemoryBank.backup": _backup, "MemoryBank.restore": _restore}
+"""With those that write banks, which have rules of their own for what is there already."""
+
+
+@pytest.fixture(params=ALL)
+def write_any(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    return ALL[request.param]
 
 
 @pytest.fixture(params=WRITERS)
@@ -102,3 +127,62 @@ def test_a_compiled_program_is_not_written_over_a_bank(tmp_path: Path) -> None:
     compiled = Compiled.model_construct(state={})
     with pytest.raises(InputError, match="a database"):
         compiled.save(tmp_path / "bank.sqlite")
+
+
+STRAYS = [f".rb-dspy-{'0' * 16}.part", f".rb-dspy-{'1' * 16}.part-journal"]
+
+
+def test_what_a_process_that_died_left_in_the_making_goes(write_any: Callable[[Path], object], tmp_path: Path) -> None:
+    kept = [f".rb-dspy-{'2' * 16}.part", ".rb-dspy-mine.part", f"{STRAYS[0]}.txt"]
+    for name in (*STRAYS, *kept):
+        (tmp_path / name).write_text("half")
+        if name != kept[0]:  # which is in the making still
+            os.utime(tmp_path / name, (time.time() - 2 * 86_400,) * 2)
+    write_any(tmp_path / "file")
+    assert sorted(each.name for each in tmp_path.glob(".rb-dspy-*")) == sorted(kept)
+
+
+def _folders(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Syncing a folder fails from here on."""
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_where_folders_cannot_be_synced_files_are_written(
+    write_any: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    _folders(monkeypatch, number)
+    write_any(tmp_path / "file")
+    assert (tmp_path / "file").stat().st_size
+    assert not [*tmp_path.glob(".rb-dspy-*")]
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "MemoryBank.backup"])  # a restore syncs it before, too
+def test_a_disk_that_breaks_when_the_folder_is_synced_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is there, and who counts on it after a power cut must know."""
+    _folders(monkeypatch, errno.EIO)
+    with pytest.raises(RBError, match="Input/output error") as caught:
+        ALL[name](tmp_path / "file")
+    assert "\n" not in str(caught.value)
+    assert "as before" not in str(caught.value)
+    assert (tmp_path / "file").stat().st_size
+    assert not [*tmp_path.glob(".rb-dspy-*")]
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_stays_its_owners_where_root_writes_it(write: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    os.chown(path, 65533, 65534)
+    write(path)
+    assert path.read_bytes() != b"old"
+    assert (path.stat().st_uid, path.stat().st_gid) == (65533, 65534)

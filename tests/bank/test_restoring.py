@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -288,6 +289,25 @@ def test_where_the_disk_refuses_all_is_as_it_was(path: Path, copy: Path, monkeyp
             MemoryBank.restore(path, copy=copy)
     assert state(path.parent) == before
     assert tasks(path) == named(0, 32)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+def test_once_the_copy_is_in_place_nothing_is_undone(
+    path: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    real, before = os.fsync, path.read_bytes()
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and path.exists() and path.read_bytes() != before:
+            raise error
+        real(descriptor)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fsync)
+        with pytest.raises(StorageError if isinstance(error, OSError) else type(error)):
+            MemoryBank.restore(path, copy=copy)
+    assert tasks(path) == named(0, 10)
+    assert tasks(Path(f"{path}.before-restore")) == named(0, 32)
 
 
 def test_on_a_file_system_without_links_it_is_moved(path: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """A saved index is used where it agrees with the store to the last byte, and otherwise as if it were not there."""
 
+import errno
 import json
 import logging
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -263,6 +265,19 @@ def test_a_folder_that_cannot_be_written(folder: Path) -> None:
     with pytest.raises(StorageError, match="cannot be saved"):
         a_sidecar(folder).save(an_index(350).view, digest)
     assert a_sidecar(folder).load(digest) is not None
+
+
+def test_where_folders_cannot_be_synced_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert a_sidecar(tmp_path / "i").save(an_index().view, digest)
+    assert a_sidecar(tmp_path / "i").load(digest) is not None
 
 
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Files of earlier schemas: what they hold is kept, what they were stays beside them, nothing is done by halves."""
 
+import errno
 import hashlib
 import json
+import os
 import signal
 import sqlite3
+import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -259,6 +262,39 @@ def test_without_a_backup_nothing_is_migrated(old: Path, monkeypatch: pytest.Mon
     monkeypatch.undo()
     assert [file.name for file in old.parent.iterdir() if "backup" in file.name] == []
     SqliteStore(old).close()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_the_backup_is_as_private_as_the_bank(old: Path, mode: int) -> None:
+    old.chmod(mode)
+    SqliteStore(old).close()
+    assert stat.S_IMODE(old.with_name("bank.sqlite.backup-v1").stat().st_mode) == mode
+
+
+def test_where_folders_cannot_be_synced_it_is_migrated(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    SqliteStore(old).close()
+    assert old.with_name("bank.sqlite.backup-v1").exists()
+
+
+def test_an_interrupted_backup_leaves_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = rows(old)
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            SqliteStore(old)
+    assert [file.name for file in old.parent.iterdir() if "backup" in file.name or file.suffix == ".part"] == []
+    assert rows(old) == before
 
 
 def test_damaged_rows_are_carried_over_and_named(old: Path) -> None:

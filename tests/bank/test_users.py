@@ -196,3 +196,16 @@ with open_bank(sys.argv[1]) as bank:
         print(exc)
 """
     assert finish(start(OTHER + checks, str(anothers))).strip() == f"{anothers}: {ONLY_READ}"
+
+
+def test_who_may_only_read_a_bank_that_nobody_may_write_copies_it(anothers: Path) -> None:
+    anothers.chmod(0o444)
+    backs_up = """
+from rb_dspy.bank import MemoryBank
+MemoryBank.backup(sys.argv[1], to=Path(sys.argv[2]))
+with open_bank(sys.argv[2]) as bank:
+    print(len(bank), oct(os.stat(sys.argv[2]).st_mode & 0o777))
+"""
+    to = anothers.with_name("copy.sqlite")
+    assert finish(start(OTHER + backs_up, str(anothers), str(to))).strip() == "3 0o444"
+    assert sorted(file.name for file in anothers.parent.iterdir()) == [anothers.name, to.name]
