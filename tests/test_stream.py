@@ -124,9 +124,9 @@ def test_a_stream_is_not_written_over_a_bank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (b"", InputError, "holds no task"),
+        (b"", InputError, ":1: the file is empty; expected a JSON object with 'instruction'"),
         (b"{oops\n", InputError, ":1: not JSON"),
-        (b"[1]\n", InputError, ":1: expected a JSON object"),
+        (b"[1]\n", InputError, ":1: list instead of an object; expected a JSON object"),
         (b'{"instruction": "x"}\n{"instruction": ""}\n', InvalidTask, ":2: the instruction is empty"),
         (b'{"instruction": "a\\u200bb"}\n', InvalidTask, "invisible"),
         (b'{"instruction": "' + b"x" * 1_000_000 + b'"}\n', InvalidTask, "1,000,000 characters"),

@@ -14,10 +14,10 @@ import pydantic
 
 from rb_dspy.bank.admission import admit, new_item
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.jsonlines import MAX_LINES, objects
 from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.bank.renaming import ids_here
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InputError, StorageError
+from rb_dspy.jsonlines import MAX_LINES, objects
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict
 from rb_dspy.text import visible
 from rb_dspy.wording import first_misfit
@@ -87,10 +87,8 @@ def read(path: Path, scope: str, *, origin: str = "", store: BankStore | None = 
 
 
 def _read(path: Path, scope: str, origin: str, seen: _Seen, ids: Mapping[str, str]) -> Iterator[NewExperience]:
-    lines = objects(path)
-    number, first = next(lines, (1, None))
-    if first is None:
-        raise InputError(f"{path}:1: the file is empty; expected an export of a bank")
+    lines = objects(path, " of an export of a bank", error=StorageError, stranger=True)
+    number, first = next(lines)
     header = _header(first, f"{path}:{number}")
     for number, given in lines:
         place = f"{path}:{number}"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rb_dspy.bank.importing import FORMAT, VERSION, check_said, read
 from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.jsonlines import MAX_LINES, encoded
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import replaced
+from rb_dspy.jsonlines import MAX_LINES, encoded
 from rb_dspy.schema import Experience
 
 __all__ = ["experiences", "read", "write"]

@@ -20,6 +20,7 @@ from rb_dspy.compile.gather import gathered
 from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import InputError
 from rb_dspy.files import replaced
+from rb_dspy.jsonlines import objects
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream.program import StreamProgram
@@ -70,28 +71,19 @@ class Harvest:
         """What ``to_jsonl`` wrote. Raises ``InputError`` that names the file and the line."""
         target = Path(path)
         made = cls()
-        try:
-            lines = target.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
-            raise InputError(f"{target}: cannot be read: {why}; expected what Harvest.to_jsonl wrote") from None
-        for number, line in enumerate(lines, 1):
-            if not line and number > 1:
-                continue
+        read = made._begin
+        for number, plain in objects(target, " that Harvest.to_jsonl wrote", error=InputError):
             place = f"{target}:{number}"
             try:
-                plain = json.loads(line)
-                if number == 1:
-                    made._begin(plain, place)
-                else:
-                    made._add(plain, place)
+                read(plain, place)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise InputError(f"{place}: damaged; expected what Harvest.to_jsonl wrote") from None
+            read = made._add
         return made
 
-    def _begin(self, plain: Any, place: str) -> None:
+    def _begin(self, plain: dict[str, Any], place: str) -> None:
         """Read the first line, which says what the file is."""
-        if isinstance(plain, dict) and (named := _IN_ONE.fullmatch(str(plain.get("format")))):
+        if named := _IN_ONE.fullmatch(str(plain.get("format"))):
             plain = {**plain, "format": FORMAT, "version": int(named[1])}
         plain = of_kind(plain, {FORMAT: VERSION}, place)
         version = plain["version"]
@@ -100,10 +92,8 @@ class Harvest:
         for stage, reasons in plain["left_out"].items():
             self.left_out[stage] = {str(why): int(times) for why, times in reasons.items()}
 
-    def _add(self, plain: Any, place: str) -> None:
+    def _add(self, plain: dict[str, Any], place: str) -> None:
         """Read any other line, which is an example."""
-        if not isinstance(plain, dict):
-            raise InputError(f"{place}: expected a JSON object")
         stage = plain.pop("stage", None)
         if stage not in self.taught:
             raise InputError(f"{place}: unknown stage {str(stage)[:40]!r}; known: {', '.join(INPUTS)}")

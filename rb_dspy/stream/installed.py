@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from rb_dspy.errors import InputError
+from rb_dspy.jsonlines import objects
 from rb_dspy.plugins import environment_family
 from rb_dspy.schema import Task
-from rb_dspy.stream.jsonl import lines
 
 
 def check_environments(tasks: Sequence[Task], path: Path) -> None:
@@ -28,4 +29,6 @@ def _place(path: Path, position: int) -> str:
     """Where the task at this position of a file stands."""
     if path.suffix.lower() in (".parquet", ".csv"):
         return f"{path}: row {position + 1}"
-    return f"{path}:{[number for number, _ in lines(path)][position]}"
+    if not path.is_file():  # a pipe, which cannot be read again
+        return f"{path}: task {position + 1}"
+    return f"{path}:{next(islice(objects(path), position, None))[0]}"

@@ -238,7 +238,7 @@ def test_all_takes_streams_not_examples() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda lines: [], ":1: damaged"),
+        (lambda lines: [], ":1: the file is empty; expected a JSON object that Harvest.to_jsonl wrote"),
         (lambda lines: lines[1:], ":1: not a rb_dspy harvest"),
         (lambda lines: [VERSION_2.sub('"version": 9', lines[0]), *lines[1:]], ":1: version 9 of the format, and this"),
         (lambda lines: [VERSION_2.sub('"version": 9', lines[0]), *lines[1:]], "install a newer rb_dspy"),
@@ -246,10 +246,10 @@ def test_all_takes_streams_not_examples() -> None:
         (lambda lines: [as_before(lines[0], 1), *lines[1:]], ":1: version 1 of the format, whose siblings were chosen"),
         (lambda lines: [as_before(lines[0], 1), *lines[1:]], "get credit; harvest again"),
         (lambda lines: ['{"format": "rb_dspy harvest", "version": 2}', *lines[1:]], ":1: damaged"),
-        (lambda lines: [*lines[:2], lines[2][:-9]], ":3: damaged"),
-        (lambda lines: [*lines[:2], "[" * 100_000], ":3: damaged"),
-        (lambda lines: ["[" * 100_000], ":1: damaged"),
-        (lambda lines: [lines[0], "[1]"], ":2: expected a JSON object"),
+        (lambda lines: [*lines[:2], lines[2][:-9]], "it has no end: the file was cut off; expected"),
+        (lambda lines: [*lines[:2], "[" * 100_000], ":3: more objects and lists inside each other than can be read"),
+        (lambda lines: ["[" * 100_000], ":1: more objects and lists inside each other than can be read"),
+        (lambda lines: [lines[0], "[1]"], ":2: list instead of an object; expected a JSON object"),
         (lambda lines: [lines[0], '{"stage": "act"}'], ":2: unknown stage 'act'; known: judge"),
         (lambda lines: [lines[0], '{"stage": "judge"}'], ":2: an example for 'judge' lacks 'task'"),
         (
@@ -269,7 +269,7 @@ def test_files_that_are_not_whole_are_named_with_their_line(tmp_path: Path, spoi
 
 
 def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.jsonl: cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         Harvest.from_jsonl(tmp_path / "none.jsonl")
     (tmp_path / "raw.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8"):

@@ -264,9 +264,10 @@ def test_what_is_no_table_is_named(tmp_path: Path) -> None:
 
 def test_lines_that_cannot_be_parsed_are_named(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
-    for line in ('{"instruction": "x", "env_args": ' + "[" * 100_000 + "]" * 100_000 + "}", f'{{"n": {"1" * 5000}}}'):
+    deep = '{"instruction": "x", "env_args": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for line, said in ((deep, "more objects and lists inside"), (f'{{"n": {"1" * 5000}}}', "Exceeds the limit")):
         file.write_text(line)
-        with pytest.raises(InputError, match=r"x.jsonl:1: JSON that cannot be read"):
+        with pytest.raises(InputError, match=rf"x.jsonl:1: {said}"):
             TaskStream.from_jsonl(file)
     file.write_bytes(b'\xef\xbb\xbf{"instruction": "With a byte-order mark"}\n')
     assert len(TaskStream.from_jsonl(file)) == 1

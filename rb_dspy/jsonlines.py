@@ -1,7 +1,7 @@
-"""JSON Lines from a stranger: read with caps on everything, so that no file can crash or stall the reader.
+"""JSON Lines, read in one way wherever they come from; from a stranger with caps, so that no file can crash or stall.
 
-Written is only what can be read again. Values are those of Python's ``json``: NaN and the infinities are kept, a lone
-surrogate is an escape, and a key that stands twice in one object is refused, since readers differ on which one counts.
+Values are those of Python's ``json``: NaN and the infinities are kept, a lone surrogate is an escape. A byte-order
+mark, blank lines, CRLF and a last line without an end are accepted. Whatever else is wrong is told by file and line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rb_dspy.errors import InputError, StorageError
+from rb_dspy.errors import InputError, RBError
 from rb_dspy.files import of_database
 
 MAX_LINES = 10_000_000
@@ -30,34 +30,48 @@ _STRINGS = re.compile(rb'"[^"]*(?:"|\Z)')
 _BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file with the numbers of their lines, from 1.
+def objects(
+    path: Path, each: str = "", *, error: type[RBError] = RBError, stranger: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file, at least one, with the numbers of their lines, from 1.
 
-    A byte-order mark, blank lines and CRLF are accepted. Raises ``InputError`` that names the line for anything else.
+    ``each``: what is expected of a line besides being a JSON object, for messages. ``stranger``: what is too long, too
+    deep or too large is refused, also a key that stands twice in one object, since readers differ on which one counts,
+    and what is no file, such as a pipe, which cannot be read again.
+
+    Raises ``InputError`` that names the line, ``error`` where the disk refuses.
     """
+    expected = f"a JSON object{each}"
+    none = True
     try:
-        if not path.is_file():
-            raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected one of JSON Lines")
+        if path.is_dir() or (stranger and not path.is_file()) or not path.exists():
+            what = "not a file" if path.exists() else "no such file"
+            raise InputError(f"{path}: {what}; expected JSON Lines, {expected} in each")
         if of_database(Path(os.path.realpath(path))):
-            raise InputError(f"{path}: a database, perhaps a bank, or a file of one; expected one of JSON Lines")
+            raise InputError(
+                f"{path}: a database, perhaps a bank, or a file of one; expected JSON Lines, {expected} in each"
+            )
         with path.open("rb") as file:
             number = 0
-            while data := file.readline(MAX_LINE + 1):
+            while data := file.readline(MAX_LINE + 1 if stranger else -1):
                 number += 1
                 place = f"{path}:{number}"
-                if number > MAX_LINES:
+                if stranger and number > MAX_LINES:
                     raise InputError(f"{place}: more than {MAX_LINES:,} lines; expected at most that: split the file")
-                if len(data) > MAX_LINE:
+                if stranger and len(data) > MAX_LINE:
                     raise InputError(f"{place}: more than {MAX_LINE:,} bytes; expected at most that in one line")
-                line = (data.removeprefix(codecs.BOM_UTF8) if number == 1 else data).strip(b"\r\n\t ")
+                line = (data.removeprefix(codecs.BOM_UTF8) if number == 1 else data).rstrip(b"\r\n\t ")
                 if line:
-                    yield number, _object(line, place, whole=data.endswith(b"\n"))
+                    none = False
+                    yield number, _object(line, place, expected, stranger, whole=data.endswith(b"\n"))
     except OSError as exc:
-        raise StorageError(f"{path}: cannot be read: {exc.strerror}") from exc
+        raise error(f"{path}: cannot be read: {exc.strerror}") from exc
+    if none:
+        raise InputError(f"{path}:1: the file is empty; expected {expected} in each line")
 
 
 def encoded(value: dict[str, Any]) -> bytes:
-    """``value`` as a line, UTF-8, with its end. Raises ``InputError`` for what ``objects`` would refuse."""
+    """``value`` as a line, UTF-8, with its end. Raises ``InputError`` for what ``objects`` refuses of a stranger."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError) as exc:
@@ -74,20 +88,25 @@ def encoded(value: dict[str, Any]) -> bytes:
     return line + b"\n"
 
 
-def _object(line: bytes, place: str, *, whole: bool) -> dict[str, Any]:
+def _object(line: bytes, place: str, expected: str, stranger: bool, *, whole: bool) -> dict[str, Any]:
     try:
-        _check_shape(line)
-        value = json.loads(line.decode("utf-8"), object_pairs_hook=_unique)
+        if stranger:
+            _check_shape(line)
+        value = json.loads(line.decode("utf-8"), object_pairs_hook=_unique if stranger else None)
     except InputError as exc:
         raise InputError(f"{place}: {exc}") from None
     except UnicodeDecodeError as exc:
-        raise InputError(f"{place}: byte {exc.start + 1} is not UTF-8; expected JSON Lines in UTF-8") from None
+        raise InputError(f"{place}: byte {exc.start + 1} is not UTF-8; expected {expected} in UTF-8") from None
+    except RecursionError:
+        raise InputError(
+            f"{place}: more objects and lists inside each other than can be read; expected {expected} with fewer"
+        ) from None
     except ValueError as exc:
         what = f"not JSON ({exc.msg} at column {exc.colno})" if isinstance(exc, json.JSONDecodeError) else _plain(exc)
         cut = "" if whole else ", and it has no end: the file was cut off"
-        raise InputError(f"{place}: {what}{cut}; expected a JSON object") from None
+        raise InputError(f"{place}: {what}{cut}; expected {expected}") from None
     if not isinstance(value, dict):
-        raise InputError(f"{place}: {type(value).__name__} instead of an object; expected a JSON object in each line")
+        raise InputError(f"{place}: {type(value).__name__} instead of an object; expected {expected}")
     return value
 
 
