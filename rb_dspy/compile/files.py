@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rb_dspy.errors import InputError, RBError
-from rb_dspy.files import replaced
+from rb_dspy.files import of_database, replaced
 
 
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
@@ -34,6 +35,8 @@ def read_one_of(path: str | Path, kinds: Mapping[str, int]) -> dict[str, Any]:
     path = Path(path)
     kind = " or ".join(kinds)
     try:
+        if of_database(Path(os.path.realpath(path))):  # closing an open one here would drop the locks that it holds
+            raise InputError(f"{path}: a database, perhaps a bank, or a file of one; expected a {kind}")
         raw = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a {kind}") from None

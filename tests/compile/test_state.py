@@ -259,6 +259,7 @@ class _Evil:
         (pickle.dumps(_Evil()), "pickled"),
         (b"PK\x03\x04...", "pickled"),
         (b"not json", "not JSON"),
+        (b"SQLite format 3\0", r"a database, perhaps a bank, or a file of one; expected a rb_dspy program"),
         (b"[1, 2]", "not a rb_dspy program"),
         (b'{"format": "rb_dspy program", "version": 7}', "install a newer rb_dspy"),
         (b'{"format": "rb_dspy program", "version": 1}', "predictors cannot be read"),
