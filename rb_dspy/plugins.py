@@ -6,9 +6,11 @@ Groups: ``rb_dspy.embedders`` (a callable without arguments, or taking the model
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Sequence
 from importlib.metadata import EntryPoints, entry_points
+from pathlib import Path
 from typing import Any
 
 from rb_dspy.errors import InputError, MissingDependency, RBError
@@ -16,6 +18,8 @@ from rb_dspy.protocols import Embedder, EnvironmentFamily, SaysFolds, SaysWhatTe
 from rb_dspy.wording import one_line
 
 EMBEDDER = ("id", "dimension", "embed")
+_OF_ANY_NAME = "sentence-transformers"
+"""Is given the name of a model."""
 _FAMILY = ("check", "templates", "tasks", "make")  # the others are for baselines only
 _TELLS = ("instruction_tells_all",)
 _FOLDS = ("folds", "fold")
@@ -72,13 +76,21 @@ def says_folds(name: str) -> SaysFolds | None:
 def embedder(name: str) -> Embedder:
     """The embedder called ``name``, loaded once a process; any other name is taken as a sentence-transformers model.
 
-    Raises ``MissingDependency`` for an installed one that cannot be imported or made, whatever it says.
+    Raises ``MissingDependency`` for an installed one that cannot be imported or made, whatever it says, ``InputError``
+    for what is nearly the name of one, and neither a folder nor OWNER/MODEL as on the Hugging Face hub.
     """
     found = entry_points(group="rb_dspy.embedders", name=name)
     if found:
         made: Embedder = _made(found, "embedder", EMBEDDER)
         return made
-    of_any_name = entry_points(group="rb_dspy.embedders", name="sentence-transformers")
+    known = sorted(entry_points(group="rb_dspy.embedders").names - {_OF_ANY_NAME})
+    near = difflib.get_close_matches(name.casefold(), known, n=1)
+    if near and "/" not in name and not Path(name).is_dir():
+        raise InputError(
+            f"unknown embedder {name!r}; did you mean {near[0]!r}? installed: {', '.join(known)}; of the Hugging Face"
+            " hub OWNER/MODEL, else a folder"
+        )
+    of_any_name = entry_points(group="rb_dspy.embedders", name=_OF_ANY_NAME)
     other: Embedder = _made(of_any_name, "embedder", EMBEDDER, name)
     return other
 

@@ -9,7 +9,7 @@ import pytest
 
 from rb_dspy import MemoryBank, TaskStream
 from rb_dspy.cli.main import main
-from rb_dspy.errors import ConfigError, MissingDependency
+from rb_dspy.errors import ConfigError, InputError, MissingDependency
 from rb_dspy.plugins import embedder, environment_family
 
 MODULES = {
@@ -127,3 +127,12 @@ def test_broken_environments_are_listed_with_what_is_wrong_beside_those_that_are
     shown = " ".join(capsys.readouterr().out.split())
     assert "reasoning-gym" in shown
     assert "RuntimeError" in shown
+
+
+@pytest.mark.parametrize("given", ["minlm", "MiniLM", "all-minilm"])
+def test_what_is_nearly_an_embedders_name_is_no_model_of_the_hubs(given: str) -> None:
+    with pytest.raises(InputError, match=rf"^unknown embedder '{given}'; did you mean 'minilm'\? installed: "):
+        embedder(given)
+    for name in (f"somebody/{given}", "other-model"):
+        with pytest.raises(MissingDependency, match=rf"embedding model '{name}'"):
+            embedder(name)

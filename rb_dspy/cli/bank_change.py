@@ -115,14 +115,14 @@ def rollback(
     json_: JsonOption = False,
 ) -> None:
     """Take away all that came from a source, with all that was learned under its influence; the history keeps it."""
-    if not (dry_run or yes or _attended()):
-        raise InputError(
-            "rollback asks before it takes anything away, and nobody can answer here; give --yes, or --dry-run"
-        )
+    asks = not (dry_run or yes)
     with work.opened_bank(config, bank, scope) as changed:
         before = changed.fork()
         removal = changed.rollback(source, descendants=not keep_descendants, dry_run=True)
-        asks = not (dry_run or yes)
+        if asks and not _attended():
+            raise InputError(
+                "rollback asks before it takes anything away, and nobody can answer here; give --yes, or --dry-run"
+            )
         if not json_ and (dry_run or asks):
             show_removal(before, removal, "would go:")
         if asks:

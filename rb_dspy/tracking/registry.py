@@ -112,6 +112,20 @@ def load(
     return model
 
 
+def program(
+    place: Place, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None
+) -> ReasoningBank | MaTTS:
+    """A registered program itself. See ``Tracker.program``."""
+    uri = _uri(name_or_uri, version)
+    loaded = load(place, name_or_uri, backbones, version=version)
+    with translated(f"loading {uri}"):
+        model = loaded.unwrap_python_model()
+    if not hasattr(model, "program"):
+        raise InputError(f"{uri}: no model that rb_dspy registered; expected one of Tracker.register's")
+    made: ReasoningBank | MaTTS = model.program()
+    return made
+
+
 def _uri(name_or_uri: str, version: int | str | None) -> str:
     """What MLflow calls a version of a name; the champion, where none is given."""
     if ":/" in name_or_uri:

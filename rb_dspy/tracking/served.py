@@ -15,6 +15,8 @@ from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import load_program
 from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Task
 from rb_dspy.tracking.rebuilt import BackbonesLike, made_backbones, named, rebuilt
@@ -68,6 +70,11 @@ class ServedProgram(PythonModel):
     def use(self, backbones: BackbonesLike) -> None:
         """From now on with other language models, which are made at once."""
         self._backbones = made_backbones(backbones)
+
+    def program(self) -> ReasoningBank | MaTTS:
+        """The program with its backbones, for a bank of the caller's; the lessons inside the model stay there."""
+        self._program.backbones = self._bound()
+        return self._program
 
     def predict(self, model_input: list[TaskIn]) -> list[AnswerOut]:  # type: ignore[override]
         """One answer for each task, in order; a ``Task``, and what its ``model_dump`` gives, will do as well.

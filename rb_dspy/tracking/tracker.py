@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -35,11 +37,15 @@ from rb_dspy.tracking.off import NoRun
 
 if TYPE_CHECKING:  # what is below imports MLflow, or may
     from rb_dspy.compile.result import Compiled
+    from rb_dspy.matts import MaTTS
+    from rb_dspy.program import ReasoningBank
     from rb_dspy.tracking.compiles import CompileRun
     from rb_dspy.tracking.matrices import MatrixRun
     from rb_dspy.tracking.rebuilt import BackbonesLike
     from rb_dspy.tracking.run import Kind, Run
     from rb_dspy.tracking.streams import StreamRun
+
+_log = logging.getLogger("rb_dspy")
 
 
 class Tracker:
@@ -52,8 +58,9 @@ class Tracker:
     they work, and put them back.
     """
 
-    def __init__(self, config: TrackingConfig | None = None) -> None:
-        self.config = config or TrackingConfig()
+    def __init__(self, config: TrackingConfig | str | None = None) -> None:
+        """``config``: also the address alone, as ``TrackingConfig.uri`` takes it. Raises ``ConfigError`` for others."""
+        self.config = _config(config)
         self._place: Any = None
         if self.config.enabled is not False:
             from rb_dspy.tracking.where import Place
@@ -279,6 +286,18 @@ class Tracker:
 
         return load(self._there(), name_or_uri, backbones, version=version)
 
+    def program(
+        self, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None
+    ) -> ReasoningBank | MaTTS:
+        """A registered program as ``load`` finds it, with its prompts, to learn with a bank of yours.
+
+        Its own lessons stay in the model. Raises like ``load``, and like ``Backbones`` where one of its language models
+        cannot be used here: give others.
+        """
+        from rb_dspy.tracking.registry import program
+
+        return program(self._there(), name_or_uri, backbones, version=version)
+
     def _there(self) -> Any:
         if self._place is None:
             raise ConfigError("tracking is off, and models are kept in MLflow; set tracking.enabled=true")
@@ -315,3 +334,20 @@ class Tracker:
                     guard("naming the prompts", lambda: run.params(told(program, prompts)))
                 run.params(params or {})
                 yield run
+
+
+def _config(given: TrackingConfig | str | object | None) -> TrackingConfig:
+    if isinstance(given, TrackingConfig):
+        config = given
+    elif given is None or (isinstance(given, str) and given):
+        config = TrackingConfig() if given is None else TrackingConfig(uri=given)
+    else:
+        raise ConfigError(f"got {type(given).__name__} for a tracker; expected a TrackingConfig, or its uri")
+    elsewhere = os.environ.get("MLFLOW_TRACKING_URI")  # ``mlflow.set_tracking_uri`` sets it too
+    if elsewhere not in (None, "", config.uri) and "uri" not in config.model_fields_set and config.enabled is not False:
+        _log.warning(
+            "MLFLOW_TRACKING_URI is not looked at, and names another place; runs are kept in %s unless tracking.uri"
+            " says otherwise",
+            config.uri,
+        )
+    return config

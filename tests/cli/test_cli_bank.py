@@ -326,10 +326,10 @@ def test_rollback_tells_what_goes_and_asks(filled: list[Experience], capsys: pyt
         == TENS.title
     )
     assert "no item or experience" in run(capsys, "rollback", "stranger", "--yes", code=2)
-    for asked in ("--yes", "--dry-run"):
-        told = run(capsys, "rollback", "origin:stranger", asked, code=2)
+    for asked in (["--yes"], ["--dry-run"], []):
+        told = run(capsys, "rollback", "origin:stranger", *asked, code=2)
         assert "scope 'default' has nothing of origin 'stranger'" in told
-        assert "has nothing of run 'mondya'" in run(capsys, "rollback", "run:mondya", asked, code=2)
+        assert "has nothing of run 'mondya'" in run(capsys, "rollback", "run:mondya", *asked, code=2)
 
 
 def test_snapshots_are_named_once(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,27 @@ def test_a_loaded_program_answers_with_its_prompts_and_lessons(tracker: Tracker,
     assert len(answer.lessons) > 0
 
 
+def test_a_registered_program_comes_back_and_learns_with_a_bank_of_ones_own(tracker: Tracker, registered: str) -> None:
+    other = backbones(questions)
+    for given in (None, other):
+        made = tracker.program(registered, backbones=given)
+        with MemoryBank.open(None, scope="mine", embedder=HashEmbedder()) as bank:
+            done = made(task=Task(id="peru", **PERU), bank=bank)
+            assert (done.answer, done.memory.items, len(bank)) == ("Lima", (), 1)
+    assert prompts_of(made) == prompts_of(tracker.program(registered, version=1))
+    assert prompts_of(made) != prompts_of(program())
+    assert len(prompts(other)) == 3
+
+
+def test_a_scaled_program_comes_back_with_its_scaling(tracker: Tracker) -> None:
+    made = MaTTS(program(), k=3)
+    tracker.register(compiled(made, stage="agent"), made, "thrice", backbones=KNOWN, embedder=HASH)
+    back = tracker.program("thrice")
+    assert isinstance(back, MaTTS)
+    with MemoryBank.open(None, scope="mine", embedder=HashEmbedder()) as bank:
+        assert len(back(task=Task(id="peru", **PERU), bank=bank).trajectories) == 3
+
+
 def test_no_path_of_this_machine_is_in_a_model(
     tracker: Tracker, client: Any, registered: str, folder: Path, tmp_path: Path
 ) -> None:

@@ -284,3 +284,35 @@ def test_nor_is_one_of_an_address_without_its_host(caplog: pytest.LogCaptureFixt
 def test_no_password_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     Guard().warn("logging metrics: API request to http://user:s3cr@t@127.0.0.1:5000/api failed")
     assert "s3cr" not in caplog.text
+
+
+def test_an_address_alone_is_a_place(tmp_path: Path) -> None:
+    assert Tracker(f"sqlite:///{tmp_path / 'other.db'}").config == TrackingConfig(
+        uri=f"sqlite:///{tmp_path / 'other.db'}"
+    )
+    (tmp_path / "other.db").unlink()
+    for given, said in (
+        ("mine.db", r"tracking\.uri = 'mine\.db': expected sqlite:///FILE\.db"),
+        ("", r"^got str for a tracker; expected a TrackingConfig, or its uri$"),
+        (7, r"^got int for a tracker; expected a TrackingConfig, or its uri$"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Tracker(given)  # type: ignore[arg-type]
+
+
+def test_that_mlflows_own_place_is_another_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = f"sqlite:///{tmp_path / 'mine.db'}"
+    with monkeypatch.context() as patched:
+        patched.setenv("MLFLOW_TRACKING_URI", place)
+        Tracker(TrackingConfig(enabled=False))
+        Tracker(place)
+        assert caplog.messages == []
+        Tracker(TrackingConfig(experiment="other"))
+    assert caplog.messages == [
+        "MLFLOW_TRACKING_URI is not looked at, and names another place; runs are kept in sqlite:///rb-mlflow.db unless"
+        " tracking.uri says otherwise"
+    ]
+    for file in tmp_path.glob("*.db"):
+        file.unlink()
