@@ -95,9 +95,11 @@ def _stream(backbones: Backbones, folder: Path, arm: str, order: str, stream: Ta
     path = folder / f"{arm}-{order}.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     done = {json.loads(line)["task"] for line in lines}
+    place = {task.id: position for position, task in enumerate(stream)}
+    if not done <= place.keys():
+        raise SystemExit(f"{path} holds other tasks; give a folder of its own to each choice of tasks and seed")
     if len(done) == len(stream):
         return
-    place = {task.id: position for position, task in enumerate(stream)}
     program, learn = _program(arm, backbones, stream), arm in ("bank", "truth")
     started = time.time()
 
