@@ -32,20 +32,25 @@ ARMS = ("off", "bank", "truth", "again")
 _writing = threading.Lock()
 
 
-def screen(backbone: BackboneConfig, out: Path, *, each: int, seed: int, at_once: int) -> None:
-    """Every family's own stream, without memory; one that is there already stays as it is."""
+def screen(backbone: BackboneConfig, out: Path, *, of: Sequence[str], each: int, seed: int, at_once: int) -> None:
+    """A stream of each family, of all where none is named, without memory; one that is there stays as it is."""
     streams = {
         name: TaskStream.named("reasoning-gym", n=each, seed=seed, templates=[name])
-        for name in ReasoningGym().templates()
+        for name in of or ReasoningGym().templates()
     }
     _all(backbone, out / "screen", [("off", name, stream) for name, stream in streams.items()], at_once)
 
 
-def chosen_families(out: Path, most: int, edges: tuple[float, float]) -> tuple[list[str], dict[str, tuple[int, int]]]:
-    """The families that the screen leaves, by name, and how many tasks of each family were solved there."""
+def chosen_families(
+    out: Path, most: int, edges: tuple[float, float], each: int
+) -> tuple[list[str], dict[str, tuple[int, int]]]:
+    """The families that the screen leaves, by name, and how many tasks of each family were solved there.
+
+    One whose ``each`` tasks are not all done is left out: it takes too long.
+    """
     rows = read(out / "screen")
     rates = {name: (sum(row["solved"] is True for row in found), len(found)) for (_, name), found in rows.items()}
-    share = {name: solved / asked for name, (solved, asked) in rates.items()}
+    share = {name: solved / asked for name, (solved, asked) in rates.items() if asked >= each}
     middle = sorted(
         (name for name in share if edges[0] <= share[name] <= edges[1]), key=lambda name: (abs(share[name] - 0.5), name)
     )
