@@ -13,9 +13,9 @@ The plan, written before the first run:
 
 - Question: in a stream of single-turn tasks, does an agent with ReasoningBank as shipped solve more than without?
 - Tasks: reasoning-gym. ``screen`` asks ``--screened`` (16) tasks of each family, of another seed, without memory
-  (``--of`` some families only, to save time; one whose screen is not done is left out). Families solved 10 to 90 % stay; of them
-  the ``--families`` (10) whose rate is nearest to one half, ties by name. The stream has ``--tasks`` (100) tasks of
-  these in equal parts.
+  (``--of``: some families only, to save time; one whose screen is not done is left out). Families solved 10 to 90 %
+  stay; of them the ``--families`` (10) whose rate is nearest to one half, ties by name. The stream has ``--tasks``
+  (100) tasks of these in equal parts.
 - Orders: ``--orders`` (8; 16 where the server's speed, seen in the screen, allows it): one drawn, its reverse, families
   one after the other, the others drawn. All arms do the same.
 - Arms: ``off``: nothing is retrieved, judged or learned (``RetrieveConfig(k=0)``, ``learn=False``). ``bank``: the
@@ -24,7 +24,7 @@ The plan, written before the first run:
   Token caps and temperatures are the library's own in all arms. Samples are the server's: no seed is sent.
 - Primary: the mean difference in success, ``bank`` less ``off``, over all tasks and orders; what broke counts as not
   solved. 95 % interval: two-way clusters (task, order), t with orders - 1 degrees of freedom; beside it a two-way
-  paired bootstrap (10,000).
+  paired bootstrap (10,000). Streams that were cut short count as far as both arms came, and make it exploratory.
 - Verdict: NULL where that interval lies within 5 points of 0, which is the smallest difference of interest; else
   LEARNING or HARM where it lies above or below 0; else UNRESOLVED. With fewer than 100 tasks or 8 orders it is
   exploratory, whatever it says.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -89,6 +90,8 @@ def read(folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 def _all(backbone: BackboneConfig, folder: Path, jobs: Sequence[tuple[str, str, TaskStream]], at_once: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as spare, MemoryBank.open(f"{spare}/bank.sqlite", scope="help") as bank:
+        bank.retrieve("is everything installed that a bank needs?")  # before hours are spent on the arms without one
     backbones = Backbones(agent=backbone)
     with ThreadPoolExecutor(at_once) as pool:
         for done in [pool.submit(_stream, backbones, folder, *job) for job in jobs]:

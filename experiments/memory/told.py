@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -36,12 +35,15 @@ class Difference:
     boot_high: float
     gained: int
     lost: int
+    pairs: int
+    orders: int
+    planned: int
 
     def __str__(self) -> str:
         return (
             f"{100 * self.mean:+6.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]  p {self.p:.4f}"
             f"  bootstrap [{100 * self.boot_low:+.1f}, {100 * self.boot_high:+.1f}]"
-            f"  gained {self.gained}, lost {self.lost}"
+            f"  gained {self.gained}, lost {self.lost} of {self.pairs}"
         )
 
     def verdict(self, smallest: float = SMALLEST) -> str:
@@ -52,25 +54,33 @@ class Difference:
 
 
 def difference(first: np.ndarray, second: np.ndarray, draws: int = 10_000) -> Difference:
-    """Of two arms' successes, tasks by orders: two-way clusters, t with orders - 1 degrees of freedom; bootstrap."""
-    d = first.astype(float) - second.astype(float)
-    tasks, orders = d.shape
-    mean = d.mean()
-    e = d - mean
+    """Of two arms' successes, tasks by orders; NaN where one did not come so far, which leaves the pair out.
+
+    Two-way clusters, t with orders - 1 degrees of freedom; and a bootstrap of tasks and orders.
+    """
+    d = first - second
+    d = d[:, ~np.isnan(d).all(axis=0)]
+    (tasks, orders), pairs = d.shape, int((~np.isnan(d)).sum())
+    mean = float(np.nanmean(d))
+    e = np.nan_to_num(d - mean)
     by_task = (e.sum(axis=1) ** 2).sum() * tasks / max(1, tasks - 1)
     by_order = (e.sum(axis=0) ** 2).sum() * orders / max(1, orders - 1)
-    single = (e**2).sum() * d.size / max(1, d.size - 1)
+    single = (e**2).sum() * pairs / max(1, pairs - 1)
     # The sum of the two less what both count can come out below either; an interval must not gain by that.
-    error = np.sqrt(max(by_task + by_order - single, by_task, by_order)) / d.size
+    error = np.sqrt(max(by_task + by_order - single, by_task, by_order)) / pairs
     half = stats.t.ppf(0.975, max(1, orders - 1)) * error
     p = 2 * stats.t.sf(abs(mean) / error, max(1, orders - 1)) if error else float(mean == 0)
     rng = np.random.default_rng(0)
     of_tasks = rng.multinomial(tasks, [1 / tasks] * tasks, draws)
     of_orders = rng.multinomial(orders, [1 / orders] * orders, draws)
-    means = np.einsum("bt,tk,bk->b", of_tasks, d, of_orders, optimize=True) / d.size
-    low, high = np.quantile(means, [0.025, 0.975])
+    total, weight = (
+        np.einsum("bt,tk,bk->b", of_tasks, each, of_orders, optimize=True)
+        for each in (np.nan_to_num(d), (~np.isnan(d)).astype(float))
+    )
+    low, high = np.quantile(total / weight, [0.025, 0.975])
+    gained, lost = int((d > 0).sum()), int((d < 0).sum())
     return Difference(
-        mean, mean - half, mean + half, float(p), float(low), float(high), int((d > 0).sum()), int((d < 0).sum())
+        mean, mean - half, mean + half, float(p), float(low), float(high), gained, lost, pairs, orders, tasks * orders
     )
 
 
@@ -84,56 +94,47 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def report(out: Path, *, orders: int) -> None:
-    """Print everything of what is there; an arm that is not done counts as far as it came, and is said to."""
+    """Print everything of what is there."""
     found = read(out / "run")
     arms = {arm: [found.get((arm, f"{order:02}"), []) for order in range(orders)] for arm, _ in found}
     names = sorted({row["task"] for each in arms.values() for stream in each for row in stream})
-    solved = {arm: _matrix(streams, names, lambda row: row["solved"] is True) for arm, streams in arms.items()}
-    kept: dict[str, Any] = {"tasks": len(names), "orders": orders, "arms": {}, "differences": {}}
+    solved = {arm: _matrix(streams, names) for arm, streams in arms.items()}
     for arm, streams in arms.items():
-        kept["arms"][arm] = told = _arm(streams, solved[arm])
         print(f"\n{arm}")
-        for name, value in told.items():
+        for name, value in _arm(streams, solved[arm]).items():
             print(f"  {name:44} {value}")
-    pairs = [(PRIMARY, True)] + [(pair, False) for pair in SECONDARY]
-    found_pairs = [(pair, primary) for pair, primary in pairs if set(pair) <= set(arms)]
-    told_pairs = {pair: difference(solved[pair[0]], solved[pair[1]]) for pair, _ in found_pairs}
-    adjusted = dict(
-        zip(
-            second := [p for p, primary in found_pairs if not primary],
-            holm([told_pairs[p].p for p in second]),
-            strict=True,
-        )
-    )
+    asked = [pair for pair in (PRIMARY, *SECONDARY) if set(pair) <= set(arms)]
+    told = {pair: difference(solved[pair[0]], solved[pair[1]]) for pair in asked}
+    second = [pair for pair in asked if pair != PRIMARY]
+    adjusted = dict(zip(second, holm([told[pair].p for pair in second]), strict=True))
     print(f"\nDifferences in points, {len(names)} tasks x {orders} orders")
-    for pair, primary in found_pairs:
-        each = told_pairs[pair]
-        said = f"primary: {each.verdict()}" if primary else f"Holm p {adjusted[pair]:.4f}"
-        print(f"  {pair[0]:6} less {pair[1]:6} {each}  {said}")
-        kept["differences"][" less ".join(pair)] = vars(each) | {"says": said}
-    if len(names) < ENOUGH[0] or orders < ENOUGH[1]:
-        print("  exploratory: fewer than 100 tasks or 8 orders")
+    for pair, each in told.items():
+        said = f"Holm p {adjusted[pair]:.4f}" if pair in adjusted else f"primary: {each.verdict()}"
+        cut = "" if each.pairs == each.planned else "; cut short"
+        print(f"  {pair[0]:6} less {pair[1]:6} {each}  {said}{cut}")
+    if len(names) < ENOUGH[0] or orders < ENOUGH[1] or any(each.pairs < each.planned for each in told.values()):
+        print("  exploratory: fewer than 100 tasks or 8 orders, or cut short")
     _halves(arms, names)
-    _families(arms, solved, names)
-    (out / "report.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    _families(solved, names)
 
 
-def _matrix(streams: Sequence[Stream], names: Sequence[str], of: Callable[[Row], bool]) -> np.ndarray:
-    """Tasks by orders; False where there is no row."""
+def _matrix(streams: Sequence[Stream], names: Sequence[str]) -> np.ndarray:
+    """Solved, tasks by orders; NaN where it did not come so far. What broke is not solved."""
     place = {name: number for number, name in enumerate(names)}
-    matrix = np.zeros((len(names), len(streams)), dtype=bool)
+    matrix = np.full((len(names), len(streams)), np.nan)
     for order, stream in enumerate(streams):
         for row in stream:
-            matrix[place[row["task"]], order] = of(row)
+            matrix[place[row["task"]], order] = row["solved"] is True
     return matrix
 
 
 def _arm(streams: Sequence[Stream], solved: np.ndarray) -> dict[str, str]:
     rows = [row for stream in streams for row in stream]
-    wins = int(solved.sum())
-    told = {"rows, of", f"{len(rows)}, {solved.size}"}
-    told = {"rows, of": f"{len(rows)}, {solved.size}", "solved": f"{100 * solved.mean():.1f} %"}
-    told["solved by order"] = " ".join(f"{100 * share:.0f}" for share in solved.mean(axis=0))
+    wins = int(np.nansum(solved))
+    told = {"rows, of": f"{len(rows)}, {solved.size}", "solved": f"{100 * np.nanmean(solved):.1f} %"}
+    told["solved by order"] = " ".join(
+        f"{100 * np.nanmean(each):.0f}" if stream else "-" for each, stream in zip(solved.T, streams, strict=True)
+    )
     told["infrastructure errors"] = str(sum(bool(row["error"]) for row in rows))
     asked: Counter[str] = Counter()
     read_in, written, unreadable = Counter[str](), Counter[str](), Counter[str]()
@@ -153,11 +154,8 @@ def _arm(streams: Sequence[Stream], solved: np.ndarray) -> dict[str, str]:
     told["tokens a solved task, all roles"] = f"{(read_in.total() + written.total()) / max(1, wins):,.0f}"
     said = Counter((row["verdict"], row["solved"]) for row in rows if row["verdict"])
     if said:
-        right, wrong, missed = (
-            said["success", True],
-            said["success", False],
-            said["failure", True] + said["unknown", True],
-        )
+        right, wrong = said["success", True], said["success", False]
+        missed = said["failure", True] + said["unknown", True]
         told["judge: success when solved, when not"] = f"{right}, {wrong}"
         told["judge: failure when solved, when not"] = f"{said['failure', True]}, {said['failure', False]}"
         told["judge: unknown when solved, when not"] = f"{said['unknown', True]}, {said['unknown', False]}"
@@ -191,13 +189,14 @@ def _halves(arms: dict[str, list[Stream]], names: Sequence[str]) -> None:
         parts: list[list[int]] = [[], []]
         for order, stream in enumerate(streams):
             for row in stream:
-                parts[row["position"] >= half].append((row["solved"] is True) - base[order].get(row["task"], False))
+                if row["task"] in base[order]:
+                    parts[row["position"] >= half].append((row["solved"] is True) - base[order][row["task"]])
         print(f"  {arm:6} " + "  ".join(f"{100 * fmean(part):+.1f}" if part else "-" for part in parts))
 
 
-def _families(arms: dict[str, list[Stream]], solved: dict[str, np.ndarray], names: Sequence[str]) -> None:
+def _families(solved: dict[str, np.ndarray], names: Sequence[str]) -> None:
     families = sorted({name.split("/")[1] for name in names})
-    print(f"\nSolved by family, %\n  {'':24} " + " ".join(f"{arm:>6}" for arm in arms))
+    print(f"\nSolved by family, %\n  {'':24} " + " ".join(f"{arm:>6}" for arm in solved))
     for family in families:
         of = [number for number, name in enumerate(names) if name.split("/")[1] == family]
-        print(f"  {family:24} " + " ".join(f"{100 * solved[arm][of].mean():6.0f}" for arm in arms))
+        print(f"  {family:24} " + " ".join(f"{100 * np.nanmean(each[of]):6.0f}" for each in solved.values()))
