@@ -24,13 +24,16 @@ The plan, written before the first run:
   Token caps and temperatures are the library's own in all arms. Samples are the server's: no seed is sent.
 - Primary: the mean difference in success, ``bank`` less ``off``, over all tasks and orders; what broke counts as not
   solved. 95 % interval: two-way clusters (task, order), t with orders - 1 degrees of freedom; beside it a two-way
-  paired bootstrap (10,000). Streams that were cut short count as far as both arms came, and make it exploratory.
+  paired bootstrap (10,000).
 - Verdict: NULL where that interval lies within 5 points of 0, which is the smallest difference of interest; else
   LEARNING or HARM where it lies above or below 0; else UNRESOLVED. With fewer than 100 tasks or 8 orders it is
   exploratory, whatever it says.
 - Secondary, by Holm: ``truth`` less ``off``, ``bank`` less ``truth``, ``again`` less ``off``. Described without a test:
   the second half of the stream against the first, families, the judge, what the lessons come to, tokens.
 - No look at the outcome decides when the run ends: it ends when all streams are done.
+
+Put in afterwards: ``--of`` and leaving out families whose screen is not done (before any stream of the run was begun);
+and, after a run that was cut short, that such streams count as far as both arms came, which makes it exploratory.
 """
 
 from __future__ import annotations
