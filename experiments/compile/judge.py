@@ -45,6 +45,8 @@ def main() -> None:
     """Compile, and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="local/qwen2.5-coder-1.5b")
+    options.add_argument("--api-base", help="address of the server, where the model is not the embedded one")
+    options.add_argument("--key-env", help="the variable that holds its key")
     options.add_argument("--threads", type=int, help="CPU threads of the model; default: as many as there are cores")
     options.add_argument("--agent", choices=["planted", "model"], default="planted", help="whose answers are judged")
     options.add_argument("--tasks", type=int, nargs=3, default=(24, 16, 32), help="of compile, dev and held-out")
@@ -60,7 +62,9 @@ def main() -> None:
             for (name, templates), n in zip(PARTS.items(), chosen.tasks, strict=True)
         }
     )
-    model = BackboneConfig(model=chosen.model, threads=chosen.threads)
+    model = BackboneConfig(
+        model=chosen.model, api_base=chosen.api_base, api_key_env=chosen.key_env, threads=chosen.threads
+    )
     agent = (
         model if chosen.agent == "model" else scripted_lm(planted([*streams.compile, *streams.dev, *streams.held_out]))
     )

@@ -88,8 +88,8 @@ class MemoryBank:
         happened since; such a bank refuses to be written, its ``fork`` does not.
 
         Raises ``InputError`` (scope, at, a url that is no path, such as that of a database server), ``UnknownScope``,
-        ``EmbedderMismatch``, ``MissingDependency`` (embedder), ``CorruptBank``, ``SchemaTooNew``, ``StorageError``. A
-        file that is refused is left as it was.
+        ``EmbedderMismatch``, ``MissingDependency`` (embedder, SQLAlchemy), ``CorruptBank``, ``SchemaTooNew``,
+        ``StorageError``. A file that is refused is left as it was.
         """
         checked_name("scope", scope)
         chosen = chosen_embedder(DEFAULT_EMBEDDER if embedder is None or embedder == "" else embedder)

@@ -13,8 +13,9 @@ from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.commands import bank_options
-from rb_dspy.errors import EmbedderMismatch, InputError, UnknownScope
+from rb_dspy.errors import EmbedderMismatch, InputError, MissingDependency, UnknownScope
 from rb_dspy.protocols import Embedder
+from rb_dspy.wording import one_line
 
 _LONG = 10**18
 """Numbers of thousands of digits cannot even be written."""
@@ -106,7 +107,15 @@ def marked(store: BankStore, scope: str, at: str | int) -> int:
 def _store(path: Path | None, *, create: bool) -> BankStore:
     if path is None:
         return MemoryStore()
-    from rb_dspy.bank.sqlite.store import SqliteStore  # here, so that importing the bank does not import SQLAlchemy
+    # Here, so that importing the bank does not import SQLAlchemy. That itself first: of threads that import our module
+    # at the same time, most would be told that it lacks a name, and not what it lacks.
+    try:
+        import sqlalchemy  # noqa: F401
+    except ImportError as exc:
+        raise MissingDependency(
+            f"a bank in a file needs SQLAlchemy ({one_line(exc, 200)}); pip install sqlalchemy, or open :memory:"
+        ) from None
+    from rb_dspy.bank.sqlite.store import SqliteStore
 
     return SqliteStore(path, create=create)
 
