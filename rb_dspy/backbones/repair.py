@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import dspy
@@ -9,25 +10,36 @@ import pydantic
 from dspy.utils.exceptions import AdapterParseError
 
 from rb_dspy.backbones.lenient import holds_drafts, read_drafts
+from rb_dspy.backbones.thinking import without_thinking
+
+_OBJECT = re.compile(r"\s*(?:```\w*\s*)?\{")
 
 
 class RepairAdapter(dspy.JSONAdapter):
     """``dspy.JSONAdapter`` that reads memory drafts each by itself, as ``ChatAdapter`` does; it sends what dspy sends.
+
+    A block of thinking before the answer is not read.
 
     JSON that is nested too deeply cannot be read either; dspy lets that through as a bug.
     """
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         """The output fields of an answer. Raises ``AdapterParseError``."""
+        answer = completion if _OBJECT.match(completion) else without_thinking(completion, _begins)
         types = {name: info.annotation for name, info in signature.output_fields.items()}
         drafts = {name: pydantic.TypeAdapter(type_) for name, type_ in types.items() if holds_drafts(type_)}
         plain = signature
         for name in drafts:
             plain = plain.with_updated_fields(name, type_=list)
         try:
-            found: dict[str, Any] = super().parse(plain, completion)
+            found: dict[str, Any] = super().parse(plain, answer)
             for name, adapter in drafts.items():
                 found[name] = read_drafts(adapter.validate_python, found[name])
         except (ValueError, TypeError, RecursionError, MemoryError) as exc:
             raise AdapterParseError("JSONAdapter", signature, completion, str(exc)) from exc
         return found
+
+
+def _begins(text: str) -> bool:
+    """Whether an object begins here."""
+    return _OBJECT.match(text) is not None
