@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import dspy
 import pydantic
+from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError
 
 from rb_dspy.backbones.lenient import holds_drafts, read_drafts
+from rb_dspy.backbones.meant import read_meant, says_one_thing
 from rb_dspy.backbones.thinking import without_thinking
 
 _OBJECT = re.compile(r"\s*(?:```\w*\s*)?\{")
 
 
 class RepairAdapter(dspy.JSONAdapter):
-    """``dspy.JSONAdapter`` that reads memory drafts each by itself, as ``ChatAdapter`` does; it sends what dspy sends.
-
-    A block of thinking before the answer is not read.
+    """``dspy.JSONAdapter`` that reads as leniently as ``ChatAdapter`` does; it sends what dspy sends.
 
     JSON that is nested too deeply cannot be read either; dspy lets that through as a bug.
     """
@@ -30,11 +31,16 @@ class RepairAdapter(dspy.JSONAdapter):
         drafts = {name: pydantic.TypeAdapter(type_) for name, type_ in types.items() if holds_drafts(type_)}
         plain = signature
         for name in drafts:
-            plain = plain.with_updated_fields(name, type_=list)
+            plain = plain.with_updated_fields(name, type_=Any)
+        single = {name: type_ for name, type_ in types.items() if says_one_thing(type_)}
+        for name in single:
+            plain = plain.with_updated_fields(name, type_=str)
         try:
             found: dict[str, Any] = super().parse(plain, answer)
             for name, adapter in drafts.items():
                 found[name] = read_drafts(adapter.validate_python, found[name])
+            for name, type_ in single.items():
+                found[name] = read_meant(partial(parse_value, annotation=type_), type_, name, found[name])
         except (ValueError, TypeError, RecursionError, MemoryError) as exc:
             raise AdapterParseError("JSONAdapter", signature, completion, str(exc)) from exc
         return found
