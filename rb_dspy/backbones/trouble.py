@@ -31,9 +31,24 @@ _HINTS = {
 _NO_PROVIDER = ("no provider of that name", "expected PROVIDER/MODEL, as in openai/gpt-4o-mini")
 
 
+_READ = 1_000
+"""Characters of a server's words: further on it may repeat the prompt."""
+
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|exceed_context_size"
+    r"|(?:exceed|maximum|longer|larger|too (?:long|large)|overflow|doesn't fit|does not fit|only).*"
+    r"\bcontext (?:length|size|window|limit)"
+    r"|\bcontext (?:length|size|window|limit)\b.*(?:exceed|overflow|too (?:small|short)|reduce)"
+    r"|(?:prompt|input|request) is too long|too many (?:input |prompt )?tokens|maximum (?:prompt|input) length"
+    r"|input token count.*exceed|tokens.*must be <=|reduce the length of (?:the|your) (?:input|message|prompt)",
+    re.DOTALL,
+)
+"""As vLLM, llama.cpp, SGLang, LM Studio, TGI and hosted services say it."""
+
+
 def meaning(exc: BaseException) -> Literal["fatal", "overflow", "passing"]:
     """``fatal``: no other call will fare better; ``overflow``: a shorter prompt will; ``passing``: another may."""
-    if isinstance(exc, ContextWindowExceededError):
+    if isinstance(exc, ContextWindowExceededError) or _is_too_long(exc):
         return "overflow"
     return "fatal" if isinstance(exc, _FATAL) or _has_no_provider(exc) or _is_missing(exc) else "passing"
 
@@ -64,6 +79,14 @@ def complaint(exc: BaseException, model: str) -> str:
     if meaning(exc) != "fatal" or isinstance(exc, _FATAL):
         return explain(exc, model) if isinstance(exc, dspy.LMNotConfiguredError) else one_line(exc, MOST_SAID)
     return "; ".join(_NO_PROVIDER) if _has_no_provider(exc) else explain(exc, model)
+
+
+def _is_too_long(exc: BaseException) -> bool:
+    """Whether a server said that a request is too long, for which most have no code that dspy knows."""
+    if not isinstance(exc, dspy.LMInvalidRequestError):  # so that too many tokens a minute are none of it
+        return False
+    said = f"{exc.provider_code or ''} {exc.message[:_READ]}".lower()
+    return exc.status == 413 or (exc.status in (None, 400, 422) and _TOO_LONG.search(said) is not None)
 
 
 def _has_no_provider(exc: BaseException) -> bool:
