@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
@@ -16,7 +17,8 @@ import pydantic
 from dspy.adapters.utils import apply_output_field_defaults, format_field_value, parse_value
 from dspy.utils.exceptions import AdapterParseError
 
-from rb_dspy.backbones.lenient import holds_drafts, read_drafts
+from rb_dspy.backbones.cut import CUT_OFF, before_marker, was_cut
+from rb_dspy.backbones.lenient import holds_drafts, read_drafts, without_last
 from rb_dspy.backbones.meant import read_meant, says_one_thing
 from rb_dspy.backbones.thinking import without_thinking
 
@@ -94,15 +96,20 @@ class ChatAdapter(dspy.ChatAdapter):
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         """The output fields of an answer, in the signature's order; the first of several by one name.
 
-        Raises ``AdapterParseError``, also where a value is nested too deeply to be read.
+        Raises ``AdapterParseError``, also where a value is nested too deeply to be read, and where a cap of tokens
+        cut it off (``cut``). Of a list of drafts that was cut off only the last is not read.
         """
         types = _kept(signature, "types", lambda: _types(signature))
         found: dict[str, Any] = {}
         names = types.keys()
         answer = without_thinking(completion, lambda rest: names <= dict(_fields(rest, names)).keys())
-        for name, text in _fields(answer, names):
+        sections = _fields(answer, names)
+        cut = was_cut(completion)
+        for place, (name, text) in enumerate(sections, 1):
             if name in types and name not in found:
                 try:
+                    if cut and place == len(sections):
+                        text = self._whole(signature, completion, name, text)
                     found[name] = types[name](text)
                 except (ValueError, RecursionError, MemoryError) as exc:
                     told = f"Failed to parse field {name} with value {text} from the LM response. Error message: {exc}"
@@ -111,8 +118,19 @@ class ChatAdapter(dspy.ChatAdapter):
             return {name: found[name] for name in types}
         found = apply_output_field_defaults(signature, found)
         if found.keys() != types.keys():
-            raise AdapterParseError("ChatAdapter", signature, completion, parsed_result=found)
+            raise AdapterParseError("ChatAdapter", signature, completion, CUT_OFF if cut else None, found)
         return found
+
+    def _whole(self, signature: Any, completion: str, name: str, text: str) -> str:
+        """What is whole of the field's text in which an answer was cut off. Raises ``AdapterParseError``."""
+        before = before_marker(text)
+        if before is not None:
+            return before
+        if holds_drafts(signature.output_fields[name].annotation):
+            drafts = without_last(json_repair.loads(text))
+            if drafts:
+                return json.dumps(drafts)
+        raise AdapterParseError("ChatAdapter", signature, completion, CUT_OFF)
 
 
 Sections = list[tuple[str, str]]

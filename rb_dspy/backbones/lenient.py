@@ -41,3 +41,10 @@ def read_drafts(read: Callable[[Any], Any], given: Any) -> Any:
             fields = plain_keys(mended[number]) if field else {}
             mended[number] = {name: value for name, value in fields.items() if name != field[0]}
         return read(mended)
+
+
+def without_last(given: Any) -> list[Any]:
+    """Drafts that were cut off, the last in its middle, which is given back as what cannot be read; empty where there
+    is no other.
+    """
+    return [*given[:-1], None] if isinstance(given, list) and given[1:] else []

@@ -125,6 +125,20 @@ def test_choices_that_may_be_another(adapter: dspy.ChatAdapter, said: str) -> No
         read(adapter, Pick, pick=said)
 
 
+class Optional(dspy.Signature):
+    """Fields that may be missing."""
+
+    text: str = dspy.InputField()
+    words: str = dspy.OutputField()
+    pick: Literal["a", "b"] = dspy.OutputField(default="b")
+    number: int = dspy.OutputField(default=None)
+
+
+@BOTH
+def test_a_field_that_is_missing_has_its_default(adapter: dspy.ChatAdapter) -> None:
+    assert read(adapter, Optional, words="So.") == {"words": "So.", "pick": "b", "number": None}
+
+
 NUMBERS = [
     *(
         "2",
