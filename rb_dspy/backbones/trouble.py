@@ -8,6 +8,7 @@ from typing import Literal
 import dspy
 from dspy.utils.exceptions import ContextWindowExceededError
 
+from rb_dspy.errors import RBError
 from rb_dspy.wording import one_line
 
 MOST_SAID = 300
@@ -55,6 +56,9 @@ def meaning(exc: BaseException) -> Literal["fatal", "overflow", "passing"]:
 
 def explain(exc: BaseException, model: str) -> str:
     """One line: what is wrong with ``model`` and what to do about it."""
+    own = _own(exc)
+    if own is not None:
+        return one_line(own)
     text = one_line(exc)
     name = model.partition("/")[2]
     if (
@@ -76,9 +80,19 @@ def explain(exc: BaseException, model: str) -> str:
 
 def complaint(exc: BaseException, model: str) -> str:
     """One line for who runs tasks: a provider's own words, and those of ``explain`` where they are for others."""
+    if _own(exc) is not None:
+        return explain(exc, model)
     if meaning(exc) != "fatal" or isinstance(exc, _FATAL):
         return explain(exc, model) if isinstance(exc, dspy.LMNotConfiguredError) else one_line(exc, MOST_SAID)
     return "; ".join(_NO_PROVIDER) if _has_no_provider(exc) else explain(exc, model)
+
+
+def _own(exc: BaseException) -> RBError | None:
+    """The error of ours behind one of dspy's, as of a model in this process: it says what is wrong and what to do."""
+    seen: BaseException | None = exc
+    while seen is not None and not isinstance(seen, RBError):
+        seen = seen.__cause__
+    return seen
 
 
 def _is_too_long(exc: BaseException) -> bool:

@@ -9,7 +9,7 @@ from dspy import lm15
 from rb_dspy import Backbones
 from rb_dspy.backbones.check import unusable
 from rb_dspy.backbones.trouble import complaint, explain, meaning
-from rb_dspy.errors import BackboneError, InfrastructureError
+from rb_dspy.errors import BackboneError, InfrastructureError, ModelFileError
 from rb_dspy.schema import Step, Task, Trajectory
 from rb_dspy.steps import Judge
 from rb_dspy.steps.ask import Ask, ContextOverflow
@@ -86,6 +86,24 @@ def test_an_error_means_the_same_in_a_run_and_in_a_check(
     said = unusable(Backbones(agent=lm))
     told = means == "fatal" or isinstance(error, dspy.LMTransportError)
     assert said.startswith(f"{MODEL}: {explained}") if told else not said
+
+
+OWN = f"{'/a/long/way' * 20}/small.gguf is damaged, or memory is short; fetch it again, or lower context or slots"
+
+
+def test_an_error_of_ours_behind_one_of_dspys_is_told_in_its_own_words() -> None:
+    def script(prompt: Prompt) -> Reply:
+        raise lm15.ConfigurationError(OWN, provider="local") from ModelFileError(OWN)
+
+    lm = scripted_lm(script)
+    with Backbones(agent=lm).use(), pytest.raises(BackboneError) as found:
+        Judge()(Task(id="t", instruction="Dig."), Trajectory(task_id="t", steps=()))
+    assert str(found.value) == f"judge (scripted/lm): {OWN}"
+    assert unusable(Backbones(agent=lm)) == f"scripted/lm: {OWN}"
+
+
+def test_an_error_of_ours_is_told_whole() -> None:
+    assert explain(ModelFileError(OWN), MODEL) == OWN
 
 
 TOO_LONG = [
