@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 import pydantic
 
 from rb_dspy.signatures import MemoryDraft
+from rb_dspy.signatures.draft import plain_keys
 
 
 def holds_drafts(annotation: Any) -> bool:
@@ -21,9 +22,11 @@ def holds_drafts(annotation: Any) -> bool:
 def read_drafts(read: Callable[[Any], Any], given: Any) -> Any:
     """``read(given)``; what cannot be read is taken for missing, where at least one draft can be read as it is.
 
-    A field that is missing is empty (see ``MemoryDraft``). So is each field of what is no object, a draft that says
-    nothing, which no bank admits. Raises what ``read`` raises.
+    One draft is a list of one. A field that is missing is empty (see ``MemoryDraft``). So is each field of what is no
+    object, a draft that says nothing, which no bank admits. Raises what ``read`` raises.
     """
+    if isinstance(given, dict) and MemoryDraft.model_fields.keys() - {"description"} <= plain_keys(given).keys():
+        given = [given]
     try:
         return read(given)
     except pydantic.ValidationError as exc:
@@ -34,6 +37,14 @@ def read_drafts(read: Callable[[Any], Any], given: Any) -> Any:
             raise
         mended = list(given)
         for number, *field in places:
-            fields = mended[number] if field else {}  # without a place in it, it is the draft itself that is no object
+            # Without a place in it, it is the draft itself that is no object.
+            fields = plain_keys(mended[number]) if field else {}
             mended[number] = {name: value for name, value in fields.items() if name != field[0]}
         return read(mended)
+
+
+def without_last(given: Any) -> list[Any]:
+    """Drafts that were cut off, the last in its middle, which is given back as what cannot be read; empty where there
+    is no other.
+    """
+    return [*given[:-1], None] if isinstance(given, list) and given[1:] else []

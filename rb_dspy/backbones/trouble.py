@@ -8,6 +8,7 @@ from typing import Literal
 import dspy
 from dspy.utils.exceptions import ContextWindowExceededError
 
+from rb_dspy.errors import RBError
 from rb_dspy.wording import one_line
 
 MOST_SAID = 300
@@ -31,15 +32,33 @@ _HINTS = {
 _NO_PROVIDER = ("no provider of that name", "expected PROVIDER/MODEL, as in openai/gpt-4o-mini")
 
 
+_READ = 1_000
+"""Characters of a server's words: further on it may repeat the prompt."""
+
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|exceed_context_size"
+    r"|(?:exceed|maximum|longer|larger|too (?:long|large)|overflow|doesn't fit|does not fit|only).*"
+    r"\bcontext (?:length|size|window|limit)"
+    r"|\bcontext (?:length|size|window|limit)\b.*(?:exceed|overflow|too (?:small|short)|reduce)"
+    r"|(?:prompt|input|request) is too long|too many (?:input |prompt )?tokens|maximum (?:prompt|input) length"
+    r"|input token count.*exceed|tokens.*must be <=|reduce the length of (?:the|your) (?:input|message|prompt)",
+    re.DOTALL,
+)
+"""As vLLM, llama.cpp, SGLang, LM Studio, TGI and hosted services say it."""
+
+
 def meaning(exc: BaseException) -> Literal["fatal", "overflow", "passing"]:
     """``fatal``: no other call will fare better; ``overflow``: a shorter prompt will; ``passing``: another may."""
-    if isinstance(exc, ContextWindowExceededError):
+    if isinstance(exc, ContextWindowExceededError) or _is_too_long(exc):
         return "overflow"
     return "fatal" if isinstance(exc, _FATAL) or _has_no_provider(exc) or _is_missing(exc) else "passing"
 
 
 def explain(exc: BaseException, model: str) -> str:
     """One line: what is wrong with ``model`` and what to do about it."""
+    own = _own(exc)
+    if own is not None:
+        return one_line(own)
     text = one_line(exc)
     name = model.partition("/")[2]
     if (
@@ -61,9 +80,27 @@ def explain(exc: BaseException, model: str) -> str:
 
 def complaint(exc: BaseException, model: str) -> str:
     """One line for who runs tasks: a provider's own words, and those of ``explain`` where they are for others."""
+    if _own(exc) is not None:
+        return explain(exc, model)
     if meaning(exc) != "fatal" or isinstance(exc, _FATAL):
         return explain(exc, model) if isinstance(exc, dspy.LMNotConfiguredError) else one_line(exc, MOST_SAID)
     return "; ".join(_NO_PROVIDER) if _has_no_provider(exc) else explain(exc, model)
+
+
+def _own(exc: BaseException) -> RBError | None:
+    """The error of ours behind one of dspy's, as of a model in this process: it says what is wrong and what to do."""
+    seen: BaseException | None = exc
+    while seen is not None and not isinstance(seen, RBError):
+        seen = seen.__cause__
+    return seen
+
+
+def _is_too_long(exc: BaseException) -> bool:
+    """Whether a server said that a request is too long, for which most have no code that dspy knows."""
+    if not isinstance(exc, dspy.LMInvalidRequestError):  # so that too many tokens a minute are none of it
+        return False
+    said = f"{exc.provider_code or ''} {exc.message[:_READ]}".lower()
+    return exc.status == 413 or (exc.status in (None, 400, 422) and _TOO_LONG.search(said) is not None)
 
 
 def _has_no_provider(exc: BaseException) -> bool:

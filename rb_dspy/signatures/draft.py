@@ -17,6 +17,17 @@ def _usual(longest: int) -> dict[str, pydantic.JsonValue]:
     return {"minLength": 3, "maxLength": longest}
 
 
+def plain_keys(given: dict[Any, Any]) -> dict[Any, Any]:
+    """``given`` with its keys in lower case; of keys that are alike then, what is in lower case counts, else the first.
+    """
+    plain: dict[Any, Any] = {}
+    for key, value in given.items():
+        name = key.strip().lower() if isinstance(key, str) else key
+        if name == key or name not in given:
+            plain.setdefault(name, value)
+    return plain
+
+
 def _untitled(schema: dict[str, Any]) -> None:
     """Take out pydantic's own titles: a small model reads ``"title": "Title"`` as what a title has to be."""
     schema.pop("title", None)
@@ -33,8 +44,8 @@ class MemoryDraft(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _complete(cls, given: Any) -> Any:
-        """A field that is missing is empty: one incomplete lesson must not lose the others either."""
-        return {**dict.fromkeys(cls.model_fields, ""), **given} if isinstance(given, dict) else given
+        """A field that is missing is empty, and one is known in any case, as Title: one incomplete lesson must not lose the others either."""
+        return {**dict.fromkeys(cls.model_fields, ""), **plain_keys(given)} if isinstance(given, dict) else given
 
     model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True, json_schema_extra=_untitled)
 

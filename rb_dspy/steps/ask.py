@@ -20,11 +20,12 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 
 from rb_dspy.backbones import Meter, adapter_for, report
 from rb_dspy.backbones.chat import ChatAdapter
+from rb_dspy.backbones.cut import CUT_OFF, Cut, is_closed, is_marked, settings_for
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.backbones.trouble import MOST_SAID, complaint, meaning
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
-from rb_dspy.steps.player import pinned, player, sampling, takes_more
+from rb_dspy.steps.player import asks, pinned, player, sampling, takes_more
 from rb_dspy.steps.threads import Lane, submit
 from rb_dspy.wording import one_line
 
@@ -81,7 +82,7 @@ class Ask:
         lm = self.lm()
         with called(f"{self.role} ({lm.model})"), self._bound(lm) as call:
             try:
-                return self.predict(**call.inputs)
+                return call.whole(self.predict(**call.inputs), self.predict)
             except AdapterParseError as exc:
                 with call.repair(exc):
                     return self.predict(**call.inputs)
@@ -91,7 +92,7 @@ class Ask:
         lm = self.lm()
         with awaited(f"{self.role} ({lm.model})"), self._bound(lm) as call:
             try:
-                return await self.predict.acall(**call.inputs)
+                return call.whole(await self.predict.acall(**call.inputs), self.predict)
             except AdapterParseError as exc:
                 with call.repair(exc):
                     return await self.predict.acall(**call.inputs)
@@ -103,10 +104,12 @@ class Ask:
     def _bound(self, lm: Any) -> AbstractContextManager[_Call]:
         config = sampling(lm, self.predict, self.temperature, self.max_tokens, self.rollout, role=self.role)
         if takes_more(self.predict):
+            cut = Cut()
+            bound = settings_for(lm, cut)
             # Said in the call, since dspy would ask an LM that is pinned first; else by the context, as dspy does.
-            given = {"config": config} if pinned(self.predict) is None else {"config": config, "lm": lm}
-            return _bound(self.role, lm, {**self.inputs, **given})
-        return _bound(self.role, lm.copy(**config), self.inputs)
+            given = {"config": config} if pinned(self.predict) is None else {"config": config, "lm": bound["lm"]}
+            return _bound(self.role, bound, {**self.inputs, **given}, cut)
+        return _bound(self.role, {"lm": lm.copy(**config)}, self.inputs)
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,16 @@ class _Call:
     role: str
     inputs: Mapping[str, Any]
     adapter: Any
+    cut: Cut | None = None
     attempts: int = 1
+
+    def whole(self, said: Any, predict: Any) -> Any:
+        """``said``, by ``predict``, unless an adapter of the caller's took what was cut off for whole; ours do not."""
+        latest = self.cut.latest if self.cut and not isinstance(self.adapter, ChatAdapter | RepairAdapter) else []
+        for text in latest:
+            if not is_marked(text) and not is_closed(text):
+                raise AdapterParseError(type(self.adapter).__name__, asks(predict).signature, text, CUT_OFF)
+        return said
 
     @contextmanager
     def repair(self, first: AdapterParseError) -> Iterator[None]:
@@ -265,14 +277,17 @@ _CHAT, _JSON = ChatAdapter(), RepairAdapter()
 
 
 @contextmanager
-def _bound(role: str, lm: Any, inputs: Mapping[str, Any]) -> Iterator[_Call]:
-    """Bind the LM, meter the call, and turn dspy's errors into ours."""
+def _bound(
+    role: str, settings: Mapping[str, Any], inputs: Mapping[str, Any], cut: Cut | None = None
+) -> Iterator[_Call]:
+    """Bind the LM in ``settings``, which are dspy's, meter the call, and turn dspy's errors into ours."""
+    lm = settings["lm"]
     meter = Meter(outer=dspy.settings.usage_tracker)
-    call = _Call(role, inputs, adapter_for(lm))
+    call = _Call(role, inputs, adapter_for(lm), cut)
     started = time.perf_counter()
     unanswered, unreadable = 1, False
     try:
-        with dspy.context(lm=lm, adapter=call.adapter, usage_tracker=meter):
+        with dspy.context(**settings, adapter=call.adapter, usage_tracker=meter):
             yield call
         unanswered = 0
     except UnparseableOutput:

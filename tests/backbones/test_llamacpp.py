@@ -21,6 +21,7 @@ from dspy import lm15
 from dspy.utils.exceptions import ContextWindowExceededError, LMConfigurationError, LMError
 
 from rb_dspy.backbones import models
+from rb_dspy.backbones.check import check
 from rb_dspy.backbones.llamacpp import AsyncLlamaEngine, LlamaEngine, LocalLM, local_lm, seed_of
 from rb_dspy.backbones.stop import stopping
 from rb_dspy.config import BackboneConfig
@@ -314,6 +315,13 @@ def test_a_damaged_file_is_a_configuration_error_to_dspy(tmp_path: Path) -> None
     path.write_bytes(b"not a model")
     with pytest.raises(LMConfigurationError, match="not a GGUF file"):
         local_lm(BackboneConfig(model=f"local/{path}"))("hello")
+
+
+def test_a_check_tells_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(b"not a model")
+    probe = next(check({"agent": BackboneConfig(model=f"local/{path}")}))
+    assert probe.problem == f"{path} is not a GGUF file (it starts with b'not '); give the path of a model file"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -49,7 +49,17 @@ def read(adapter: dspy.ChatAdapter, signature: Any, items: Any) -> Any:
         ([None], AdapterParseError),
         ([None, {**GOOD, "title": 1}], AdapterParseError),
         ([[GOOD]], AdapterParseError),
-        (GOOD, AdapterParseError),
+        (GOOD, [GOOD]),
+        ({"Title": "Look first", " CONTENT ": "Look."}, [{**BLANK, "title": "Look first", "content": "Look."}]),
+        ([{name.title(): text for name, text in GOOD.items()}], [GOOD]),
+        ([{"Title": "Other", **GOOD}], [GOOD]),
+        (
+            [GOOD, {**{name.title(): text for name, text in GOOD.items()}, "Description": 1}],
+            [GOOD, {**GOOD, "description": ""}],
+        ),
+        ({**GOOD, "content": None}, AdapterParseError),
+        ({"1": GOOD}, AdapterParseError),
+        ({"lesson": "Look."}, AdapterParseError),
         ("none", AdapterParseError),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_field_of_a_wrong_type_is_as_one_that_is_missing(step: str) -> None:
     assert len(prompts) == 1
 
 
-@pytest.mark.parametrize("items", [[None], ["be good", 7], [{**OTHER, "content": None}], [[GOOD]], GOOD, "none", None])
+@pytest.mark.parametrize("items", [[None], ["be good", 7], [{**OTHER, "content": None}], [[GOOD]], "none", None])
 @pytest.mark.parametrize("step", ["success", "failure", "contrast"])
 def test_where_no_draft_is_sound_the_answer_is_asked_for_once_more(step: str, items: Any) -> None:
     found, prompts = drafted(step, items)
@@ -73,6 +73,14 @@ def test_where_no_draft_is_sound_the_answer_is_asked_for_once_more(step: str, it
     assert found.note.startswith("not contrasted: " if step == "contrast" else "not distilled: ")
     assert "could not be read, nor its repair" in found.note
     assert len(prompts) == 2
+
+
+@pytest.mark.parametrize("step", ["success", "failure", "contrast"])
+def test_a_single_draft_needs_no_list_and_its_keys_no_case(step: str) -> None:
+    for items in (GOOD, {name.upper(): value for name, value in GOOD.items()}):
+        found, prompts = drafted(step, items)
+        assert [(draft.title, draft.content) for draft in found.drafts] == [(GOOD["title"], GOOD["content"])]
+        assert len(prompts) == 1
 
 
 def test_the_note_stands_on_the_experience() -> None:
