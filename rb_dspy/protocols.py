@@ -106,6 +106,13 @@ def is_instant(environment: Environment) -> bool:
         return False
 
 
+def says_done(given: object) -> bool | None:
+    """Whether a step that gave ``given`` with its observation ended the episode; None where that is no bool, also none
+    of numpy's: a reward or a dict, as other libraries' environments give, says nothing of the end.
+    """
+    return bool(given) if isinstance(given, bool | np.bool_) else None
+
+
 class EnvironmentFactory(Protocol):
     """Makes a fresh environment for one rollout of a task; every rollout gets its own."""
 
