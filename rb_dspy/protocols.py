@@ -55,7 +55,7 @@ class Environment(Protocol):
         ...
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Do ``action``: the observation, and whether the episode has ended."""
+        """Do ``action``: the observation, and whether the episode has ended, as a bool: anything else is refused."""
         ...
 
     def valid_actions(self) -> Sequence[str] | None:

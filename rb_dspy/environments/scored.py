@@ -138,6 +138,7 @@ class _Sealed:
         self._closed = True
         try:
             if self._ended or not self._passes:
+                self._keep(self._passes, "the environment's outcome has not come back")  # should it hang, for good
                 self._take_down()
         finally:
             self._keep(self._passes, self._broke)
