@@ -77,6 +77,9 @@ class ActConfig(_Config):
     """Steps after which a rollout is ended."""
     max_tokens: int = pydantic.Field(default=1024, ge=1)
     """Cap of one turn's output; the embedded engine keeps half of it for the action."""
+    step_seconds: float | None = pydantic.Field(default=None, gt=0)
+    """Seconds that one call of an environment may take: a step, closing it, or making it with its reset. After them the
+    rollout is lost, and a thread is left behind until the call comes back. None: as long as it will."""
 
 
 class JudgeConfig(_Config):

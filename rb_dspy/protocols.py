@@ -55,7 +55,7 @@ class Environment(Protocol):
         ...
 
     def step(self, action: str) -> tuple[str, bool]:
-        """Do ``action``: the observation, and whether the episode has ended."""
+        """Do ``action``: the observation, and whether the episode has ended, as a bool: anything else is refused."""
         ...
 
     def valid_actions(self) -> Sequence[str] | None:
@@ -104,6 +104,13 @@ def is_instant(environment: Environment) -> bool:
     except Exception as exc:  # noqa: BLE001 (one that hands unknown names on may raise anything, and works all the same)
         _log.debug("%s has no attribute 'instant': %s", type(environment).__name__, exc)
         return False
+
+
+def says_done(given: object) -> bool | None:
+    """Whether a step that gave ``given`` with its observation ended the episode; None where that is no bool, also none
+    of numpy's: a reward or a dict, as other libraries' environments give, says nothing of the end.
+    """
+    return bool(given) if isinstance(given, bool | np.bool_) else None
 
 
 class EnvironmentFactory(Protocol):

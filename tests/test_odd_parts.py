@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 
 from rb_dspy.backbones import Backbones
@@ -175,6 +176,41 @@ def test_what_an_environment_does_to_its_task_is_nobody_elses(bank: MemoryBank) 
     assert done.lost == ()
     assert task.model_dump() == before
     assert done.experience.task == task
+
+
+class Gives(Lock):
+    """One of another library's, whose step gives something else than whether it ended."""
+
+    given: Any = None
+
+    def step(self, action: str) -> Any:
+        return super().step(action)[0], self.given
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("given", [0.5, 1, {"info": 1}, "False", None, np.array([True, False]), ["x" * 10_000]])
+def test_a_step_that_does_not_say_whether_it_ended_breaks_the_task(bank: MemoryBank, given: Any, scored: bool) -> None:
+    odd = type("Odd", (Gives,), {"given": given})
+    said = r"^the environment's step gave .{1,301} for whether it ended; expected True or False$"
+    if scored:
+        report = run_stream(program(odd.make), [lock("a")], bank, run_id="r")
+        assert re.search(said, report.results[0].error)
+        assert report.results[0].outcome is None
+    else:
+        with pytest.raises(InfrastructureError, match=said):
+            program(odd.make)(task=lock("a"), bank=bank)
+    assert len(bank) == 0
+
+
+@pytest.mark.parametrize("given", [True, np.True_, False, np.False_])
+def test_a_step_may_say_with_numpys_bool_whether_it_ended(bank: MemoryBank, given: Any) -> None:
+    ends = type("Ends", (Gives,), {"given": given})
+    report = run_stream(program(ends.make), [lock("a")], bank, run_id="r")
+    assert report.results[0].error == ""
+    assert report.results[0].outcome is not None
+    experience = bank.experience_of(lock("a").id, "r")
+    assert experience is not None
+    assert experience.trajectories[0].stop_reason == ("done" if given else "max_steps")
 
 
 class SaysYes(Lock):

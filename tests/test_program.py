@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 import gc
 import inspect
 import itertools
@@ -30,9 +29,8 @@ from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import MemoryDraft, Outcome, Retrieved, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import as_task
 from rb_dspy.stream import run_stream
-from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
+from rb_dspy.testing import Answer, Corridor, Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.lm import ScriptedEngine
 from tests.worlds import answers, backbones, corridor, item, lock, prompts
 
 
@@ -358,23 +356,13 @@ def test_a_judge_that_is_down_costs_no_answer_where_only_waves_waited_for_it(ban
     assert not any("label" in prompt.wants for prompt in prompts(bones))
 
 
-class _Thinks(ScriptedEngine):
-    """Says something ``after`` times, then thinks until its budget is spent."""
-
-    after = 0
-
-    def complete(self, request: lm15.Request) -> lm15.Response:
-        found = super().complete(request)
-        if len(self.prompts) <= self.after:
-            return found
-        thought = lm15.Message(role="assistant", parts=(lm15.ThinkingPart(text="Hm, hm."),))
-        return dataclasses.replace(found, message=thought, finish_reason="length")
-
-
 def _speechless(after: int = 0) -> dspy.LM:
-    engine = _Thinks(answers)
-    engine.after = after
-    return dspy.LM("x/speechless", engine=engine, cache=False, num_retries=0)
+    """Says something in the first ``after`` turns, then thinks until its budget is spent."""
+
+    def script(prompt: Prompt) -> Reply:
+        return answers(prompt) if prompt.turns < after else Answer(thought="Hm, hm.", finish="length")
+
+    return scripted_lm(script)  # type: ignore[no-any-return]
 
 
 def test_what_a_model_thinks_without_saying_it_is_no_answer(bank: MemoryBank) -> None:

@@ -80,6 +80,22 @@ def test_public_names_are_the_pinned_ones() -> None:
     assert all(hasattr(rb_dspy, name) for name in rb_dspy.__all__)
 
 
+def test_the_fakes_are_these() -> None:
+    """Tests of other people's parts are written with them."""
+    assert testing.__all__ == [
+        "Answer",
+        "Corridor",
+        "Doors",
+        "Faulty",
+        "HashEmbedder",
+        "Lock",
+        "Prompt",
+        "Reply",
+        "ScriptedEngine",
+        "scripted_lm",
+    ]
+
+
 def brought(code: str) -> set[str]:
     """The packages that are loaded after ``code``."""
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.schema import Task
-from rb_dspy.testing import Prompt, Reply, scripted_lm
+from rb_dspy.testing import Answer, Prompt, Reply, scripted_lm
 
 
 def corridor(task_id: str = "corridor/1", length: int = 3) -> Task:
@@ -144,13 +143,12 @@ def backbones(script: Any = answers, **kwargs: Any) -> Backbones:
 def cut_off(made: Backbones) -> Backbones:
     """The same, whose answers all say that a cap of tokens ended them."""
     for engine in {id(lm.engine): lm.engine for lm in made.roles().values()}.values():
-        answered = engine.complete
-        engine.complete = partial(_cut, answered)
+        engine.script = partial(_cut, engine.script)
     return made
 
 
-def _cut(answered: Any, *args: Any, **kwargs: Any) -> Any:
-    return replace(answered(*args, **kwargs), finish_reason="length")
+def _cut(script: Any, prompt: Prompt) -> Answer:
+    return Answer(script(prompt), finish="length")
 
 
 def prompts(bones: Backbones) -> list[Prompt]:

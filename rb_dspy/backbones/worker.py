@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any, TypeVar
 
 from rb_dspy.backbones.ending import hang
@@ -64,13 +65,20 @@ class Worker:
 _Job = tuple[Future[Any], Callable[..., Any], tuple[object, ...]]
 
 
-def wait_for(futures: Iterable[Future[T]]) -> None:
-    """Wait until all are done, or one of them has raised, which is raised; Ctrl-C is raised soon."""
-    waiting = set(futures)
+def wait_for(futures: Iterable[Future[T]], seconds: float | None = None) -> bool:
+    """Wait until all are done, or one of them has raised, which is raised; Ctrl-C is raised soon.
+
+    False where they are not done in ``seconds``.
+    """
+    waiting, end = set(futures), None if seconds is None else monotonic() + seconds
     while waiting:
-        done, waiting = wait(waiting, timeout=_LOOK, return_when=FIRST_EXCEPTION)
+        left = _LOOK if end is None else min(_LOOK, end - monotonic())
+        if left <= 0:
+            return False
+        done, waiting = wait(waiting, timeout=left, return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()
+    return True
 
 
 def _work(jobs: SimpleQueue[_Job]) -> None:

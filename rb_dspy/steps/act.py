@@ -12,7 +12,7 @@ from rb_dspy.backbones import metered
 from rb_dspy.config import ActConfig
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task, Trajectory
-from rb_dspy.steps.ask import Routine, adrive, drive
+from rb_dspy.steps.ask import Overdue, Routine, adrive, drive
 from rb_dspy.steps.episode import Episode
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened, within
@@ -72,12 +72,13 @@ class Act(dspy.Module):
         rollout: int,
         ended: Callable[[Trajectory], object],
     ) -> Routine[Trajectory]:
-        return (yield from within(task, environments, rollout, partial(self._played, task, memory, rollout, ended)))
+        played = partial(self._played, task, memory, rollout, ended)
+        return (yield from within(task, environments, rollout, played, self.config.step_seconds))
 
     def _played(
         self, task: Task, memory: Memory, rollout: int, ended: Callable[[Trajectory], object], fresh: Opened
     ) -> Routine[Trajectory]:
-        trajectory: Trajectory
+        trajectory: Trajectory | None = None
         with metered() as ledger:
 
             def over() -> None:
@@ -88,5 +89,10 @@ class Act(dspy.Module):
 
             episode = self.episode(task, memory, fresh, rollout, over)
             episode.begin()
-            yield from episode.play()
+            try:
+                yield from episode.play()
+            except Overdue:
+                if trajectory is None:
+                    raise  # else it had ended, and only its closing takes so long
+        assert trajectory is not None, "an episode that was played is over"
         return trajectory

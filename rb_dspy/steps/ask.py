@@ -7,8 +7,10 @@ the result back; ``drive`` and ``adrive`` run them, so the logic of a step stand
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,10 +26,13 @@ from rb_dspy.backbones.cut import CUT_OFF, Cut, is_closed, is_marked, settings_f
 from rb_dspy.backbones.repair import RepairAdapter
 from rb_dspy.backbones.stop import watch
 from rb_dspy.backbones.trouble import MOST_SAID, complaint, meaning
+from rb_dspy.backbones.worker import wait_for
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, UnparseableOutput
 from rb_dspy.steps.player import asks, pinned, player, sampling, takes_more
 from rb_dspy.steps.threads import Lane, submit
 from rb_dspy.wording import one_line
+
+log = logging.getLogger("rb_dspy")
 
 T = TypeVar("T")
 
@@ -43,6 +48,13 @@ class NoText(InfrastructureError):
 class Stopped(InfrastructureError):
     """Whoever wanted this work has given up on it."""
 
+
+class Overdue(InfrastructureError):
+    """An environment has not come back in the time that it is given (``ActConfig.step_seconds``)."""
+
+
+_GRACE = 5.0
+"""Seconds that an environment is given to come back, and to close, once a Ctrl-C has ended the waiting for it."""
 
 _ERRORS = {"fatal": BackboneError, "overflow": ContextOverflow, "passing": InfrastructureError}
 """By what ``meaning`` says."""
@@ -119,19 +131,34 @@ class Do:
     what: str
     function: Callable[[], Any]
     lane: Lane | None = None
-    """The thread for it under asyncio; None: any."""
+    """The thread for it under asyncio; None: any. One whose jobs have a time limit is so without asyncio, too."""
 
     def run(self) -> Any:
-        """The function's result; anything it raises that is not ours becomes an ``InfrastructureError``."""
-        with called(self.what):
-            return self.function()
+        """The function's result; anything it raises that is not ours becomes an ``InfrastructureError``.
+
+        ``Overdue`` where it is not there in the time of its lane, now and after.
+        """
+        if self.lane is None or self.lane.seconds is None:
+            return self._called()
+        job = self._submitted(self.lane)
+        try:
+            in_time = wait_for([job], self.lane.seconds)
+        except BaseException:
+            if not job.done():  # a Ctrl-C, which ends the waiting and not the job
+                self.lane.hurry(_GRACE)
+            raise
+        if not in_time:
+            raise self._overdue(self.lane)
+        return job.result()
 
     async def arun(self) -> Any:
         """``run`` in a thread that keeps this context. When cancelled, waits for it: nothing may be closed under it."""
+        if self.lane is not None and self.lane.seconds is not None:
+            return await self._in_time(self.lane, self.lane.seconds)
         if self.lane is not None and self.lane.here:
             await asyncio.sleep(0)  # else an agent that waits for nothing would let nobody else in for a whole rollout
             return self.run()
-        job = asyncio.wrap_future((submit if self.lane is None else self.lane.submit)(self.run))
+        job = asyncio.wrap_future((submit if self.lane is None else self.lane.submit)(self._called))
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -141,6 +168,40 @@ class Do:
             if job.exception() is None:
                 never_awaited(job.result())
             raise
+
+    async def _in_time(self, lane: Lane, seconds: float) -> Any:
+        """``arun`` in a lane that has a time limit; it holds for who is cancelled, too."""
+        job = asyncio.wrap_future(self._submitted(lane))
+        end = time.monotonic() + seconds
+        given_up: asyncio.CancelledError | None = None
+        while not job.done() and time.monotonic() < end:
+            try:
+                await asyncio.wait([job], timeout=end - time.monotonic())
+            except asyncio.CancelledError as exc:
+                given_up = exc
+        if not job.done():
+            job.cancel()  # only that which waits: the thread goes on
+            overdue = self._overdue(lane)
+            raise given_up or overdue
+        if given_up is not None:
+            if job.exception() is None:
+                never_awaited(job.result())
+            raise given_up
+        return job.result()
+
+    def _called(self) -> Any:
+        with called(self.what):
+            return self.function()
+
+    def _submitted(self, lane: Lane) -> Future[Any]:
+        if lane.lost:
+            raise Overdue(f"{self.what} was not begun: an earlier call of the same environment has not come back")
+        return lane.submit(self._called)
+
+    def _overdue(self, lane: Lane) -> Overdue:
+        late = f"{self.what} took more than {lane.seconds:g} s (act.step_seconds)"
+        log.warning("%s; the thread %r waits for it on its own", late, lane.lose())
+        return Overdue(late)
 
 
 def never_awaited(given: object) -> None:

@@ -13,7 +13,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
-from rb_dspy.steps.ask import Ask, ContextOverflow, Do, NoText, Routine
+from rb_dspy.steps.ask import Ask, ContextOverflow, Do, NoText, Overdue, Routine
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
@@ -125,6 +125,7 @@ class Episode:
     def _moved(self, thought: str, action: str, last: bool) -> Seen:
         """What the environment shows after a move, taken down."""
         seen = after(self._environment, action, last)
+        self._check_awaited()
         step = Step(thought=thought, action=action, observation=seen.observation)
         self._steps.append(step)
         # As the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
@@ -138,8 +139,14 @@ class Episode:
         return seen
 
     def _broken_off(self) -> None:
-        self._answer = handed_in(self._environment)
+        answer = handed_in(self._environment)
+        self._check_awaited()
+        self._answer = answer
         self._over()
+
+    def _check_awaited(self) -> None:
+        if self._lane.lost:
+            raise Overdue("the environment came back when nobody waited for it any more")
 
     def _ask(self) -> Ask:
         return Ask(

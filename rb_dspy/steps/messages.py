@@ -57,6 +57,16 @@ def read(messages: Sequence[Mapping[str, Any]]) -> Conversation:
     return reader.done()
 
 
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """A call that has no result yet."""
+
+    id: str
+    name: str
+    turn: int
+    step: dict[str, str]
+
+
 class _Reader:
     def __init__(self) -> None:
         self.steps: list[dict[str, str]] = []
@@ -64,8 +74,10 @@ class _Reader:
         self.answer: str | None = None
         self.said: list[str] = []
         """What the assistant said and has not acted upon yet."""
-        self.pending: dict[str, dict[str, str]] = {}
-        """Calls without a result, by id, in the order in which they were made."""
+        self.pending: list[_Pending] = []
+        """Calls without a result, in the order in which they were made. Some have no id, and some share one."""
+        self.turn = 0
+        """How often it was the assistant's turn to call."""
 
     def message(self, message: Mapping[str, Any], i: int) -> None:
         message = _opened(message)
@@ -76,6 +88,7 @@ class _Reader:
             self.part(message, speaker, i)
         elif role in ("assistant", "message"):
             self.flush()
+            self.turn += 1
             if message.get("reasoning_content"):
                 self.said.append(flat(message["reasoning_content"], i))
             before = len(self.steps)
@@ -85,13 +98,13 @@ class _Reader:
             if message.get("audio"):
                 self.text(flat(get(message["audio"], "transcript"), i) or "[audio]", "assistant")
             # LangChain repeats calls that stand in the content, as Anthropic has them, in `tool_calls`.
-            repeated = {str(id) for id, step in self.pending.items() if any(step is s for s in self.steps[before:])}
+            repeated = {call.id: call.step for call in self.pending if any(call.step is s for s in self.steps[before:])}
             for call in message.get("tool_calls") or ():
                 if str(get(call, "id")) not in repeated:
                     self.call(call, i)
             for call in message.get("invalid_tool_calls") or ():
                 id = str(get(call, "id"))
-                step = self.pending[id] if id in repeated else self.call(call, i)
+                step = repeated[id] if id in repeated else self.call(call, i)
                 step["observation"] = _marked(str(get(call, "error") or "the call could not be read"), True)
             if message.get("function_call"):
                 self.call(message["function_call"], i)
@@ -99,7 +112,7 @@ class _Reader:
             self.flush()
             result = flat(message.get("content"), i)
             failed = message.get("status") == "error" or message.get("is_error")
-            self.result(message.get("tool_call_id") or message.get("call_id"), _marked(result, failed), i)
+            self.result(message.get("tool_call_id") or message.get("call_id"), message, _marked(result, failed), i)
         elif role == "user":
             self.flush()
             self.parts(message.get("content"), "user", i)
@@ -132,7 +145,7 @@ class _Reader:
             self.flush()
             content = get(part, "content") if get(part, "content") is not None else get(part, "output")
             result = _marked(flat(content, i), get(part, "is_error"))
-            self.result(get(part, "tool_use_id") or get(part, "call_id"), result, i)
+            self.result(get(part, "tool_use_id") or get(part, "call_id"), part, result, i)
         elif kind in SHOWN:
             self.text(seen(part, i), speaker)
         elif kind != "redacted_thinking":
@@ -152,21 +165,34 @@ class _Reader:
             self.opening.append(text)
 
     def call(self, call: Any, i: int) -> dict[str, str]:
-        action = _action(call, i)
+        name, action = _action(call, i)
         step = {"thought": "\n".join(self.said), "action": action, "observation": ""}
         self.said = []
         self.answer = None
         self.steps.append(step)
-        self.pending[str(get(call, "call_id") or get(call, "id") or f"{i}.{len(self.steps)}")] = step
+        id = str(get(call, "call_id") or get(call, "id") or f"{i}.{len(self.steps)}")
+        self.pending.append(_Pending(id, name, self.turn, step))
         return step
 
-    def result(self, id: Any, text: str, i: int) -> None:
-        step = self.pending.pop(str(id), None)
-        if id is None and self.pending:  # older formats carry no id: results come in the order of the calls
-            step = self.pending.pop(next(iter(self.pending)))
-        if step is None:
+    def result(self, id: Any, result: Any, text: str, i: int) -> None:
+        call = self.called(id, str(get(result, "name") or get(result, "tool_name") or ""))
+        if call is None:
             raise InvalidTrajectory(f"message {i}: a tool's result without a tool call before it, id {id!r}")
-        step["observation"] = "\n".join(filter(None, [step["observation"], text]))
+        self.pending.remove(call)
+        self.turn += 1
+        call.step["observation"] = "\n".join(filter(None, [call.step["observation"], text]))
+
+    def called(self, id: Any, name: str) -> _Pending | None:
+        """The call that a result is of. Calls that share an id are told apart by their names, else by their order, and
+        so are those of older formats, which carry no id.
+        """
+        of_id = self.pending if id is None else [call for call in self.pending if call.id == str(id)]
+        named = [call for call in of_id if call.name == name]
+        if id is None and not named:
+            return of_id[0] if of_id else None
+        # An id that comes again, or a name, is of the last turn that called so: an earlier one was given up.
+        found = named or of_id
+        return next((call for call in found if call.turn == found[-1].turn), None)
 
     def flush(self) -> None:
         """What the assistant said without calling a tool is an action of its own."""
@@ -190,15 +216,15 @@ def _opened(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**data, "type": message["type"]} if message.get("type") in _WITH_DATA else message
 
 
-def _action(call: Any, i: int) -> str:
-    """``name(arguments)`` of a tool call, nested as in chat APIs or flat."""
+def _action(call: Any, i: int) -> tuple[str, str]:
+    """The name, and ``name(arguments)``, of a tool call, nested as in chat APIs or flat."""
     inner = get(call, "function") or get(call, "custom") or call
     name = get(inner, "name")
     if not name:
         raise InvalidTrajectory(f"message {i}: a tool call without a name")
     given = next((get(inner, key) for key in ("arguments", "args", "input") if get(inner, key) is not None), "")
     text = given if isinstance(given, str) else as_json(given)
-    return f"{name}({text})"
+    return str(name), f"{name}({text})"
 
 
 def _marked(result: str, failed: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from operator import methodcaller
@@ -13,7 +14,7 @@ from typing import TypeVar
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.protocols import Environment, EnvironmentFactory, is_instant
 from rb_dspy.schema import Task
-from rb_dspy.steps.ask import Do, Routine, translated
+from rb_dspy.steps.ask import Do, Overdue, Routine, translated
 from rb_dspy.steps.seen import Seen, at_first
 from rb_dspy.steps.threads import Lane
 from rb_dspy.text import visible
@@ -34,34 +35,42 @@ class Opened:
     rules: str
     closing: Closing
     lane: Lane
-    """Where all that is asked of it runs under asyncio."""
+    """Where all that is asked of it runs under asyncio, and where it has a time limit."""
 
 
 def within(
-    task: Task, environments: EnvironmentFactory, rollout: int, work: Callable[[Opened], Routine[T]]
+    task: Task,
+    environments: EnvironmentFactory,
+    rollout: int,
+    work: Callable[[Opened], Routine[T]],
+    seconds: float | None = None,
 ) -> Routine[T]:
     """``work`` in a fresh environment, which is closed in the end, by whoever runs the steps, unless ``work`` did so.
 
     Whenever a Ctrl-C comes, what the factory has given is closed: the one thing that knows of it is made before it is.
+    ``seconds`` are those that a call of the environment may take; one that takes more raises ``Overdue``, and the
+    environment is closed when that call comes back, for which nobody waits.
     """
-    opening = _Opening(task, environments, rollout)
+    opening = _Opening(task, environments, rollout, seconds)
     try:
         fresh: Opened = yield opening
         return (yield from _then_closed(fresh, work(fresh)))
     finally:
-        opening.closing()
-        opening.lane.leave()
+        try:
+            _Close(opening.closing, opening.lane).now()
+        finally:
+            opening.lane.leave()
 
 
 class _Opening:
     """Wanted: an ``Opened`` for a rollout."""
 
-    def __init__(self, task: Task, environments: EnvironmentFactory, rollout: int) -> None:
+    def __init__(self, task: Task, environments: EnvironmentFactory, rollout: int, seconds: float | None) -> None:
         self._task = task
         self._environments = environments
         self._rollout = rollout
         self.closing = Closing(task)
-        self.lane = Lane()
+        self.lane = Lane(seconds, f"task {task.id}, rollout {rollout}")
 
     def run(self) -> Opened:
         fresh: Opened = self._making().run()
@@ -72,7 +81,7 @@ class _Opening:
         try:
             fresh: Opened = await self._making().arun()
         except asyncio.CancelledError:
-            await _closed(self.closing, self.lane).arun()
+            await _Close(self.closing, self.lane).arun()
             raise
         return fresh
 
@@ -109,17 +118,52 @@ def _then_closed(fresh: Opened, work: Routine[T]) -> Routine[T]:
         try:
             result = yield from work
         except (Exception, asyncio.CancelledError):
-            yield _closed(closing, fresh.lane)
+            yield _Close(closing, fresh.lane)
             raise
         if not closing.done:
-            yield _closed(closing, fresh.lane)
+            yield _Close(closing, fresh.lane)
         return result
     finally:
-        closing()  # given up or interrupted: then nobody ran what was yielded
+        _Close(closing, fresh.lane).now()  # given up or interrupted: then nobody ran what was yielded
 
 
-def _closed(closing: Closing, lane: Lane) -> Do:
-    return Do("closing the environment", closing, lane)
+@dataclass(frozen=True)
+class _Close:
+    """Wanted: that an environment is closed; behind a call that does not come back, when it does."""
+
+    closing: Closing
+    lane: Lane
+
+    def run(self) -> None:
+        if self._left_behind():
+            return
+        with suppress(Overdue):  # it was told of
+            try:
+                self._asked().run()
+            except BaseException:  # a Ctrl-C ends the waiting; another one is not to be needed
+                self.lane.lost = True
+                raise
+
+    async def arun(self) -> None:
+        if not self._left_behind():
+            with suppress(Overdue):
+                await self._asked().arun()
+
+    def now(self) -> None:
+        """``run``, in this thread where the environment may be used in any."""
+        if self.lane.seconds is None:
+            self.closing()
+        elif not self.closing.done:
+            self.run()
+
+    def _asked(self) -> Do:
+        return Do("closing the environment", self.closing, self.lane)
+
+    def _left_behind(self) -> bool:
+        if self.lane.lost and not self.closing.awaits:
+            self.closing.awaits = True
+            self.lane.submit(self.closing)
+        return self.lane.lost
 
 
 class Closing:
@@ -132,6 +176,8 @@ class Closing:
         self._closings = map(methodcaller("close"), self.made)
         self.done = False
         """Whether it is closed."""
+        self.awaits = False
+        """Whether it will be when a call of it comes back that nobody waits for."""
 
     def __call__(self) -> None:
         if not self.made:

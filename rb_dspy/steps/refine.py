@@ -112,7 +112,7 @@ class Refine(dspy.Module):
         """One environment, and as many passes over what is done in it as it allows; whether a fresh one is wanted."""
         work.number = len(work.attempts)
         passes = partial(self._passes, act, task, memory, work)
-        return (yield from within(task, environments, work.number, passes))
+        return (yield from within(task, environments, work.number, passes, act.config.step_seconds))
 
     def _passes(self, act: Act, task: Task, memory: Memory, work: _Work, fresh: Opened) -> Routine[bool]:
         number = work.number

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rb_dspy.backbones.trouble import MOST_SAID
 from rb_dspy.errors import InfrastructureError, RBError
-from rb_dspy.protocols import Environment, Reopens
+from rb_dspy.protocols import Environment, Reopens, says_done
 from rb_dspy.schema import Task
 from rb_dspy.steps.ask import translated
 
@@ -39,9 +40,13 @@ def after(environment: Environment, action: str, last: bool) -> Seen:
         result = environment.step(action)
     if not isinstance(result, tuple) or len(result) != 2:
         raise InfrastructureError(
-            f"the environment's step gave {result!r}; expected an observation and whether it ended"
+            f"the environment's step gave {_odd(result)}; expected an observation and whether it ended"
         )
-    observation, done = _text(result[0], "step"), bool(result[1])
+    observation, done = _text(result[0], "step"), says_done(result[1])
+    if done is None:
+        raise InfrastructureError(
+            f"the environment's step gave {_odd(result[1])} for whether it ended; expected True or False"
+        )
     try:
         if not (last or done):
             return Seen(observation, _valid(environment))
@@ -64,7 +69,7 @@ def handed_in(environment: Environment) -> str | None:
     with translated("reading the answer"):
         answer = environment.answer()
     if not isinstance(answer, str | None):
-        raise InfrastructureError(f"the environment's answer is {answer!r}; expected text, or None")
+        raise InfrastructureError(f"the environment's answer is {_odd(answer)}; expected text, or None")
     return answer
 
 
@@ -73,11 +78,20 @@ def _valid(environment: Environment) -> tuple[str, ...] | None:
         valid = environment.valid_actions()
         actions = None if valid is None else tuple(valid)
     if isinstance(valid, str) or not all(isinstance(action, str) for action in actions or ()):
-        raise InfrastructureError(f"the environment's valid actions are {valid!r}; expected a list of texts, or None")
+        raise InfrastructureError(
+            f"the environment's valid actions are {_odd(valid)}; expected a list of texts, or None"
+        )
     return actions
 
 
 def _text(observation: object, method: str) -> str:
     if not isinstance(observation, str):
-        raise InfrastructureError(f"the environment's {method} gave {observation!r} as observation; expected text")
+        raise InfrastructureError(f"the environment's {method} gave {_odd(observation)} as observation; expected text")
     return observation
+
+
+def _odd(given: object) -> str:
+    """What was given in place of what was expected, in one line that is not too long."""
+    with translated("showing what the environment gave"):
+        shown = " ".join(repr(given).split())
+    return shown if len(shown) <= MOST_SAID else f"{shown[:MOST_SAID]}…"

@@ -18,6 +18,8 @@ from rb_dspy.backbones.worker import Worker
 
 T = TypeVar("T")
 
+_NAME = "rb-dspy"
+
 _idle: list[Worker] = []
 
 
@@ -56,7 +58,12 @@ class Lane:
     in a thread may be for that thread only, as SQLite's connections and browsers are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float | None = None, whose: str = "") -> None:
+        self.seconds = seconds
+        """How long a job may take; None: as long as it will."""
+        self.lost = False
+        """Whether a job took longer. Nobody waits for it any more, nor for those that come after it."""
+        self._whose = whose
         self._worker: Worker | None = None
         self.here = False
         """Whether jobs are so short that they are done where they are asked for, also on an event loop."""
@@ -67,11 +74,22 @@ class Lane:
             self._worker = _taken()
         return self._worker.submit(copy_context().run, _apart, function, *args)
 
+    def hurry(self, seconds: float) -> None:
+        """Jobs may take no more than that from now on."""
+        self.seconds = seconds if self.seconds is None else min(seconds, self.seconds)
+
+    def lose(self) -> str:
+        """A job takes too long: its thread is left to it, under a name that says so, which is given."""
+        assert self._worker is not None, "nothing was submitted"
+        self.lost = True
+        self._worker.thread.name = f"{_NAME}, left behind by {self._whose}"
+        return self._worker.thread.name
+
     def leave(self) -> None:
         """No job comes any more: the thread is for others when it is done with those there are."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.submit(lambda: None).add_done_callback(lambda _: _idle.append(worker))
+            worker.submit(setattr, worker.thread, "name", _NAME).add_done_callback(lambda _: _idle.append(worker))
 
 
 def _apart(function: Callable[..., T], *args: object) -> T:
@@ -88,7 +106,7 @@ def _taken() -> Worker:
     try:
         return _idle.pop()
     except IndexError:
-        return Worker("rb-dspy")
+        return Worker(_NAME)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork

@@ -1,5 +1,11 @@
 # The names of this package; see ``__init__.py``.
 
 from .embedder import HashEmbedder as HashEmbedder
-from .environments import Corridor as Corridor, Doors as Doors, Lock as Lock
-from .lm import Prompt as Prompt, Reply as Reply, ScriptedEngine as ScriptedEngine, scripted_lm as scripted_lm
+from .environments import Corridor as Corridor, Doors as Doors, Faulty as Faulty, Lock as Lock
+from .lm import (
+    Answer as Answer,
+    Prompt as Prompt,
+    Reply as Reply,
+    ScriptedEngine as ScriptedEngine,
+    scripted_lm as scripted_lm,
+)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from typing import Literal
 
+from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens
 from rb_dspy.schema import Outcome, Task
 
 
@@ -169,3 +172,106 @@ class Doors:
     @property
     def _done(self) -> bool:
         return len(self._opened) == 2
+
+
+Method = Literal["reset", "step", "reopen", "valid_actions", "answer", "outcome", "close"]
+
+
+class Faulty:
+    """Another environment with something wrong: it breaks, hangs, or shows far too much.
+
+    At its method ``at`` from the call after the first ``after`` on, it raises ``error``, or waits for ``until``, which
+    nobody sets before the test is over; ``padding`` characters are put after all that it shows.
+    """
+
+    def __init__(
+        self,
+        inner: Environment,
+        *,
+        at: Method = "step",
+        after: int = 0,
+        error: BaseException | None = None,
+        until: threading.Event | None = None,
+        padding: int = 0,
+    ) -> None:
+        self._inner = inner
+        self._at = at
+        self._good = after
+        self._error = error
+        self._until = until
+        self._padding = padding
+
+    @classmethod
+    def of(
+        cls,
+        environments: EnvironmentFactory,
+        *,
+        at: Method = "step",
+        after: int = 0,
+        error: BaseException | None = None,
+        until: threading.Event | None = None,
+        padding: int = 0,
+    ) -> EnvironmentFactory:
+        """An ``EnvironmentFactory``: those of ``environments``, each with this wrong."""
+
+        def make(task: Task, rollout_id: str) -> Faulty:
+            inner = environments(task, rollout_id)
+            return cls(inner, at=at, after=after, error=error, until=until, padding=padding)
+
+        return make
+
+    @property
+    def action_rules(self) -> str:
+        """The other one's."""
+        return self._inner.action_rules
+
+    def reset(self, task: Task) -> str:
+        """As the other one, like all that follows."""
+        self._meet("reset")
+        return self._padded(self._inner.reset(task))
+
+    def step(self, action: str) -> tuple[str, bool]:
+        """See above."""
+        self._meet("step")
+        observation, done = self._inner.step(action)
+        return self._padded(observation), done
+
+    def reopen(self) -> str | None:
+        """None where the other one cannot."""
+        self._meet("reopen")
+        observation = self._inner.reopen() if isinstance(self._inner, Reopens) else None
+        return None if observation is None else self._padded(observation)
+
+    def valid_actions(self) -> Sequence[str] | None:
+        """See above."""
+        self._meet("valid_actions")
+        return self._inner.valid_actions()
+
+    def answer(self) -> str | None:
+        """See above."""
+        self._meet("answer")
+        return self._inner.answer()
+
+    def outcome(self) -> Outcome | None:
+        """See above."""
+        self._meet("outcome")
+        return self._inner.outcome()
+
+    def close(self) -> None:
+        """See above."""
+        self._meet("close")
+        self._inner.close()
+
+    def _meet(self, method: Method) -> None:
+        if method != self._at:
+            return
+        self._good -= 1
+        if self._good >= 0:
+            return
+        if self._until is not None:
+            self._until.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _padded(self, observation: str) -> str:
+        return observation + "x" * self._padding

@@ -7,15 +7,18 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 import pydantic
 from dspy import lm15
 
 from rb_dspy.text import visible
+
+_ASKED = re.compile(r"\n\nRespond with (?:the corresponding output fields|a JSON object)[^\n]*\Z")
+"""What dspy's adapters ask for at the end of the last turn. Before it, the words are somebody's in a field."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,30 @@ class Prompt:
         found: list[str] = []
         for role, text in self.messages:
             if role == "user":
-                body = text.split("\n\nRespond with ")[0]
+                body = _ASKED.sub("", text)
                 parts = re.split(r"^\[\[ ## (\w+) ## \]\]\n", body, flags=re.MULTILINE)
                 found += [value.strip() for key, value in zip(parts[1::2], parts[2::2], strict=True) if key == name]
         return found
 
 
-Reply = Mapping[str, Any] | str
-"""Values of the output fields; or the raw text that comes back, for answers that cannot be read."""
+@dataclass(frozen=True)
+class Answer:
+    """An answer with all that a provider says of it: cut off, refused, thought only, or with calls of tools."""
+
+    said: Mapping[str, Any] | str = ""
+    """Values of the output fields; or the raw text."""
+    finish: Literal["stop", "length", "tool_call", "content_filter", "error"] = "stop"
+    """Why it ended there."""
+    usage: tuple[int | None, int | None] | None = None
+    """Tokens of the prompt and of the answer, each None where the provider tells none; None: some, by its length."""
+    tool_calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    """Name and arguments of each."""
+    thought: str = ""
+    """What it thought before it said anything, where the provider keeps that apart."""
+
+
+Reply = Mapping[str, Any] | str | Answer
+"""Values of the output fields; the raw text that comes back, for answers that cannot be read; or an ``Answer``."""
 
 Script = Callable[[Prompt], Reply]
 """May raise: an ``lm15`` error is what a provider's failure looks like to dspy."""
@@ -95,16 +114,7 @@ class ScriptedEngine:
         with self._lock:
             self.prompts.append(prompt)
         reply = self.script(prompt)
-        as_json = request.config.response_format is not None
-        text = reply if isinstance(reply, str) else _render(reply, as_json=as_json)
-        tokens = (len(prompt.text) // 4, len(text) // 4)
-        return lm15.Response(
-            id=None,
-            model=request.model,
-            message=lm15.Message.assistant(text or " "),
-            finish_reason="stop",
-            usage=lm15.Usage(input_tokens=tokens[0], output_tokens=tokens[1], total_tokens=sum(tokens)),
-        )
+        return _response(request, prompt, reply if isinstance(reply, Answer) else Answer(reply))
 
     def stream(self, request: lm15.Request) -> Any:
         """The answer as events."""
@@ -165,6 +175,8 @@ def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 
                 return {"reasons": "It says 42.", "label": "success"}
             return {"analysis": "So it is.", "memory_items": [{"title": "Say 42", "description": "", "content": "..."}]}
 
+    A text comes back as it is, and an ``Answer`` says more than that: that it was cut off, what it cost, calls of
+    tools.
     ``latency`` in seconds, a call. Not cached and not retried unless asked for.
     """
     engine = ScriptedEngine(script, latency=latency)
@@ -183,6 +195,28 @@ def _read(request: lm15.Request) -> Prompt:
         system = "" if system is None else "".join(getattr(part, "text", "") for part in system)
     messages = tuple((message.role, visible(message.text or "")) for message in request.messages)
     return Prompt(system, messages, request.config.temperature, request.config.seed)
+
+
+def _response(request: lm15.Request, prompt: Prompt, answer: Answer) -> lm15.Response:
+    said: object = answer.said
+    if not isinstance(said, str | Mapping):
+        raise TypeError(
+            f"the script gave a {type(said).__name__}; expected the output fields by name, a text, or an Answer"
+        )
+    text = said if isinstance(said, str) else _render(said, as_json=request.config.response_format is not None)
+    parts = [
+        *([lm15.ThinkingPart(text=answer.thought)] if answer.thought else []),
+        *([lm15.TextPart(text)] if text else []),
+        *(lm15.ToolCallPart(f"call_{n}", name, {**given}) for n, (name, given) in enumerate(answer.tool_calls)),
+    ]
+    asked, told = answer.usage or (len(prompt.text) // 4, len(text) // 4)
+    return lm15.Response(
+        id=None,
+        model=request.model,
+        message=lm15.Message.assistant(parts or " "),
+        finish_reason=answer.finish,
+        usage=lm15.Usage(input_tokens=asked, output_tokens=told),
+    )
 
 
 def _render(reply: Mapping[str, Any], *, as_json: bool) -> str:

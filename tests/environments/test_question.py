@@ -47,6 +47,139 @@ def test_a_near_answer_is_wrong(answer, right):
     assert answered(answer, answer=right).reward == 0.0
 
 
+@pytest.mark.parametrize(
+    ("right", "other"),
+    [
+        ("~p", "p"),
+        ("!done", "done"),
+        ("5!", "5"),
+        ("n!", "n"),
+        ("/etc", "etc"),
+        ("*.txt", "txt"),
+        ("*args", "args"),
+        ("*foo*", "foo"),
+        ("__init__", "init"),
+        ("=A1", "A1"),
+        ("@bob", "bob"),
+        (":root", "root"),
+        (".gitignore", "gitignore"),
+        ("x'", "x"),
+        ('5"', "5"),
+        ("&x", "x"),
+        ("a^", "a"),
+        ("|x|", "x"),
+        ("!=", "="),
+        ("$5", "5"),
+    ],
+)
+def test_a_mark_of_the_answers_own_is_part_of_it(right, other):
+    for said in (right, f" {right}. ", f"**{right}**", f'"{right}"', f"\\boxed{{{right}}}", f"`{right}`."):
+        assert answered(said, answer=right).success, said
+    for said in (other, f" {other}. ", f"\\boxed{{{other}}}", f"`{other}`."):
+        assert not answered(said, answer=right).success, said
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ("~p", "p"),
+        ("~5", "5"),
+        ("!done", "done"),
+        ("/etc", "etc"),
+        ("*.txt", "txt"),
+        ("*args", "args"),
+        ("=A1", "A1"),
+        ("a_", "a"),
+        ("@bob", "bob"),
+        ("|x|", "x"),
+        ("#1", "1"),
+        (".5", "5"),
+        (",5", "5"),
+        ("$5", "5"),
+        ("2**", "2"),
+    ],
+)
+def test_a_mark_that_changes_what_was_said_is_not_cut(said, right):
+    assert not answered(said, answer=right).success
+
+
+@pytest.mark.parametrize("right", ["&", "*", "?", "!=", "...", ".", "'", "_", "\\", "**", "$", "``"])
+def test_an_answer_may_be_all_marks(right):
+    for said in (right, f" {right}\n", f'"{right}"', f"\\boxed{{{right}}}"):
+        assert answered(said, answer=right).success, said
+    for said in ("", "x", "=", right + "x"):
+        assert not answered(said, answer=right).success, said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "\\boxed{%s}",
+        "$%s$",
+        "$$%s$$",
+        "\\(%s\\)",
+        "\\[ %s \\]",
+        "$\\boxed{%s}$.",
+        "\\boxed{\\text{%s}}",
+        "**$%s$**",
+        "*%s*",
+        "_%s_",
+        "***%s***.",
+        "**%s.**",
+        "* %s",
+        "= %s",
+        ": %s",
+        "'%s'",
+        "“%s”",
+        "`%s`!",
+        "%s?",
+        "<answer>**%s**</answer>",
+    ],
+)
+@pytest.mark.parametrize("right", ["42", "-3.5", "1,000", "New York", "C++", "5!", "~p", "[1, 2]", "x'", "don't"])
+def test_what_markdown_latex_and_sentences_put_around_an_answer_is_cut(said, right):
+    assert answered(said % right, answer=right).success
+    assert not answered(said % f"{right} 7", answer=right).success
+
+
+@pytest.mark.parametrize(
+    ("right", "said"),
+    [
+        ("Paris.", "Paris"),
+        ('"New York".', "new york"),
+        ("**Paris**", "Paris"),
+        ("$42$", "42"),
+        ("\\boxed{42}", "42.0"),
+        ("`-3`", "-3"),
+        ("Yes!", "yes"),
+        ("Hello, World!", "hello, world"),
+        ("[1, 2].", "[1, 2]"),
+        ("<answer>Paris</answer>", "Paris"),
+        ("https://example.com/", "https://example.com"),
+        ("src", "src/"),
+        ("... and so on", "and so on"),
+        ("42", "=42"),
+    ],
+)
+def test_a_mark_that_only_ends_or_quotes_the_right_answer_may_be_missing(right, said):
+    assert answered(said, answer=right).success
+
+
+_PLAIN = st.from_regex(r"[A-Za-z]{2,8}( [a-z]{2,5})?|-?[1-9][0-9]{0,5}(\.[0-9]{1,3})?", fullmatch=True)
+_AROUND = st.sampled_from(
+    ["%s", '"%s"', "'%s'", "`%s`", "**%s**", "*%s*", "_%s_", "%s.", "%s!", " %s\n", "... %s", "%s;"]
+)
+
+
+@given(_PLAIN, st.lists(_AROUND, max_size=4))
+def test_marks_around_a_plain_answer_make_no_difference(right, around):
+    said = right
+    for each in around:
+        said = each % said
+    assert answered(said, answer=right).success
+    assert not answered(said.replace(right, f"{right}7"), answer=right).success
+
+
 def test_marks_are_put_in_order_but_for_so_many_that_it_is_no_text():
     acute, below = "\u0301", "\u0316"
     assert answered(f"e{acute}{below}", answer=f"e{below}{acute}").success

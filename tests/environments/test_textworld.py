@@ -532,10 +532,47 @@ def test_no_java_is_one_clear_line(tmp_path):
             assert str(error.value) == line
 
 
-def test_a_java_that_cannot_run_the_engine_says_why(tmp_path):
-    java = fake_java(tmp_path, "Error: could not create the Java Virtual Machine", 1)
-    with pytest.raises(InfrastructureError, match="could not create the Java Virtual Machine"):
+@pytest.mark.parametrize("where", ["stdout", "stderr", "both", "stdout, and it goes on"])
+def test_a_java_that_cannot_run_the_engine_says_why(tmp_path, where):
+    java = fake_java(tmp_path, "", 1)
+    said = {
+        "stdout": "echo 'Error in the VM'; echo 'Two collectors'",
+        "stderr": "echo 'Error in the VM' >&2; echo 'Two collectors' >&2",
+        "both": "echo 'Error in the VM'; echo 'Two collectors' >&2",
+        "stdout, and it goes on": "echo 'Error in the VM'; echo 'Two collectors'; exec sleep 60",
+    }[where]
+    java.write_text(f"#!/bin/sh\n{said}\nexit 1\n")
+    with pytest.raises(InfrastructureError) as error:
         Engine(lambda: java).open()
+    assert str(error.value) == f"the game engine did not start with {java}: Error in the VM Two collectors"
+
+
+@pytest.mark.parametrize("name", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
+def test_options_for_other_java_programs_are_not_the_engines(monkeypatch, name):
+    expected = wander(_FIRST["twc"])
+    monkeypatch.setenv(name, "-XX:+UseG1GC")  # beside its own garbage collector no JVM starts
+    engine = Engine()
+    try:
+        assert wander(_FIRST["twc"], TWC(engine)) == expected
+    finally:
+        engine.close()
+    monkeypatch.setenv(name, "-Xmx1m")  # with this not even java -version runs
+    assert find_java().name == "java"
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "found"),
+    [
+        ("Error: no VM\n in here", 1, "does not run: Error: no VM in here"),
+        ("hello", 0, "does not tell its version: hello"),
+        ("", 3, "does not run: it gave no reason"),
+    ],
+)
+def test_a_java_that_does_not_run_is_refused_in_its_own_words(tmp_path, says, code, found):
+    java = fake_java(tmp_path, says, code)
+    with pytest.raises(MissingDependency) as error:
+        find_java({"PATH": str(tmp_path)}, lambda: None)
+    assert f" was found ({java} {found}); apt-get" in str(error.value)
 
 
 def test_the_java_of_the_wheel_plays_as_the_systems_does():

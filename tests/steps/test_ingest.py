@@ -301,3 +301,49 @@ def test_no_text_is_lost_or_given_to_another_call() -> None:
         as_trajectory(TASK, [call, {**result, "tool_call_id": "zzz"}])
     with pytest.raises(InvalidTrajectory, match="no JSON form"):
         as_trajectory(TASK, [{"action": "x", "observation": "y", 1: 2, "a": 3}])
+
+
+def _call(name: str, id: str | None = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": "{}"}, **({} if id is None else {"id": id})}
+
+
+def _done(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(step.action, step.observation) for step in as_trajectory(TASK, messages).steps]
+
+
+@pytest.mark.parametrize("key", ["name", "tool_name"])
+@pytest.mark.parametrize("id", [None, ""])
+def test_results_without_ids_are_of_the_calls_they_name(key: str, id: str | None) -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [_call("f", id), _call("g", id), _call("f", id)]}
+    results = [{"role": "tool", key: name, "content": f"of {name}"} for name in ("g", "f")]
+    last = {"role": "tool", key: "f", "content": "of the other f"}
+    found = _done([said, *results, last])
+    assert found == [("f({})", "of f"), ("g({})", "of g"), ("f({})", "of the other f")]
+
+
+def test_results_whose_name_no_call_has_come_in_the_order_of_the_calls() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [_call("f"), _call("g")]}
+    results = [{"role": "tool", "name": "tools", "content": "one"}, {"role": "tool", "content": "two"}]
+    assert _done([said, *results]) == [("f({})", "one"), ("g({})", "two")]
+
+
+def test_calls_that_share_an_id_get_each_their_result() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [_call("f", "call_0"), _call("g", "call_0")]}
+    one, two = ({"role": "tool", "tool_call_id": "call_0", "content": text} for text in ("one", "two"))
+    assert _done([said, one, two]) == [("f({})", "one"), ("g({})", "two")]
+    assert _done([said, {**one, "name": "g"}, two]) == [("f({})", "two"), ("g({})", "one")]
+    with pytest.raises(InvalidTrajectory, match="message 3: a tool's result without a tool call before it"):
+        _done([said, one, two, one])
+
+
+def test_items_that_share_an_id_get_each_their_result() -> None:
+    calls = [{"type": "function_call", "call_id": "0", "name": name, "arguments": "{}"} for name in "fg"]
+    results = [{"type": "function_call_output", "call_id": "0", "output": text} for text in ("one", "two")]
+    assert _done([*calls, *results]) == [("f({})", "one"), ("g({})", "two")]
+
+
+def test_an_id_that_comes_again_is_of_the_call_that_was_made_last() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [_call("f", "call_0")]}
+    result = {"role": "tool", "tool_call_id": "call_0", "content": "R"}
+    assert _done([said, {"role": "user", "content": "Stop."}, said, result]) == [("f({})", "Stop."), ("f({})", "R")]
+    assert _done([said, result, said, result]) == [("f({})", "R"), ("f({})", "R")]
