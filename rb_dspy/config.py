@@ -6,6 +6,7 @@ Keys of LM providers come from the environment only; a key in a file is refused.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -13,6 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import pydantic
 
 from rb_dspy import toml
+
+_ADDRESS = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LIKE_A_KEY = re.compile(r"(?:sk|pk|rk|gsk|hf|xai|r8)_[A-Za-z0-9]{16,}|.{65,}")
+"""Keys as some providers make them, which could be names as well."""
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 Split = Literal["all", "compile", "dev", "stream", "held-out"]
@@ -224,6 +230,23 @@ class BackboneConfig(_Config):
     """Sequences that the embedded engine keeps warm at once."""
     threads: int | None = pydantic.Field(default=None, ge=1)
     """CPU threads of the embedded engine; None: as many as there are cores."""
+
+    @pydantic.field_validator("api_base")
+    @classmethod
+    def _an_address(cls, given: str | None) -> str | None:
+        if given is not None and not _ADDRESS.fullmatch(given):  # an empty one would send all to the provider's usual
+            raise toml.unshown("expected an address, as http://127.0.0.1:8000/v1, or none for the provider's usual one")
+        return given
+
+    @pydantic.field_validator("api_key_env")
+    @classmethod
+    def _a_name(cls, given: str | None) -> str | None:
+        if given is not None and (not _NAME.fullmatch(given) or _LIKE_A_KEY.fullmatch(given)):
+            raise toml.unshown(
+                "expected the name of an environment variable, as MY_SERVER_KEY, and not the key itself, which belongs"
+                " in that variable"
+            )
+        return given
 
 
 class BankConfig(_Config):
