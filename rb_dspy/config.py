@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pydantic
 
-from rb_dspy import toml
+from rb_dspy import lm_options, toml
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -222,6 +222,10 @@ class BackboneConfig(_Config):
     """Sampling temperature of every answer, instead of each step's own."""
     timeout: float | None = pydantic.Field(default=None, gt=0)
     """Seconds that a server may send nothing, where dspy's own 600 are not meant; for hosted models."""
+    options: dict[str, Any] = {}
+    """What else ``dspy.LM`` takes, as top_p, seed, reasoning_effort, extra_body or model_type; for hosted models."""
+    omit: tuple[Literal["temperature", "max_tokens"], ...] = ()
+    """Settings that are never sent, for a server that refuses them; for hosted models."""
     cache: bool = False
     """Whether dspy may answer from its cache; off, so that what a run reports is what it cost."""
     context: int = pydantic.Field(default=8192, ge=512)
@@ -247,6 +251,20 @@ class BackboneConfig(_Config):
                 " in that variable"
             )
         return given
+
+    @pydantic.field_validator("options")
+    @classmethod
+    def _no_secrets(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if why := lm_options.wrong_with(given):
+            raise toml.unshown(why)
+        return given
+
+    @pydantic.model_validator(mode="after")
+    def _sent_or_not(self) -> Self:
+        both = [name for name in self.omit if getattr(self, name) is not None]
+        if both:
+            raise ValueError(f"{both[0]} is set, and omit leaves it out; remove one of them")
+        return self
 
 
 class BankConfig(_Config):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +26,15 @@ def engine(small_model: Path) -> LlamaEngine:
     engine = LlamaEngine(SMALL, context=2048, slots=2, threads=1)
     engine.load()
     return engine
+
+
+@pytest.fixture
+def swept() -> Iterator[None]:
+    """For tests that ask a server through litellm, which leaves sockets and an event loop for whoever comes later."""
+    yield
+    import litellm
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        litellm.in_memory_llm_clients_cache.flush_cache()
+        gc.collect()

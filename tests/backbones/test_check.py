@@ -240,6 +240,7 @@ def test_a_model_that_thinks_first_is_given_its_own_tokens_or_enough(
     ],
     ids=["thinking", "cut", "refusal", "filter", "tools", "no choices", "empty", "thought"],
 )
+@pytest.mark.usefixtures("swept")
 @pytest.mark.parametrize("provider", ["openai", "deepinfra"])  # the second is asked through litellm
 def test_what_came_instead_of_an_answer_is_told(
     answering: tuple[str, list[Any], list[Any]], reply: Any, problem: str, provider: str
