@@ -12,6 +12,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from rb_dspy.backbones.came import last_of, told
+from rb_dspy.backbones.hosted import HostedLM
 from rb_dspy.backbones.roles import Backbones, adapter_for, fallbacks
 from rb_dspy.backbones.trouble import explain, meaning
 from rb_dspy.config import ROLES, BackboneConfig, Role
@@ -66,7 +67,7 @@ def unusable(backbones: Backbones) -> str:
         return str(exc)
     for lm in lms.values():
         try:
-            quick = lm.copy(cache=False, num_retries=0)
+            quick = _once(lm)
             quick("Reply with the word: ready", **({} if "max_completion_tokens" in lm.kwargs else {"max_tokens": 200}))
         except Exception as exc:  # noqa: BLE001 (whatever an LM of one's own raises)
             # A server that cannot be reached may come back, but hardly while one waits.
@@ -91,7 +92,7 @@ def _checked(role: str, config: BackboneConfig) -> Probe:
 def _asked(lm: Any) -> tuple[str, str]:
     """What ``lm`` answered, or why what came is no answer."""
     question = dspy.Predict("question: str -> answer: str")
-    quick = lm.copy(cache=False, num_retries=0)
+    quick = _once(lm)
     cap = _cap(lm)
     why: str = ""
     # What came is looked up in the copy's own history, which the caller's settings may have switched off.
@@ -108,6 +109,11 @@ def _asked(lm: Any) -> tuple[str, str]:
     came = last_of(quick)
     own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
     return "", (told(came, cap or own) if came is not None else "") or why or "it gave no answer"
+
+
+def _once(lm: Any) -> Any:
+    """``lm``, asked without cache and without retries."""
+    return lm.asked_once() if isinstance(lm, HostedLM) else lm.copy(cache=False, num_retries=0)
 
 
 def _cap(lm: Any) -> int | None:

@@ -11,6 +11,7 @@ import pytest
 
 from rb_dspy.backbones import models
 from rb_dspy.backbones.llamacpp import LlamaEngine
+from tests.backbones.served import KEY, Server, serving
 
 SMALL = "smollm2-135m"
 
@@ -38,3 +39,10 @@ def swept() -> Iterator[None]:
         warnings.simplefilter("ignore")
         litellm.in_memory_llm_clients_cache.flush_cache()
         gc.collect()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv(KEY, "none")
+    with serving() as found:
+        yield found

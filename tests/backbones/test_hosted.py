@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import dspy
@@ -18,61 +15,8 @@ from rb_dspy.testing import Lock
 from rb_dspy.tracking.described import described
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.rebuilt import made_backbones, saved_backbones
+from tests.backbones.served import KEY, Server
 from tests.worlds import lock
-
-KEY = "RB_DSPY_TEST_KEY"
-
-SAID = {
-    "`action`": "[[ ## thought ## ]]\nt\n\n[[ ## action ## ]]\n4711",
-    "`label`": "[[ ## reasons ## ]]\nr\n\n[[ ## label ## ]]\nsuccess",
-    "`memory_items`": "[[ ## analysis ## ]]\na\n\n[[ ## memory_items ## ]]\n"
-    '[{"title": "T", "description": "d", "content": "x"}]',
-}
-
-
-class Server:
-    """Answers every step as OpenAI's would, and keeps what it was sent."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.sent: list[tuple[str, dict[str, Any], dict[str, str]]] = []
-
-    def config(self, **given: Any) -> BackboneConfig:
-        return BackboneConfig(**{"model": "openai/large", "api_base": self.address, "api_key_env": KEY, **given})
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            found.sent.append((self.path, body, {name.lower(): value for name, value in self.headers.items()}))
-            asked = json.dumps(body)
-            text = next(said for wanted, said in SAID.items() if wanted in asked)
-            said = {
-                "index": 0,
-                "finish_reason": "stop",
-                "message": {"role": "assistant", "content": text},
-                "text": text,
-            }
-            data = json.dumps({"id": "1", "created": 0, "model": "large", "choices": [said]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    monkeypatch.setenv(KEY, "none")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        found = Server(f"http://127.0.0.1:{http.server_address[1]}/v1")
-        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-        thread.start()
-        yield found
-        http.shutdown()
-        thread.join()
 
 
 @pytest.mark.usefixtures("swept")
