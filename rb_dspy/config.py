@@ -222,6 +222,9 @@ class BackboneConfig(_Config):
     """Sampling temperature of every answer, instead of each step's own."""
     timeout: float | None = pydantic.Field(default=None, gt=0)
     """Seconds that a server may send nothing, where dspy's own 600 are not meant; for hosted models."""
+    patience: float | None = pydantic.Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds that a call waits, at most, for a server that has too many requests, where 120 are not meant; for hosted
+    models."""
     options: dict[str, Any] = {}
     """What else ``dspy.LM`` takes, as top_p, seed, reasoning_effort, extra_body or model_type; for hosted models."""
     omit: tuple[Literal["temperature", "max_tokens"], ...] = ()

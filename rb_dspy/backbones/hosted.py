@@ -37,7 +37,7 @@ class HostedLM(dspy.LM):
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         kwargs = self._sent(prompt, kwargs)
-        waits = self.patience.begin()
+        waits = self.patience.begin(self.model)
         while True:
             with adapter_fallback_scope() as shown:
                 try:
@@ -51,7 +51,7 @@ class HostedLM(dspy.LM):
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """``__call__`` for asyncio."""
         kwargs = self._sent(prompt, kwargs)
-        waits = self.patience.begin()
+        waits = self.patience.begin(self.model)
         while True:
             with adapter_fallback_scope() as shown:
                 try:

@@ -15,6 +15,7 @@ import dspy
 
 from rb_dspy.backbones.chat import ChatAdapter
 from rb_dspy.backbones.hosted import HostedLM
+from rb_dspy.backbones.patience import Patience
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import BackboneError, ConfigError
 
@@ -217,6 +218,8 @@ def _described(given: BackboneConfig) -> Any:
     for name in ("api_base", "timeout", "temperature", "max_tokens"):
         if getattr(given, name) is not None:
             kwargs[name] = getattr(given, name)
+    if given.patience is not None:
+        kwargs["patience"] = Patience(given.patience)
     try:
         return HostedLM(given.model, cache=given.cache, omit=given.omit, options=deepcopy(given.options), **kwargs)
     except (ValueError, TypeError, dspy.LMError) as exc:

@@ -16,6 +16,7 @@ import pydantic
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.backbones.hosted import HostedLM
+from rb_dspy.backbones.patience import SECONDS
 from rb_dspy.compile.identity import sampling
 from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig, Role
 from rb_dspy.environments import make_environment
@@ -94,7 +95,7 @@ def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
     what makes them. A role that falls back does so again where this is loaded, and samples as its step says.
 
     How an LM samples is its ``temperature`` and its ``max_tokens``, and of one that was described as in ``rb.toml`` its
-    ``options`` and what it omits. Raises ``InputError`` for such as no backbone has.
+    ``options``, what it omits, and its ``patience``. Raises ``InputError`` for such as no backbone has.
     """
     if given is None or isinstance(given, str):
         return given
@@ -118,6 +119,7 @@ def _sampling(lm: Any) -> dict[str, Any]:
     found = {"model": str(lm.model), "temperature": lm.kwargs.get("temperature"), "max_tokens": tokens}
     if isinstance(lm, HostedLM):  # as rb.toml describes it, where no secret may be
         found |= {"options": lm.options, "omit": lm.omit}
+        found |= {"patience": lm.patience.seconds} if lm.patience.seconds != SECONDS else {}
     try:
         kept = _open(BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True))
         return kept | ({_ELSEWHERE: True} if lm.kwargs.get("api_base") else {})

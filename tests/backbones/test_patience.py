@@ -11,14 +11,15 @@ import dspy
 import pytest
 from dspy import lm15
 
-from rb_dspy import Backbones, MemoryBank, ReasoningBank
+from rb_dspy import BackboneConfig, Backbones, MemoryBank, ReasoningBank, load_settings, run_stream
 from rb_dspy.backbones.check import unusable
 from rb_dspy.backbones.hosted import HostedLM
 from rb_dspy.backbones.patience import Patience
 from rb_dspy.backbones.stop import stopping
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.errors import ConfigError, InfrastructureError
 from rb_dspy.testing import Lock
-from tests.backbones.served import Server
+from rb_dspy.tracking.rebuilt import saved_backbones
+from tests.backbones.served import KEY, Server
 from tests.worlds import lock
 
 
@@ -157,3 +158,59 @@ def test_what_somebody_has_read_already_is_not_asked_again() -> None:
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)), pytest.raises(BaseException):  # noqa: B017
         list(streamed(question="?"))
     assert len(calls) == 1
+
+
+def test_a_run_waits_for_a_minutes_window_and_says_so(
+    bank: MemoryBank, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.failing = lambda waited: None if waited >= 40 else (429, {})
+    program = ReasoningBank(backbones=Backbones(agent=server.lm()), environments=Lock.make)
+    tasks = [lock("acme", code) for code in (4711, 4712)]
+    report = run_stream(program, tasks, bank, run_id="r")
+    assert [(result.error, result.prediction is not None) for result in report.results] == [("", True)] * 2
+    assert 40 <= server.waited <= 80
+    assert "openai/large: too many requests; waiting 8 s (7 of at most 120 so far)" in caplog.text
+    assert "waiting 1 s" not in caplog.text
+
+
+def test_a_run_gives_up_when_its_patience_is_over_and_goes_on_later(bank: MemoryBank, server: Server) -> None:
+    server.failing = lambda waited: (429, {})
+    program = ReasoningBank(backbones=Backbones(agent=server.lm(seconds=10)), environments=Lock.make)
+    tasks = [lock("acme", code) for code in (4711, 4712, 4713, 4714)]
+    told = (
+        r"3 tasks in a row broke; .*too many requests after 10 s of waiting: .*raise the role's patience \(now 10 s\)"
+    )
+    with pytest.raises(InfrastructureError, match=told):
+        run_stream(program, tasks, bank, run_id="r")
+    assert round(server.waited, 6) == 30
+    server.failing = lambda waited: None
+    assert [result.error for result in run_stream(program, tasks, bank, run_id="r").results] == [""] * 4
+
+
+@both
+async def test_waits_are_spread_so_that_calls_do_not_come_back_together(server: Server, asynchronous: bool) -> None:
+    waits = []
+    for chance in (0.0, 0.5, 1.0):
+        server.waited = 0
+        server.failing = lambda waited: None if waited else (429, {})
+        await ask(server.lm(chance), asynchronous)
+        waits.append(round(server.waited, 6))
+    assert waits == [0.5, 0.75, 1.0]
+
+
+def test_patience_is_a_setting_of_a_hosted_model(server: Server) -> None:
+    server.failing = lambda waited: (429, {})
+    given = ["backbones.agent.model=openai/large", f"backbones.agent.api_base={server.address}"]
+    settings = load_settings(None, [*given, f"backbones.agent.api_key_env={KEY}", "backbones.agent.patience=0"])
+    bones = Backbones.from_settings(settings.backbones)
+    with pytest.raises(dspy.LMRateLimitError, match=r"too many requests: .*raise the role's patience \(now 0 s\)"):
+        bones.lm("agent")("hello")
+    assert server.asked == 1
+    saved = saved_backbones(bones)
+    assert isinstance(saved, dict)
+    assert saved["agent"]["patience"] == 0
+    for value in ("-1", "inf", "nan"):
+        with pytest.raises(ConfigError, match=r"^--set: backbones\.agent\.patience = "):
+            load_settings(None, [*given, f"backbones.agent.patience={value}"])
+    with pytest.raises(ConfigError, match="runs in this process; patience is for hosted models"):
+        Backbones(agent=BackboneConfig(model="local/qwen2.5-coder-1.5b", patience=60))
