@@ -6,13 +6,19 @@ Keys of LM providers come from the environment only; a key in a file is refused.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pydantic
 
-from rb_dspy import toml
+from rb_dspy import lm_options, toml
+
+_ADDRESS = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LIKE_A_KEY = re.compile(r"(?:sk|pk|rk|gsk|hf|xai|r8)_[A-Za-z0-9]{16,}|.{65,}")
+"""Keys as some providers make them, which could be names as well."""
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 Split = Literal["all", "compile", "dev", "stream", "held-out"]
@@ -219,6 +225,13 @@ class BackboneConfig(_Config):
     """Sampling temperature of every answer, instead of each step's own."""
     timeout: float | None = pydantic.Field(default=None, gt=0)
     """Seconds that a server may send nothing, where dspy's own 600 are not meant; for hosted models."""
+    patience: float | None = pydantic.Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds that a call waits, at most, for a server that has too many requests, where 120 are not meant; for hosted
+    models."""
+    options: dict[str, Any] = {}
+    """What else ``dspy.LM`` takes, as top_p, seed, reasoning_effort, extra_body or model_type; for hosted models."""
+    omit: tuple[Literal["temperature", "max_tokens"], ...] = ()
+    """Settings that are never sent, for a server that refuses them; for hosted models."""
     cache: bool = False
     """Whether dspy may answer from its cache; off, so that what a run reports is what it cost."""
     context: int = pydantic.Field(default=8192, ge=512)
@@ -227,6 +240,37 @@ class BackboneConfig(_Config):
     """Sequences that the embedded engine keeps warm at once."""
     threads: int | None = pydantic.Field(default=None, ge=1)
     """CPU threads of the embedded engine; None: as many as there are cores."""
+
+    @pydantic.field_validator("api_base")
+    @classmethod
+    def _an_address(cls, given: str | None) -> str | None:
+        if given is not None and not _ADDRESS.fullmatch(given):  # an empty one would send all to the provider's usual
+            raise toml.unshown("expected an address, as http://127.0.0.1:8000/v1, or none for the provider's usual one")
+        return given
+
+    @pydantic.field_validator("api_key_env")
+    @classmethod
+    def _a_name(cls, given: str | None) -> str | None:
+        if given is not None and (not _NAME.fullmatch(given) or _LIKE_A_KEY.fullmatch(given)):
+            raise toml.unshown(
+                "expected the name of an environment variable, as MY_SERVER_KEY, and not the key itself, which belongs"
+                " in that variable"
+            )
+        return given
+
+    @pydantic.field_validator("options")
+    @classmethod
+    def _no_secrets(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if why := lm_options.wrong_with(given):
+            raise toml.unshown(why)
+        return given
+
+    @pydantic.model_validator(mode="after")
+    def _sent_or_not(self) -> Self:
+        both = [name for name in self.omit if getattr(self, name) is not None]
+        if both:
+            raise ValueError(f"{both[0]} is set, and omit leaves it out; remove one of them")
+        return self
 
 
 class BankConfig(_Config):

@@ -11,11 +11,19 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin
 
 import pydantic
+from pydantic_core import PydanticCustomError
 
 from rb_dspy.errors import ConfigError
 from rb_dspy.wording import first_misfit
 
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
+
+_UNSHOWN = "unshown"
+
+
+def unshown(why: str) -> ValueError:
+    """What a validator raises for a value that may be a secret in the wrong place: it is not quoted."""
+    return PydanticCustomError(_UNSHOWN, "{why}", {"why": why})
 
 
 def load(
@@ -83,6 +91,9 @@ def refused(
     if not key:  # of several together, which the message names
         return ConfigError(f"{source}: {misfit.why}")
     option = options.get(key)
+    if misfit.type == _UNSHOWN:
+        given = "what was given is empty" if misfit.input == "" else "what was given is not shown"
+        return ConfigError(f"{option or f'{source}: {key}'}: {misfit.message} ({given})")
     where = f"{option} {_shown(misfit.input)}" if option else f"{source}: {key} = {_shown(misfit.input)}"
     return ConfigError(f"{where}: {misfit.why}")
 

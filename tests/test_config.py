@@ -222,3 +222,33 @@ def test_a_table_within_settings_is_refused_by_where_it_stands() -> None:
         with pytest.raises(ConfigError, match=f"^settings: .*{'.'.join(path)}"):
             toml.parse(Settings, data, "settings")
     assert copy.deepcopy(RetrieveConfig(k=2)) == RetrieveConfig(k=2) == pickle.loads(pickle.dumps(RetrieveConfig(k=2)))
+
+
+@pytest.mark.parametrize(
+    "address", ["", " ", "ftp://u:hunter2@host/v1", "u:hunter2@127.0.0.1:8000/v1", "https://", "http:///v1"]
+)
+def test_an_address_that_is_none_is_refused_before_anything_is_sent_elsewhere(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^BackboneConfig: api_base: expected an address, as http://127") as caught:
+        BackboneConfig(model="openai/x", api_base=address)
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"^--set: backbones\.agent\.api_base: expected an address") as caught:
+        load_settings(None, ["backbones.agent.model=openai/x", f"backbones.agent.api_base={address}"])
+    assert "\n" not in str(caught.value)
+    assert ("what was given is empty" in str(caught.value)) == (address == "")
+
+
+@pytest.mark.parametrize("key", ["", "sk-abcdef123", "AIza.x", "0badc0ffee", "gsk_0123456789abcdefGHIJ", "a" * 70])
+def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"^BackboneConfig: api_key_env: expected the name of an envir") as caught:
+        BackboneConfig(model="openai/x", api_key_env=key)
+    assert not key or key not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"^--set: backbones\.agent\.api_key_env: expected the name") as caught:
+        load_settings(None, ["backbones.agent.model=openai/x", f"backbones.agent.api_key_env={key!r}"])
+    assert not key or key not in str(caught.value)
+
+
+def test_addresses_and_names_of_variables_are_taken_as_they_are() -> None:
+    for address in ("http://127.0.0.1:8000/v1", "HTTPS://u:p@host.example/deep/v1/", "http://[::1]:8000"):
+        assert BackboneConfig(model="openai/x", api_base=address).api_base == address
+    for name in ("MY_KEY", "hf_token", "_k", "KEY2"):
+        assert BackboneConfig(model="openai/x", api_key_env=name).api_key_env == name

@@ -9,13 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import AdapterParseError
 
+from rb_dspy.backbones.came import last_of, told
+from rb_dspy.backbones.hosted import HostedLM
 from rb_dspy.backbones.roles import Backbones, adapter_for, fallbacks
 from rb_dspy.backbones.trouble import explain, meaning
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import RBError
 
 _log = logging.getLogger("rb_dspy")
+
+TOKENS = 2_000
+"""What a model may use for one word of an answer, where it has no ``max_tokens`` of its own: many think first."""
+LOCAL_TOKENS = 200
+"""The same for one that runs here, is held to the format, and may be slow."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ def unusable(backbones: Backbones) -> str:
         return str(exc)
     for lm in lms.values():
         try:
-            quick = lm.copy(cache=False, num_retries=0)
+            quick = _once(lm)
             quick("Reply with the word: ready", **({} if "max_completion_tokens" in lm.kwargs else {"max_tokens": 200}))
         except Exception as exc:  # noqa: BLE001 (whatever an LM of one's own raises)
             # A server that cannot be reached may come back, but hardly while one waits.
@@ -71,20 +79,45 @@ def unusable(backbones: Backbones) -> str:
 
 def _checked(role: str, config: BackboneConfig) -> Probe:
     started = time.perf_counter()
+    answer = ""
     try:
-        answer = _ask(Backbones.from_settings({"agent": config}).lm("agent"))
+        answer, problem = _asked(Backbones.from_settings({"agent": config}).lm("agent"))
     except (RBError, dspy.DSPyError) as exc:
         problem = explain(exc, config.model)
         if isinstance(exc, dspy.LMAuthError) and config.api_key_env is not None:
             problem = f"the provider refused the key in {config.api_key_env}; {problem}"
-        return Probe(role, config.model, seconds=time.perf_counter() - started, problem=problem)
-    return Probe(role, config.model, answer, time.perf_counter() - started)
+    return Probe(role, config.model, answer, time.perf_counter() - started, problem)
 
 
-def _ask(lm: Any) -> str:
+def _asked(lm: Any) -> tuple[str, str]:
+    """What ``lm`` answered, or why what came is no answer."""
     question = dspy.Predict("question: str -> answer: str")
-    with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=adapter_for(lm)):
-        said = question(
-            question="Which colour has a clear sky at noon? Answer in one word.", config={"max_tokens": 200}
-        )
-    return str(said.answer).strip()
+    quick = _once(lm)
+    cap = _cap(lm)
+    why: str = ""
+    # What came is looked up in the copy's own history, which the caller's settings may have switched off.
+    with dspy.context(lm=quick, adapter=adapter_for(lm), disable_history=False, max_history_size=1):
+        try:
+            said = question(
+                question="Which colour has a clear sky at noon? Answer in one word.",
+                config={} if cap is None else {"max_tokens": cap},
+            )
+            if "answer" in said:  # else there was no choice at all, which dspy takes for no candidates
+                return str(said.answer).strip(), ""
+        except AdapterParseError as exc:
+            why = explain(exc, lm.model)
+    came = last_of(quick)
+    own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
+    return "", (told(came, cap or own) if came is not None else "") or why or "it gave no answer"
+
+
+def _once(lm: Any) -> Any:
+    """``lm``, asked without cache and without retries."""
+    return lm.asked_once() if isinstance(lm, HostedLM) else lm.copy(cache=False, num_retries=0)
+
+
+def _cap(lm: Any) -> int | None:
+    """Tokens that a question may cost; None for a model that has a limit of its own, or takes none."""
+    if lm.kwargs.get("max_tokens") is not None or "max_completion_tokens" in lm.kwargs:
+        return None
+    return LOCAL_TOKENS if lm.model.startswith("local/") else TOKENS

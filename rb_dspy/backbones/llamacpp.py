@@ -217,8 +217,8 @@ def local_lm(config: BackboneConfig, *, prefix_cache: bool = True, directory: Pa
     Raises ``ConfigError`` for settings that only a hosted model has.
     """
     name = config.model.removeprefix("local/")
-    for field in ("api_base", "api_key_env", "timeout"):
-        if getattr(config, field) is not None:
+    for field in ("api_base", "api_key_env", "timeout", "patience", "options", "omit"):
+        if getattr(config, field) not in (None, {}, ()):
             meant = "remove it, or set the model that is meant as well, as PROVIDER/MODEL"
             raise ConfigError(f"{config.model} runs in this process; {field} is for hosted models: {meant}")
     engine = LlamaEngine(

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from typing import Any
 
 import dspy
 
 from rb_dspy.backbones.chat import ChatAdapter
+from rb_dspy.backbones.hosted import HostedLM
+from rb_dspy.backbones.patience import Patience
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import BackboneError, ConfigError
 
@@ -215,8 +218,10 @@ def _described(given: BackboneConfig) -> Any:
     for name in ("api_base", "timeout", "temperature", "max_tokens"):
         if getattr(given, name) is not None:
             kwargs[name] = getattr(given, name)
+    if given.patience is not None:
+        kwargs["patience"] = Patience(given.patience)
     try:
-        return dspy.LM(given.model, cache=given.cache, **kwargs)
+        return HostedLM(given.model, cache=given.cache, omit=given.omit, options=deepcopy(given.options), **kwargs)
     except (ValueError, TypeError, dspy.LMError) as exc:
         raise BackboneError(f"{given.model}: {exc}") from exc
 

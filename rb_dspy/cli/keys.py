@@ -20,7 +20,14 @@ from rb_dspy.cli.options import ConfigOption, JsonLinesOption, SetOption
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
 
-_NAMES: dict[object, str] = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_NAMES: dict[object, str] = {
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    tuple: "list of texts",
+    dict: "table",
+}
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
 
 
@@ -85,7 +92,7 @@ def _keys(
 
 def _below(key: str, kind: Any, field: FieldInfo, default: Any, value: Any) -> Iterator[Key]:
     """``key``, or the keys of the table, or tables by name, that it is."""
-    if get_origin(kind) is dict:
+    if get_origin(kind) is dict and get_args(kind)[0] is not str:
         names, inner = get_args(kind)
         for name in get_args(names):
             yield from _below(f"{key}.{name}", inner, field, _get(default, name), _get(value, name))
@@ -105,7 +112,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _type(kind: Any, field: FieldInfo) -> str:
-    name = "list of texts" if get_origin(kind) is tuple else _NAMES[kind]
+    name = _NAMES.get(get_origin(kind) or kind) or _NAMES[kind]
     limits = [
         f"{word} {getattr(each, limit)}"
         for each in field.metadata
@@ -123,6 +130,8 @@ def _open(value: Any) -> Any:
     """``value`` without the secrets that an address may hold."""
     if isinstance(value, list | tuple):
         return [_open(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _open(each) for name, each in value.items()}
     return without_secrets(value) if isinstance(value, str) else value
 
 

@@ -25,7 +25,7 @@ import pydantic
 
 from rb_dspy.backbones import Backbones, Meter, report
 from rb_dspy.backbones.trouble import explain
-from rb_dspy.compile.identity import sampling
+from rb_dspy.compile.identity import left_out, sampling
 from rb_dspy.errors import BackboneError, RBError
 
 log = logging.getLogger("rb_dspy")
@@ -295,7 +295,7 @@ def _key(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> str:
         "model": [lm.model, lm.model_type],
         "prompt": prompt,
         "messages": messages,
-        "settings": sampling(settings),
+        "settings": sampling(settings) | left_out(lm),
     }
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=_named).encode()).hexdigest()
 

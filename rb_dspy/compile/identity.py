@@ -28,6 +28,12 @@ def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if not _APART.search(name)}
 
 
+def left_out(lm: Any) -> dict[str, Any]:
+    """What decides an LM's answers and is no setting: which settings it never sends, where there are some."""
+    omit = tuple(getattr(lm, "omit", ()))
+    return {"omit": sorted(omit)} if omit else {}
+
+
 def who(backbones: Backbones, reflection: Any = None) -> dict[str, Any]:
     """Role -> model and sampling settings; ``reflection`` as ``compile_program`` takes it."""
     found = {role: _lm(lm) for role, lm in backbones.roles().items()}
@@ -67,7 +73,7 @@ def versions() -> dict[str, str]:
 
 
 def _lm(lm: Any) -> dict[str, Any]:
-    settings = sampling(getattr(lm, "kwargs", {}))
+    settings = sampling(getattr(lm, "kwargs", {})) | left_out(lm)
     return {
         "model": str(lm.model),
         "kind": str(getattr(lm, "model_type", "")),

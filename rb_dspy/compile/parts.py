@@ -28,7 +28,7 @@ from typing import Any
 import dspy
 import numpy as np
 
-from rb_dspy.compile.identity import sampling
+from rb_dspy.compile.identity import left_out, sampling
 from rb_dspy.compile.state import digest, prompts_of, signature_hash
 from rb_dspy.protocols import Embedder
 
@@ -114,7 +114,7 @@ class _Look:
         if isinstance(thing, np.ndarray | np.generic) and not thing.dtype.hasobject:
             return [str(thing.dtype), list(thing.shape), hashlib.sha256(thing.tobytes()).hexdigest()]
         if isinstance(thing, dspy.BaseLM):
-            settings = self._named(sampling(thing.kwargs))
+            settings = self._named(sampling(thing.kwargs) | left_out(thing))
             return [self.at(kind), str(thing.model), str(getattr(thing, "model_type", "")), settings]
         if isinstance(thing, dspy.Module):
             return self._module(thing)

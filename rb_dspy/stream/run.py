@@ -80,7 +80,8 @@ def run_stream(
     A task that breaks, or that cannot be used, is recorded with its error and the run goes on; so is one whose lessons
     get a vector that cannot be used (``InvalidVector``), whose rollout waits. What would break every task that follows
     ends the run: ``BackboneError``, ``ConfigError``, any other ``BankError``, and ``InfrastructureError`` when
-    ``MAX_BROKEN_IN_A_ROW`` tasks broke. What was done stays in the bank.
+    ``MAX_BROKEN_IN_A_ROW`` tasks broke. A rate limit breaks a task only after it was waited for, as long as
+    ``BackboneConfig.patience`` says, and each longer wait is logged. What was done stays in the bank.
 
     No ``Task`` is shown what was learned from a task of its id first, whatever ``bank`` held before; a text is, as in a
     call of the program. Raises ``InputError``, before anything is done, for what is no program, no stream of tasks, no

@@ -1,6 +1,7 @@
 """What there is to say of a program, its language models and its bank, as parameters of a run.
 
-Of a language model its name and how it samples: never a key, an address, or anything else it was configured with.
+Of a language model its name and how it samples, the options of its table in ``rb.toml`` included: never a key, an
+address, or anything else it was configured with.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 import pydantic
 
 from rb_dspy.backbones import Backbones, active
+from rb_dspy.backbones.hosted import HostedLM
 from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.identity import left_out, sampling
 from rb_dspy.compile.state import Prompts, digest, prompts_of
 from rb_dspy.errors import RBError
 from rb_dspy.matts import MaTTS
@@ -30,7 +33,9 @@ def described(program: Any) -> dict[str, Any]:
     for role, lm in _played(program.backbones).items():
         own = active(program.backbones).names(role)
         sampled = {name: lm.kwargs.get(name) for name in _SAMPLING if own or name != "temperature"}
-        found |= {f"lm.{role}.{name}": value for name, value in sampled.items() if value is not None}
+        if isinstance(lm, HostedLM):  # as rb.toml describes it, where no secret may be
+            sampled |= sampling(lm.options) | left_out(lm)
+        found |= _flat(f"lm.{role}", {name: value for name, value in sampled.items() if value is not None})
     return found
 
 

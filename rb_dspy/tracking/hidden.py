@@ -46,7 +46,7 @@ class Hidden:
 def _settings(lm: Any) -> Any:
     """How an LM, or the configuration of one, is set up."""
     if isinstance(lm, BackboneConfig):
-        return {"api_base": lm.api_base, "api_key": os.environ.get(lm.api_key_env or "")}
+        return {**lm.options, "api_base": lm.api_base, "api_key": os.environ.get(lm.api_key_env or "")}
     return getattr(lm, "kwargs", {})
 
 

@@ -15,6 +15,9 @@ import dspy
 import pydantic
 
 from rb_dspy.backbones import Backbones
+from rb_dspy.backbones.hosted import HostedLM
+from rb_dspy.backbones.patience import SECONDS
+from rb_dspy.compile.identity import sampling
 from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig, Role
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import ConfigError, InputError
@@ -91,7 +94,8 @@ def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
     """What is kept of backbones: of each role that was given one the model's name and how it samples; or the name of
     what makes them. A role that falls back does so again where this is loaded, and samples as its step says.
 
-    How an LM samples is its ``temperature`` and its ``max_tokens``. Raises ``InputError`` for such as no backbone has.
+    How an LM samples is its ``temperature`` and its ``max_tokens``, and of one that was described as in ``rb.toml`` its
+    ``options``, what it omits, and its ``patience``. Raises ``InputError`` for such as no backbone has.
     """
     if given is None or isinstance(given, str):
         return given
@@ -104,7 +108,7 @@ def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
             found[role] = _sampling(each)
             continue
         config = BackboneConfig(model=each) if isinstance(each, str) else each
-        found[role] = config.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
+        found[role] = _open(config.model_dump(mode="json", exclude=hidden, exclude_defaults=True))
         found[role] |= {_ELSEWHERE: True} if config.api_base is not None else {}
     return found
 
@@ -113,14 +117,23 @@ def _sampling(lm: Any) -> dict[str, Any]:
     """An LM as the configuration of a backbone. Nothing else of it is looked at: it may be a key."""
     tokens = lm.kwargs.get("max_tokens", lm.kwargs.get("max_completion_tokens"))  # the latter: a reasoning model's
     found = {"model": str(lm.model), "temperature": lm.kwargs.get("temperature"), "max_tokens": tokens}
+    if isinstance(lm, HostedLM):  # as rb.toml describes it, where no secret may be
+        found |= {"options": lm.options, "omit": lm.omit}
+        found |= {"patience": lm.patience.seconds} if lm.patience.seconds != SECONDS else {}
     try:
-        kept = BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True)
+        kept = _open(BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True))
         return kept | ({_ELSEWHERE: True} if lm.kwargs.get("api_base") else {})
     except pydantic.ValidationError as exc:
         raise InputError(
             f"{lm.model}: {first_misfit(exc)}; change it, or say which backbones the model has when it is loaded, as"
             " backbones='package.module:attribute'"
         ) from None
+
+
+def _open(kept: dict[str, Any]) -> dict[str, Any]:
+    """Without those options that decide no answer, as headers do: they may say where a model is."""
+    options = sampling(kept.pop("options", {}))
+    return kept | ({"options": options} if options else {})
 
 
 def made_backbones(given: BackbonesLike | None) -> Backbones:
