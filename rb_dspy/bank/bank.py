@@ -22,6 +22,7 @@ from rb_dspy.bank.ingest import Ingest, begin, check_attempt
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import chosen_embedder, copy_store, marked, open_store, restore_store
+from rb_dspy.bank.others import of_others
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
@@ -242,7 +243,7 @@ class MemoryBank:
 
     def retrieve(
         self,
-        query: str,
+        query: str | Task,
         k: int = 1,
         unit: Unit = "experience",
         min_score: float | None = None,
@@ -252,6 +253,9 @@ class MemoryBank:
         mode: Mode = "dense",
     ) -> list[Retrieved]:
         """The ``k`` nearest, best first; fewer only where this scope has no more.
+
+        ``query``: a text; or a ``Task``, for which its instruction is asked, and lessons that a task of its id gave
+        first are left out, as in ``ReasoningBank.recall``.
 
         ``unit="experience"`` compares ``query`` with the instructions of the tasks (the paper's key) and gives each
         experience with all its items; ``"item"`` compares it with an item's title, description and content, and gives
@@ -266,9 +270,16 @@ class MemoryBank:
         ``min_score`` leaves out what is less similar by cosine; the other modes have none. The end of a text that is
         too long for the embedder is not read.
         """
-        return self._current.settled(
-            lambda _: self._found.find(query, k, unit, min_score, exclude_tasks, polarity, mode)
-        )
+
+        def look(text: str, number: int, excluded: Collection[str]) -> list[Retrieved]:
+            return self._found.find(text, number, unit, min_score, excluded, polarity, mode)
+
+        def found(_: Embedder) -> list[Retrieved]:
+            if isinstance(query, Task):
+                return of_others(look, query, k, exclude_tasks)
+            return look(query, k, exclude_tasks)
+
+        return self._current.settled(found)
 
     async def aappend(
         self,
@@ -283,7 +294,7 @@ class MemoryBank:
 
     async def aretrieve(
         self,
-        query: str,
+        query: str | Task,
         k: int = 1,
         unit: Unit = "experience",
         min_score: float | None = None,

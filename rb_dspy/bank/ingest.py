@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 import pydantic
 
-from rb_dspy.bank.admission import attempt_id, identity, now
+from rb_dspy.bank.admission import attempt_id, identity, new_item, now
 from rb_dspy.bank.given import each, refused, text
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.stages import of_task, same_rollouts
 from rb_dspy.errors import InputError
 from rb_dspy.schema import (
+    Change,
     Experience,
     ExperienceDraft,
     Ingestion,
@@ -60,6 +61,8 @@ class Ingest:
         """As it is stored."""
         self.experience = experience
         """What the attempt has become; None before ``admitted``."""
+        self.withheld: dict[MemoryDraft, Change] = {}
+        """The drafts that ``admitted`` left out, and what had taken each of them away."""
 
     @property
     def task(self) -> Task:
@@ -132,34 +135,44 @@ class Ingest:
         """Say why it did not get further; it stays where it is."""
         self._keep(error=text("why", why) or "failed", told=True)
 
-    def admitted(self) -> Experience:
-        """The experience that it becomes, with its items. Raises like ``MemoryBank.append``; then it stays pending."""
+    def admitted(self, *, again: bool = True) -> Experience:
+        """The experience that it becomes, with its items. Raises like ``MemoryBank.append``; then it stays pending.
+
+        ``again=False``: without the drafts that say, word for word, what somebody took away from this scope, by a
+        delete or a rollback of that very item, or by an edit of it, and that no item says now. The note tells of them.
+        """
         if self.experience is None and self.state.drafts is not None:
             self._keep()  # whether it still waits
         if self.experience is None:
             state = self.state  # which another attempt may have taken the place of
             if state.verdicts is None or state.drafts is None:
                 raise InputError(f"task {self.task.id}: admitted when only {state.stage}; judge and distil it first")
+            withheld = {} if again else self._retracted(state.drafts)
             experience = self._append(
                 ExperienceDraft(
                     task=state.task,
                     trajectories=state.trajectories,
                     verdicts=state.verdicts,
-                    drafts=state.drafts,
+                    drafts=tuple([draft for draft in state.drafts if draft not in withheld]),
                     polarity=state.polarity,
                     run_id=state.run_id,
                     distiller=state.distiller,
-                    note=state.note,
+                    note="; ".join(filter(None, [state.note, _told(withheld)])),
                     origin=state.origin,
                     shown=state.shown,
                 )
             )
             if same_rollouts(experience.trajectories, state.trajectories):
-                self.experience = experience
+                self.experience, self.withheld = experience, withheld
             else:  # another attempt of this name was faster
                 self._become(experience)
             return experience
         return self.experience
+
+    def _retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
+        said = {draft: new_item(self.state.scope, draft).digest for draft in drafts}
+        taken = self._store.retracted(self.state.scope, list(said.values())) if said else {}
+        return {draft: taken[digest] for draft, digest in said.items() if digest in taken}
 
     def _one_each(self, verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
         given = each("verdicts", verdicts, Verdict)
@@ -196,6 +209,16 @@ class Ingest:
                 "shown": experience.shown,
             }
         )
+
+
+def _told(withheld: Mapping[MemoryDraft, Change]) -> str:
+    """When each was taken away, and by what."""
+    how = {"edit": "said before it was edited", "delete": "said when it was deleted"}
+    told = [
+        f"{draft.title!r} is what {by.id} {how.get(by.kind, 'said when it was rolled back')} at {by.created_at}"
+        for draft, by in withheld.items()
+    ]
+    return f"dropped: {'; '.join(told)}" if told else ""
 
 
 def begin(

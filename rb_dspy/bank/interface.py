@@ -226,6 +226,14 @@ class BankStore(Protocol):
         """Ids of items by the digests of their texts; of several items with one text, the earliest."""
         ...
 
+    def retracted(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, Change]:
+        """What took texts away, by their digests: an edit of an item that said it, or a removal of that item by its id.
+
+        None for a text that a live item row has, nor for one whose last row ended with something else that was removed:
+        an experience, a run, an origin, or what it descends from. The changes are without texts.
+        """
+        ...
+
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         """All items in order of their numbers; the number of an item is that of its earliest live row."""
         ...

@@ -286,7 +286,7 @@ def _check(
     if polarity not in (None, "success", "failure"):
         raise InputError(f"polarity {polarity!r}: expected 'success', 'failure' or None")
     if not isinstance(query, str):
-        raise InputError(f"query of type {type(query).__name__}: expected text")
+        raise InputError(f"query of type {type(query).__name__}: expected text, or a Task")
     if (whole_number(k) or 0) < 0 or whole_number(k) is None:
         raise InputError(f"k {_short(k)}: expected a whole number, 0 or more")
     tasks = isinstance(exclude_tasks, Collection) and not isinstance(exclude_tasks, str)

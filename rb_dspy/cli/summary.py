@@ -19,6 +19,7 @@ _UNFIT: dict[Unfit, str] = {
     "quote": "quoted the task",
     "surplus": "beyond the limit",
     "groundless": "shown by no rollout",
+    "retracted": "taken away from the bank before",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from rb_dspy.schema import MemoryDraft, MemoryItem, Task, Trajectory, Verdict
 from rb_dspy.steps import Selection
@@ -88,12 +88,32 @@ def passed_over(task: Task, trajectories: Sequence[Trajectory], selection: Selec
     )
 
 
-def taken_up(item: Lesson, task: Task, trajectory: Trajectory) -> bool:
-    """Whether anything that the agent thought or did has a word of the lesson that the task itself does not have."""
-    given = _words(task.instruction) | _words(trajectory.first_observation)
-    own = {word for word in _words(f"{item.title} {item.content}") if len(word) > 3 or word.isdigit()} - given
-    said = _words(" ".join(f"{step.thought} {step.action}" for step in trajectory.steps))
-    return bool(own & said)
+def taken_up(item: Lesson, task: Task, trajectory: Trajectory, usual: Set[str] = frozenset()) -> bool | None:
+    """Whether the agent made use of a lesson, as far as words tell: those that the task itself does not have.
+
+    True where it thought or did one that is not ``usual``, False where none at all. None where it said only words that
+    agents use ``usual``ly, also without the lesson, such as the names of commands.
+    """
+    given = words(task.instruction, trajectory.first_observation)
+    own = {word for word in words(item.title, item.content) if len(word) > 3 or word.isdigit()} - given
+    said = own & spoken([trajectory])
+    return True if said - usual else None if said or not own else False
+
+
+def made_of(item: Lesson, task: Task, trajectory: Trajectory, usual: Set[str] = frozenset()) -> str:
+    """What the agent made of a lesson that it was shown, as what follows "It was shown the lesson"."""
+    made = {True: " and took it up", False: " and ignored it", None: "; nothing tells whether it took it up"}
+    return made[taken_up(item, task, trajectory, usual)]
+
+
+def spoken(trajectories: Iterable[Trajectory]) -> set[str]:
+    """The words of what was thought and done."""
+    return words(*[text for each in trajectories for step in each.steps for text in (step.thought, step.action)])
+
+
+def words(*texts: str) -> set[str]:
+    """The words of ``texts``, whatever their case."""
+    return {word for text in texts for word in _WORD.findall(text.casefold())}
 
 
 def literals(task: Task, item: Lesson, others: Iterable[Task]) -> list[str]:
@@ -107,7 +127,3 @@ def literals(task: Task, item: Lesson, others: Iterable[Task]) -> list[str]:
     text = set(_WORD.findall(f"{item.title} {item.description} {item.content}"))
     own = re.findall(r"\b\w*\d\w*\b|(?<=[a-z,;] )[A-Z]\w+", task.instruction)
     return [word for word in dict.fromkeys(own) if len(word) > 1 and word in text and word not in known][:3]
-
-
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.casefold()))

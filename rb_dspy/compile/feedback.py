@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rb_dspy.compile.evidence import (
     decisive_step,
     ending,
     literals,
+    made_of,
     misjudged,
     passed_over,
     quoted,
     short,
+    spoken,
     step_text,
     taken_up,
 )
@@ -55,6 +57,8 @@ class _View:
     report: RunReport
     mode: MattsMode | None
     task: str
+    said: dict[int, set[str]] = field(default_factory=dict)
+    """The words of tasks, by their places, as far as they were asked for: every lesson asks."""
 
     def done(self) -> list[tuple[TaskResult, Any]]:
         """The tasks that did not break, with their predictions."""
@@ -63,6 +67,25 @@ class _View:
     def told(self) -> list[tuple[TaskResult, Any]]:
         """Those of them that somebody knows the outcome of: the rest is neither solved nor failed."""
         return [(result, prediction) for result, prediction in self.done() if not untold(result)]
+
+    def usual(self, item: MemoryItem) -> set[str]:
+        """Words that agents used without this lesson; not those that solved a task which it came from."""
+        sources = {provenance.task_id for provenance in item.provenances}
+        found: set[str] = set()
+        for number, (result, prediction) in enumerate(self.done()):
+            if any(shown.id == item.id for shown in prediction.memory.items):
+                continue
+            if result.task.id not in sources:
+                found |= self._spoken(number, result.rollouts)
+                continue
+            both = zip(result.rollouts, result.outcomes, strict=False)
+            found |= spoken([rollout for rollout, outcome in both if outcome is not None and not outcome.success])
+        return found
+
+    def _spoken(self, number: int, rollouts: Sequence[Trajectory]) -> set[str]:
+        if number not in self.said:
+            self.said[number] = spoken(rollouts)
+        return self.said[number]
 
     def head(self) -> str:
         results = self.report.results
@@ -159,7 +182,8 @@ def _line(view: _View, source: TaskResult, item: MemoryItem, uses: Sequence[Task
     for use in [use for use in uses if not solved(use)][:2]:
         if use.prediction is not None:
             trajectory = use.prediction.trajectory
-            how = "Misled, being taken up," if taken_up(item, use.task, trajectory) else "Ignored"
+            taken = taken_up(item, use.task, trajectory, view.usual(item))
+            how = {True: "Misled, being taken up,", False: "Ignored", None: "Shown"}[taken]
             parts.append(f"{how} on {quoted(use.task)}, which {ending(trajectory)}.")
     return " ".join(parts)
 
@@ -176,7 +200,7 @@ def _agent(view: _View) -> list[str]:
         winning = [rollout for rollout, outcome in both if outcome is not None and outcome.success]
         if losing:
             shown = prediction.trajectory if prediction.trajectory in losing else losing[0]
-            line = _rollout(result.task, shown, prediction.memory.items, winning)
+            line = _rollout(view, result.task, shown, prediction.memory.items, winning)
             (beside if untold(result) else partly if solved(result) else failed).append((result, line))
     return [
         f"Tasks with lessons: {sum(map(solved, with_lessons))} of {len(with_lessons)} solved;"
@@ -187,12 +211,14 @@ def _agent(view: _View) -> list[str]:
     ]
 
 
-def _rollout(task: Task, failed: Trajectory, lessons: Sequence[MemoryItem], winning: Sequence[Trajectory]) -> str:
+def _rollout(
+    view: _View, task: Task, failed: Trajectory, lessons: Sequence[MemoryItem], winning: Sequence[Trajectory]
+) -> str:
     """How a rollout failed, what it made of its lessons, and where one that succeeded went another way."""
     parts = [f"{quoted(task)} {ending(failed)}."]
     for item in lessons[:3]:
-        how = "took it up" if taken_up(item, task, failed) else "ignored it"
-        parts.append(f"It was shown the lesson {item.title!r} ({short(item.content, 120)}) and {how}.")
+        made = made_of(item, task, failed, view.usual(item))
+        parts.append(f"It was shown the lesson {item.title!r} ({short(item.content, 120)}){made}.")
     for other in winning[:1]:
         step = decisive_step(failed, False, [(other, True)])
         if step is not None and step <= len(other.steps):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import dspy
 
 from rb_dspy.compile.credit import Credit, Credited
-from rb_dspy.compile.evidence import ending, literals, misjudged, passed_over, quoted, short, taken_up
+from rb_dspy.compile.evidence import ending, literals, made_of, misjudged, passed_over, quoted, short, taken_up, words
 from rb_dspy.compile.feedback import MOST, stream_feedback
 from rb_dspy.compile.stages import STAGES, Stage
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
@@ -62,21 +62,48 @@ def metric_for(stage: Stage, program: BankProgram) -> Metric:
         mode = program.config.mode if isinstance(program, MaTTS) else None
         return _Metric(
             lambda gold, pred: float(pred.score or 0.0),
-            lambda gold, pred, name, task: stream_feedback(pred.report, name, mode=mode, task=task),
+            lambda gold, pred, name, call: stream_feedback(pred.report, name, mode=mode, task=call.task),
         )
     return {
         "judge": _stage(_judged, _tell_judge),
         "select": _stage(_selected, _tell_select),
-        "agent": _stage(lambda gold, pred: _solved(pred), _tell_agent),
+        "agent": _Metric(
+            lambda gold, pred: _solved(pred), lambda gold, pred, name, call: _tell_agent(gold, pred, call)
+        ),
     }[stage]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The call that an optimizer shows, as far as it is known: turns, the last of them with what was asked now."""
+
+    turns: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, pred_trace: Any) -> _Call:
+        """An agent's later turns have those before in their history."""
+        if not pred_trace:
+            return cls()
+        inputs = pred_trace[0][1]
+        return cls((*(getattr(inputs.get("history"), "messages", None) or ()), inputs))
+
+    @property
+    def task(self) -> str:
+        """The instruction of its task; empty where that is not known."""
+        return next((str(turn["task"]) for turn in self.turns if turn.get("task")), "")
+
+    def commands(self) -> set[str]:
+        """The words of what the environment says that can be done."""
+        rules = [str(turn.get("action_rules") or "") for turn in self.turns]
+        return words(*rules, *[str(action) for turn in self.turns for action in turn.get("valid_actions") or ()])
 
 
 @dataclass(frozen=True)
 class _Metric:
     score: Callable[[Any, Any], float]
     """Of example and prediction."""
-    tell: Callable[[Any, Any, str, str], str]
-    """Of example, prediction, predictor, and the instruction of the task whose call is shown, where that is known."""
+    tell: Callable[[Any, Any, str, _Call], str]
+    """Of example, prediction, predictor, and the call that an optimizer shows."""
 
     def __call__(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
@@ -87,7 +114,7 @@ class _Metric:
         text = "The program broke on this example."
         if pred is not None:
             name = pred_name.removeprefix("program.")
-            text = self._guarded(f"The score is {score:g}.", lambda: self.tell(gold, pred, name, _task_of(pred_trace)))
+            text = self._guarded(f"The score is {score:g}.", lambda: self.tell(gold, pred, name, _Call.of(pred_trace)))
         return dspy.Prediction(score=score, feedback=_cut(text))
 
     def _guarded(self, otherwise: T, work: Callable[[], T]) -> T:
@@ -102,16 +129,7 @@ class _Metric:
 
 def _stage(score: Callable[[Any, Any], float], tell: Callable[[Any, Any], str]) -> _Metric:
     """A stage's example is one call, so nothing has to be found in it."""
-    return _Metric(score, lambda gold, pred, name, task: tell(gold, pred))
-
-
-def _task_of(pred_trace: Any) -> str:
-    """The instruction in the call that an optimizer shows; an agent's later turns have it in their history."""
-    if not pred_trace:
-        return ""
-    inputs = pred_trace[0][1]
-    history = getattr(inputs.get("history"), "messages", None)
-    return str(inputs.get("task") or (history[0].get("task") if history else "") or "")
+    return _Metric(score, lambda gold, pred, name, call: tell(gold, pred))
 
 
 def _judged(gold: Any, pred: Any) -> float:
@@ -145,14 +163,14 @@ def _solved(pred: Any) -> float:
     return float(pred.outcome is not None and pred.outcome.success)
 
 
-def _tell_agent(gold: Any, pred: Any) -> str:
+def _tell_agent(gold: Any, pred: Any, call: _Call) -> str:
     if pred.outcome is None:
         return "The environment does not say whether this task was solved."
     how = "Solved" if pred.outcome.success else "Failed"
     said = [f"{how} (reward {pred.outcome.reward:g}): the rollout {ending(pred.trajectory)}."]
     for item in gold.memory.items:
-        used = "took it up" if taken_up(item, gold.task, pred.trajectory) else "ignored it"
-        said.append(f"It was shown the lesson {item.title!r} ({short(item.content, 160)}) and {used}.")
+        made = made_of(item, gold.task, pred.trajectory, call.commands())
+        said.append(f"It was shown the lesson {item.title!r} ({short(item.content, 160)}){made}.")
     return " ".join(said)
 
 
@@ -210,7 +228,7 @@ def _told(distilled: Distilled, credited: Credited) -> list[str]:
         if pair.failed is None or pair.given > pair.without:
             continue
         what = "Misled" if pair.given < pair.without else "Did not help"
-        ignored = [d.title for d in distilled.drafts if not taken_up(d, pair.task, pair.failed)]
+        ignored = [d.title for d in distilled.drafts if taken_up(d, pair.task, pair.failed) is False]
         left = f" It ignored {_listed(ignored)}." if ignored else ""
         said.append(f"- {what}: {quoted(pair.task)}; with them the rollout {ending(pair.failed)}.{left}")
     said += [f"- Could not be tried: {short(why, 200)}" for why in credited.broken]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import dspy
 import pydantic
@@ -24,6 +24,8 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Task, Usage
 from rb_dspy.stream.records import fingerprint
 from rb_dspy.wording import first_misfit
+
+_Program = TypeVar("_Program", bound=dspy.Module)
 
 Split = Literal["compile", "dev", "held_out"]
 """What a task was for: to compile on, to choose by, or to measure with."""
@@ -145,13 +147,14 @@ class Compiled(pydantic.BaseModel):
         """What all roles used together."""
         return sum(self.usage.values(), RoleUsage())
 
-    def apply(self, program: dspy.Module) -> None:
+    def apply(self, program: _Program) -> _Program:
         """Give ``program`` the compiled prompts; ``MaTTS`` takes those of ``ReasoningBank`` and keeps its others.
 
-        Raises like ``load_program``.
+        Returns ``program`` itself, no copy of it. Raises like ``load_program``.
         """
         fewer = len(self.state["predictors"]) < len(prompts_of(program)) and only_scaling_differs(program, self.state)
         set_state(program, self.state, source="compiled", partial=fewer)
+        return program
 
     def save(self, path: str | Path) -> None:
         """Save as JSON, whole or not at all: no language model, key or address is in it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from rb_dspy.bank import Ingest
 from rb_dspy.errors import RBError
 from rb_dspy.schema import Experience
-from rb_dspy.steps.events import Appended, emit
+from rb_dspy.steps.events import Appended, Withheld, emit
 
 
 def appended(ingest: Ingest) -> Experience:
-    """The experience that the bank now holds, durably."""
-    experience = ingest.admitted()
+    """The experience that the bank now holds, durably; without lessons that somebody took away from it before."""
+    experience = ingest.admitted(again=False)
+    if ingest.withheld:
+        emit(Withheld(experience.task, tuple(["retracted" for _ in ingest.withheld])))
     emit(Appended(experience.task, experience))
     return experience
 

@@ -13,9 +13,9 @@ _NUMBER = re.compile(r"(?<![\w.,])\d{2,}(?:[.,]\d+)*(?![\w])")
 """A number of two digits or more. One of them may be anybody's; two of a task's are hardly a coincidence."""
 
 
-Unfit = Literal["empty", "overlap", "quote", "surplus", "groundless"]
+Unfit = Literal["empty", "overlap", "quote", "surplus", "groundless", "retracted"]
 """Why a draft is dropped: no title or no content; much the same as another; values of its one task in it; beyond the
-limit; no rollout is named that shows it."""
+limit; no rollout is named that shows it; somebody took this very text away from the bank that it was for."""
 
 
 @dataclass(frozen=True)

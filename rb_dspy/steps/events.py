@@ -76,6 +76,14 @@ class Drafted:
 
 
 @dataclass(frozen=True)
+class Withheld:
+    """Of drafts that were fit for a bank, some are not for this one: why, for each."""
+
+    task: Task
+    dropped: tuple[Unfit, ...]
+
+
+@dataclass(frozen=True)
 class Selected:
     """One of several rollouts was chosen to be handed in."""
 
@@ -92,7 +100,18 @@ class Appended:
     experience: Experience
 
 
-Event = MemoryRetrieved | EpisodeStarted | StepTaken | Checked | RolloutLost | Judged | Drafted | Selected | Appended
+Event = (
+    MemoryRetrieved
+    | EpisodeStarted
+    | StepTaken
+    | Checked
+    | RolloutLost
+    | Judged
+    | Drafted
+    | Withheld
+    | Selected
+    | Appended
+)
 Listener = Callable[[Event], None]
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("rb_dspy_listeners", default=())

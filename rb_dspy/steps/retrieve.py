@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Self
 
@@ -46,33 +46,15 @@ class Retrieve(dspy.Module):
     def _routine(self, task: Task, bank: MemoryBank, again: bool) -> Routine[Memory]:
         config = self.config
         k = max(config.k, config.candidates) if self.reranker and config.k else config.k
-        look = partial(bank.retrieve, task.instruction, unit=config.unit, min_score=config.min_score, mode=config.mode)
-        found = yield Do("retrieval", partial(look, k=k) if again else partial(_of_others, look, k, task.id))
+        query = task.instruction if again else task
+        look = partial(bank.retrieve, query, k, unit=config.unit, min_score=config.min_score, mode=config.mode)
+        found = yield Do("retrieval", look)
         if self.reranker is not None and found:
             found = yield Do("the reranker", partial(_reranked, self.reranker, task.instruction, found))
             found = found[: config.k]
         memory = render(found, config.max_tokens)
         emit(MemoryRetrieved(task, memory))
         return memory
-
-
-def _of_others(look: Callable[..., list[Retrieved]], k: int, task_id: str) -> list[Retrieved]:
-    """The ``k`` nearest that ``task_id`` did not give first; further ones in the place of those that are left out."""
-    wanted = k
-    while True:
-        found = look(k=wanted, exclude_tasks=(task_id,))
-        kept = [each for match in found if (each := _without(match, task_id)) is not None]
-        if len(kept) >= k or len(found) < wanted:
-            return kept[:k]
-        wanted = 8 * wanted + 32  # few turns: each embeds the query anew
-
-
-def _without(match: Retrieved, task_id: str) -> Retrieved | None:
-    """``match`` without the lessons that ``task_id`` gave first; None where nothing is left of it."""
-    items = tuple(item for item in match.items if item.provenance.task_id != task_id)
-    if len(items) == len(match.items):
-        return match
-    return match.model_copy(update={"items": items}) if items else None
 
 
 def _reranked(reranker: Reranker, query: str, found: list[Retrieved]) -> list[Retrieved]:

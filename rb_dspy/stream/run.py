@@ -18,7 +18,7 @@ from rb_dspy.errors import ConfigError, InfrastructureError, InputError, Invalid
 from rb_dspy.matts import MaTTS
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import RoleUsage, Task, Usage
-from rb_dspy.steps.events import Drafted, Event, listening
+from rb_dspy.steps.events import Drafted, Event, Withheld, listening
 from rb_dspy.steps.ingest import as_task, check_bank, check_run
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult, rollouts
@@ -106,10 +106,10 @@ def run_stream(
                 continue
             ingest = _waiting(program, bank, task, run_id, resume) if learn else None
             told = ingest is not None and ingest.state.told  # as broken, with what it had used
-            drafted: list[Drafted] = []
+            drafted: list[Drafted | Withheld] = []
 
-            def hear(event: Event, drafted: list[Drafted] = drafted) -> None:
-                if isinstance(event, Drafted):
+            def hear(event: Event, drafted: list[Drafted | Withheld] = drafted) -> None:
+                if isinstance(event, Drafted | Withheld):
                     drafted.append(event)
 
             with metered() as ledger, listening(hear):
@@ -131,7 +131,8 @@ def run_stream(
                     else:
                         result = _scored(program, task, prediction, scored, ledger.usage())
             dropped = Counter(why for each in drafted for why in each.dropped)
-            proposed = dropped.total() + sum(each.kept for each in drafted)
+            said = sum(each.kept + len(each.dropped) for each in drafted if isinstance(each, Drafted))
+            proposed = max(said, dropped.total())  # what waited may have been written before
             result = replace(result, unreadable=ledger.unreadable(), proposed=proposed, dropped=dropped)
             report.results.append(result)
             on_result(result)

@@ -173,7 +173,13 @@ def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 
                 return {"thought": "Easy.", "action": "42"}
             if "label" in prompt.wants:
                 return {"reasons": "It says 42.", "label": "success"}
-            return {"analysis": "So it is.", "memory_items": [{"title": "Say 42", "description": "", "content": "..."}]}
+            lesson = {"title": "Say 42", "description": "", "content": "Say it at once."}
+            if "attempts" in prompt:
+                lesson["evidence"] = [1]
+            return {"analysis": "So it is.", "memory_items": [lesson]}
+
+    A contraster, who is given ``attempts`` (``MaTTS``), says of each lesson in ``evidence`` which of them, from 1 on,
+    show it: one that none shows is dropped as groundless.
 
     A text comes back as it is, and an ``Answer`` says more than that: that it was cut off, what it cost, calls of
     tools.

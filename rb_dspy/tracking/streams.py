@@ -151,6 +151,7 @@ class StreamRun:
             "total/lessons_known": summary.known_items,
             "total/lessons_proposed": summary.proposed_items,
             "total/lessons_dropped": sum(summary.dropped_items.values()),
+            **{f"dropped/{why}": number for why, number in summary.dropped_items.items()},
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)

@@ -1,5 +1,6 @@
 """The nearest, exactly; reading leaves no trace."""
 
+import asyncio
 import hashlib
 import sqlite3
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rb_dspy import ReasoningBank
 from rb_dspy.bank import MemoryBank
+from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import ExperienceDraft, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
@@ -61,6 +64,38 @@ def test_the_task_itself_can_be_excluded() -> None:
         found = bank.retrieve("sort the numbers", k=3, unit=unit, exclude_tasks={"self", "absent"})  # type: ignore[arg-type]
         assert [match.experience_id for match in found] == [other.id]
     assert bank.retrieve("sort the numbers", k=3, exclude_tasks=("self", "other")) == []
+
+
+@pytest.mark.parametrize("unit", ["experience", "item"])
+def test_a_task_finds_nothing_that_it_taught_first(unit: Any) -> None:
+    bank = open_bank()
+    echo, sound = a_draft("Echo", "The answer is 7."), a_draft("Sound", "Sort a copy, not the list.")
+    verdict = Verdict(label="success")
+    bank.append(a_task("self", "sort the numbers"), a_rollout("self"), verdict, [echo])
+    bank.append(a_task("shown", "sort the numbers"), a_rollout("shown"), verdict, [echo, sound])
+    for number in range(40):
+        bank.append(a_task(f"again{number}", "sort the numbers"), a_rollout(f"again{number}"), verdict, [echo])
+    add(bank, "far", "find the cheapest phone in the shop")
+    task = a_task("self", "sort the numbers")
+    found = bank.retrieve(task, k=2, unit=unit)
+    assert {match.task_id for match in found} == {"shown", "far"}
+    assert [item.title for match in found for item in match.items if match.task_id == "shown"] == ["Sound"]
+    assert [match.task_id for match in bank.retrieve(task, k=2, unit=unit, exclude_tasks={"shown"})] == ["far"]
+    assert "Echo" in {item.title for match in bank.retrieve(task.instruction, k=2) for item in match.items}
+    assert asyncio.run(bank.aretrieve(task, k=2, unit=unit)) == found
+    program = ReasoningBank(ProgramConfig(retrieve=RetrieveConfig(k=2, unit=unit)))
+    assert list(program.recall(task, bank).retrieved) == found
+
+
+def test_a_task_changes_nothing_of_what_is_refused() -> None:
+    bank = open_bank()
+    add(bank, "t", "sort the numbers")
+    for wrong in ({"k": -1}, {"k": "2"}, {"exclude_tasks": "t"}, {"exclude_tasks": [5]}, {"exclude_tasks": None}):
+        with pytest.raises(InputError, match=f"^{next(iter(wrong))} .*: expected"):
+            bank.retrieve(a_task("self", "sort"), **wrong)
+    with pytest.raises(InputError, match=r"^query of type int: expected text, or a Task$"):
+        bank.retrieve(5)  # type: ignore[arg-type]
+    assert bank.retrieve(a_task("self", "sort"), k=0) == []
 
 
 def test_newest_first_among_equals() -> None:

@@ -192,6 +192,7 @@ def test_an_unknown_scope_is_refused_by_every_call(store: BankStore) -> None:
         lambda: store.items("no"),
         lambda: store.item_rows("no", "item", "m"),
         lambda: store.items_with("no", ["d"]),
+        lambda: store.retracted("no", ["d"]),
         lambda: store.count("no"),
         lambda: store.task_ids("no"),
         lambda: store.ingestions("no"),
@@ -231,6 +232,7 @@ def test_no_call_shows_anything_of_another_scope(store: BankStore, kind: Kind) -
     assert said(store, "item")[1:] == ([2], [])
     assert store.history("other", "waiting") == store.snapshots("other") == store.ingestions("other") == []
     assert store.have(SCOPE, ["e0", "e1", "new"]) == {"e1"}
+    assert store.retracted(SCOPE, [lesson(text).digest for text in "abcz"]) == {}
     assert store.experience(SCOPE, "new") is None
     assert store.item(SCOPE, other_item) is None
     assert list(store.matches(SCOPE, "item", range(50))) == [2]
@@ -792,6 +794,69 @@ def test_members_and_rows_tell_of_what_has_ended(store: BankStore, later: Later)
     then = [(row.item, row.lives, row.giver.id, row.giver.lives) for row in store.rows(SCOPE, b, before)]
     assert then == [(b, True, "e1", True), (b, True, "e2", True)]
     assert store.rows(SCOPE, 999) == store.rows(SCOPE, "none") == []
+
+
+def retracted(store: BankStore, *texts: str, at: int | None = None) -> dict[str, tuple[str, str, str]]:
+    """Of these texts, those that were taken away: by what, why, and of which item."""
+    found = store.retracted(SCOPE, [lesson(text).digest for text in texts], at)
+    by = {lesson(text).digest: text for text in texts}
+    for change in found.values():
+        assert change in [told.model_copy(update={"before": None, "after": None}) for told in _told(store, change.id)]
+    return {by[digest]: (change.kind, change.note, change.id) for digest, change in found.items()}
+
+
+def _told(store: BankStore, id: str) -> list[Change]:
+    return store.history(SCOPE, id)
+
+
+def test_a_text_is_taken_away_by_an_edit_and_by_the_removal_of_its_item(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a", "b", "c", "d")
+    a, b, c, _ = (lesson(text).id for text in "abcd")
+    assert retracted(store, *"abcd") == {}
+    store = later(store)
+    store.edit(SCOPE, a, lesson("A", id=a), vector("A"), note="too short")
+    begun = store.mark(SCOPE)
+    store.remove(SCOPE, kind="delete", source=Source("item", b), descendants=False, note="wrong")
+    taken = {"a": ("edit", "too short", a), "b": ("delete", "wrong", b)}
+    assert retracted(store, *"abcdA", "never") == taken
+    store = later(store)
+    take(store, "item", c)
+    assert retracted(store, *"abcdA") == {**taken, "c": ("rollback", "why", c)}
+    assert retracted(store, *"abcdA", at=begun) == {"a": taken["a"]}
+    assert retracted(store, *"abcdA", at=5) == {}
+    store.remove(SCOPE, kind="delete", source=Source("item", a), descendants=False, note="altogether")
+    store = later(store)
+    assert retracted(store, "a", "A") == {"a": taken["a"], "A": ("delete", "altogether", a)}
+
+
+@pytest.mark.parametrize("source", [Source("experience", "e1"), Source("run", "bad"), Source("origin", "mail")])
+def test_a_text_that_goes_with_where_it_came_from_is_not_taken_away(
+    store: BankStore, later: Later, source: Source
+) -> None:
+    give(store, "e1", "a", run_id="bad", origin="mail")
+    give(store, "e2", "b", shown=[lesson("a").id])
+    store = later(store)
+    store.remove(SCOPE, kind="rollback", source=source, descendants=True, note="")
+    assert store.items(SCOPE) == []
+    assert retracted(store, "a", "b") == {}
+
+
+def test_a_text_that_somebody_says_again_is_taken_away_no_more(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a", "b")
+    a, b = lesson("a").id, lesson("b").id
+    store = later(store)
+    store.remove(SCOPE, kind="delete", source=Source("item", a), descendants=False, note="")
+    store.edit(SCOPE, b, lesson("a", id=b), vector("a"), note="")
+    assert retracted(store, "a", "b") == {"b": ("edit", "", b)}
+    store = later(store)
+    store.edit(SCOPE, b, lesson("b", id=b), vector("b"), note="back")
+    assert retracted(store, "a", "b") == {"a": ("edit", "back", b)}  # the last that took it away
+    store = later(store)
+    give(store, "e2", "a", run_id="by hand")
+    assert retracted(store, "a", "b") == {}
+    store = later(store)
+    take(store, "run", "by hand")
+    assert retracted(store, "a", "b") == {}
 
 
 def test_a_dry_run_changes_nothing(store: BankStore, later: Later) -> None:

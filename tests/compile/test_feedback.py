@@ -197,6 +197,28 @@ def test_a_lesson_is_told_by_the_tasks_that_somebody_knows_the_outcome_of() -> N
     assert "Tasks with lessons: 1 of 1 solved; without: 1 of 1." in stream_feedback(report, "act.predict")
 
 
+def test_words_that_agents_use_without_a_lesson_are_no_evidence_for_it() -> None:
+    """Every command has its name: a lesson that has it too is not taken up by that."""
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            heard = "serial 2" in prompt["task"]
+            return {"thought": "Roll it back." if heard else "Hm.", "action": "restart it"}
+        if "memory_items" in prompt.wants:
+            lesson = item("After a change", "Roll the change back, then restart what is left.")
+            return {"analysis": "So.", "memory_items": [lesson]}
+        return answers(prompt)
+
+    agent = told(simple(script), locks("1", "1", "1"), "act.predict")
+    lesson = "It was shown the lesson 'After a change' (Roll the change back, then restart what is left.)"
+    assert "Tasks with lessons: 0 of 2 solved; without: 0 of 1." in agent
+    assert f"serial 1.\" ended after 1 step; last, 'restart it' gave 'It stays shut.'. {lesson}; nothing tells" in agent
+    assert f"serial 2.\" ended after 1 step; last, 'restart it' gave 'It stays shut.'. {lesson} and took it up" in agent
+    distiller = told(simple(script), locks("1", "1", "1"), "distill.failure")
+    assert 'Shown on "Open the lock that Abus made, serial 1."' in distiller
+    assert 'Misled, being taken up, on "Open the lock that Abus made, serial 2."' in distiller
+
+
 def test_a_rollout_that_failed_beside_one_that_nobody_knows_is_told_as_such() -> None:
     class Dim(Doors):
         def outcome(self) -> Any:
@@ -419,6 +441,27 @@ def test_rollouts_of_the_agent_are_rated_by_the_environment() -> None:
     rated: Any = metric(gold, module(**gold.inputs()), None, "act.predict", None)
     assert rated.feedback.startswith("Failed (reward 0): the rollout ended after 1 step")
     assert "'Use what worked'" in rated.feedback
+
+
+def test_of_a_single_rollout_the_commands_of_its_environment_are_no_evidence() -> None:
+    program, task = scaled(), hall("Elm", 0, "yellow")
+    metric, module = metric_for("agent", program), stage_module(program, "agent")
+    report = run(scaled(), TaskStream("s", (hall("Elm", 1, "yellow"),)))
+    (known,) = report.results[0].prediction.memory_items  # type: ignore[union-attr]
+
+    def told(content: str) -> str:
+        lesson = known.model_copy(update={"title": "Mind", "content": content})
+        gold = agent_example(task, Memory(items=(lesson,), block=f"> {content}"))
+        with dspy.context(trace=[]):
+            pred = module(**gold.inputs())
+            calls = [(each, inputs, said) for each, inputs, said in dspy.settings.trace]
+        assert len(calls) > 1
+        rated: Any = metric(gold, pred, None, "act.predict", [calls[-1]])
+        return str(rated.feedback)
+
+    assert "(Open any door.); nothing tells whether it took it up." in told("Open any door.")
+    assert "(Halls deceive.) and ignored it." in told("Halls deceive.")
+    assert "(It must be in there.) and took it up." in told("It must be in there.")  # what the agent thinks
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -389,7 +389,7 @@ def test_what_was_compiled_without_scaling_is_for_a_scaled_program_too() -> None
     compiled = made.compiled(ReasoningBank())
     scaled = MaTTS(ReasoningBank())
     own = scaled.contrast.predict.signature.instructions
-    compiled.apply(scaled)
+    assert compiled.apply(scaled) is scaled
     assert scaled.judge.predict.signature.instructions == made.BETTER
     assert scaled.contrast.predict.signature.instructions == own
     whole = made.compiled(MaTTS(ReasoningBank()))

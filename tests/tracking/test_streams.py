@@ -114,6 +114,16 @@ def test_its_page_says_what_came_of_it(run: Any) -> None:
     assert said == f"6 tasks, **3 of 6 solved**; {judge}; 6 lessons learned, 4 of them known before."
 
 
+def test_why_lessons_were_dropped_is_counted(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as bank:
+        run_stream(program, locks(2), bank, run_id="before")
+        for lesson in bank.items():
+            bank.delete(lesson.id)
+        totals = client.get_run(tracked(tracker, program, locks(1), bank, "dropped")).data.metrics
+    assert (totals["total/lessons_learned"], totals["total/lessons_dropped"], totals["dropped/retracted"]) == (0, 1, 1)
+
+
 def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
     def history(name: str) -> list[tuple[int, float]]:
         return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, name))

@@ -10,7 +10,7 @@ from typing import Literal
 from rb_dspy.bank import vectors
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.lineage import GivenRow, Member
-from rb_dspy.bank.memory import descent, indexed, snapshots as memory_snapshots, writes as memory_writes
+from rb_dspy.bank.memory import descent, indexed, retractions, snapshots as memory_snapshots, writes as memory_writes
 from rb_dspy.bank.memory.reindexing import Reindexing
 from rb_dspy.bank.memory.stats import stats
 from rb_dspy.bank.memory.timeline import Timeline
@@ -251,6 +251,10 @@ class MemoryStore:
     def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
         with self._lock:
             return self._timeline(scope).items_with(digests, at)
+
+    def retracted(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, Change]:
+        with self._lock:
+            return retractions.retracted(self._timeline(scope), digests, at)
 
     def items(self, scope: str, at: int | None = None) -> list[MemoryItem]:
         with self._lock:

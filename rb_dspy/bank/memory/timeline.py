@@ -55,6 +55,8 @@ class Timeline:
         self.heads: list[tuple[int, bytes]] = []
         """Number and hash of each journal entry from here, after the head below once that was asked for."""
         self.journal: dict[str, list[Change]] = {}
+        self.subjects: dict[int, str] = {}
+        """What each edit and each removal from here meant, by their numbers."""
         self.names: dict[str, Snapshot] = {}
         self.ingestions: dict[str, Ingestion] = {}
 

@@ -76,6 +76,9 @@ class Underlay:
     def items_with(self, digests: Sequence[str], at: int = FOREVER) -> dict[str, str]:
         return self.base.items_with(self._scope, digests, self.upto(at)) if self.base else {}
 
+    def retracted(self, digests: Sequence[str], at: int = FOREVER) -> dict[str, Change]:
+        return self.base.retracted(self._scope, digests, self.upto(at)) if self.base and digests else {}
+
     def items(self, at: int = FOREVER) -> list[MemoryItem]:
         return self.base.items(self._scope, self.upto(at)) if self.base else []
 

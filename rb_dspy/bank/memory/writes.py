@@ -129,6 +129,7 @@ def edit(to: Timeline, id: str, new: NewItem, data: bytes, note: str) -> MemoryI
         row.ended = seq
         to.endings["item"].append((seq, row.seq))
         _add(to, replace(row, seq=to.mark + 1, new=replace(new, id=id), vector=data, ended=FOREVER))
+    to.subjects[seq] = id
     _record(to, seq, "edit", id, note, created_at, content_of_edit(id, new.digest, [row.seq for row in rows]))
     _tell(to, id, change)
     return together(to.scope, to.live_rows(id))
@@ -187,6 +188,7 @@ def _end(to: Timeline, going: Going, kind: ChangeKind, name: str, note: str) -> 
             to.unindexed[number] = seq
             to.endings["experience"].append((seq, number))
     ended = [member.number for member in going.experiences], [row.seq for row in going.rows]
+    to.subjects[seq] = name
     _record(to, seq, kind, name, note, created_at, content_of_removal(*ended))
     for id, change in told.items():
         _tell(to, id, change)

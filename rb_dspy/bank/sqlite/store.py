@@ -29,6 +29,7 @@ from rb_dspy.bank.sqlite import (
     keys,
     queries,
     renewals,
+    retractions,
     rows,
     scopes,
     snapshots,
@@ -223,6 +224,9 @@ class SqliteStore:
 
     def items_with(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, str]:
         return self._at(scope, at, partial(item_queries.items_with, digests=digests))
+
+    def retracted(self, scope: str, digests: Sequence[str], at: int | None = None) -> dict[str, Change]:
+        return self._at(scope, at, partial(retractions.retracted, digests=digests))
 
     def experience(self, scope: str, id: str, at: int | None = None) -> Experience | None:
         return self._at(scope, at, partial(queries.experience, id=id))
