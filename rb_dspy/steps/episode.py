@@ -18,6 +18,7 @@ from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
 from rb_dspy.steps.seen import Seen, after, going_on, handed_in
+from rb_dspy.steps.view import without_fields
 from rb_dspy.text import visible
 
 
@@ -26,6 +27,9 @@ class Episode:
 
     The prompt only grows at its end: task and lessons stand in the first turn, and ``dspy.History`` repeats earlier
     turns byte for byte, so every prefix cache holds from the second step on.
+
+    Nothing that the environment says passes for a field of the prompt, such as the lessons: see ``without_fields``. The
+    steps that are taken down, and what the environment is told, are as they were meant.
     """
 
     def __init__(
@@ -56,6 +60,9 @@ class Episode:
         self._steps: list[Step] = []
         self._turns: list[dict[str, Any]] = []
         self._turn: dict[str, Any] = {}
+        self._observation = ""
+        self._meant: dict[str, str] = {}
+        """The valid actions, by what the agent calls them, who may have been shown them otherwise than they are."""
         self._stop: StopReason = "max_steps"
         self._answer: str | None = None
 
@@ -66,13 +73,9 @@ class Episode:
         seen = self._opened
         self._first = visible("\n\n".join(filter(None, [seen.observation, notes])))
         emit(EpisodeStarted(self._task, self._first, str(self._rollout)))
-        first = {
-            "task": self._task.instruction,
-            "memory": self._memory.block,
-            "action_rules": self._rules,
-            "observation": self._first,
-        }
-        self._turn = {**first, **_choices(seen)}
+        rules = without_fields(self._rules)
+        first = {"task": self._task.instruction, "memory": self._memory.block, "action_rules": rules}
+        self._turn = {**first, **self._shown(self._first, seen)}
 
     def play(self) -> Routine[None]:
         """Turn by turn until the environment ends, or something else does (``StopReason``)."""
@@ -105,8 +108,8 @@ class Episode:
         seen: Seen | None = yield Do("going on in the environment", partial(going_on, environment), self._lane)
         if seen is None:
             return False
-        told = [self._turn["observation"], seen.observation, notes]
-        self._turn = {**self._turn, "observation": visible("\n\n".join(filter(None, told))), **_choices(seen)}
+        told = [self._observation, seen.observation, notes]
+        self._turn = {**self._turn, **self._shown(visible("\n\n".join(filter(None, told))), seen)}
         return True
 
     def trajectory(self, usage: Usage, checks: tuple[Check, ...] = ()) -> Trajectory:
@@ -122,20 +125,33 @@ class Episode:
             usage=usage,
         )
 
-    def _moved(self, thought: str, action: str, last: bool) -> Seen:
+    def _moved(self, thought: str, said: str, last: bool) -> Seen:
         """What the environment shows after a move, taken down."""
+        action = self._meant.get(said, said)
         seen = after(self._environment, action, last)
         step = Step(thought=thought, action=action, observation=seen.observation)
         self._steps.append(step)
-        # As the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
-        self._turns.append({**self._turn, "thought": step.thought, "action": step.action})
-        self._turn = {"observation": step.observation, **_choices(seen)}
+        # Visible, as the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
+        self._turns.append({**self._turn, "thought": step.thought, "action": without_fields(visible(said))})
+        self._turn = self._shown(step.observation, seen)
         if seen.done or last:
             self._stop = "done" if seen.done else "max_steps"
             if seen.broken is None:
                 self._answer = seen.answer
                 self._over()
         return seen
+
+    def _shown(self, observation: str, seen: Seen) -> dict[str, Any]:
+        """What a turn shows of the environment, by the fields of the prompt."""
+        self._observation = observation
+        turn: dict[str, Any] = {"observation": without_fields(observation)}
+        self._meant = {}
+        if seen.valid is not None:
+            turn["valid_actions"] = [without_fields(visible(action)) for action in seen.valid]
+            for shown, action in zip(turn["valid_actions"], seen.valid, strict=True):
+                self._meant.setdefault(shown.strip(), action)
+            self._meant |= {action: action for action in seen.valid}
+        return turn
 
     def _broken_off(self) -> None:
         self._answer = handed_in(self._environment)
@@ -157,7 +173,3 @@ def _text(said: object) -> str:
     if said is None:
         return ""
     return (said if isinstance(said, str) else to_json(said, fallback=str).decode()).strip()
-
-
-def _choices(seen: Seen) -> dict[str, Any]:
-    return {} if seen.valid is None else {"valid_actions": [visible(action) for action in seen.valid]}

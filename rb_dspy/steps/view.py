@@ -67,7 +67,12 @@ def final_state(trajectory: Trajectory, max_tokens: int = 400) -> str:
 
 def defused(text: str) -> str:
     """``text`` in which nothing passes for a field of dspy's chat format, nor for the head of another attempt."""
-    return re.sub(r"(?m)^===", "= = =", text.replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]"))
+    return re.sub(r"(?m)^===", "= = =", without_fields(text))
+
+
+def without_fields(text: str) -> str:
+    """``text`` in which nothing passes for a field of dspy's chat format."""
+    return text.replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]")
 
 
 @dataclass(frozen=True)
