@@ -12,6 +12,7 @@ from rb_dspy.config import ContrastConfig
 from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.signatures import ContrastDraft
+from rb_dspy.steps.answered import drafts
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed
 from rb_dspy.steps.drafts import Distilled, Unfit, admissible
@@ -69,9 +70,10 @@ class Contrast(dspy.Module):
 
         try:
             said = yield from fitted(ask, self.config.view_tokens * len(trajectories))
+            proposed = drafts(said, ContrastDraft)
         except UnparseableOutput as exc:
             return Distilled(note=f"not contrasted: {exc}")
-        sound, groundless = _grounded(said.memory_items, len(trajectories))
+        sound, groundless = _grounded(proposed, len(trajectories))
         found = admissible(list(sound), task, self.config.max_items)
         kept = [f"{draft.title!r} from rollouts {_named(sound[draft], trajectories)}" for draft in found.drafts]
         unshown = f"dropped: no rollout is named that shows {', '.join(groundless)}" if groundless else ""

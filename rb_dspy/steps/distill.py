@@ -9,7 +9,8 @@ import dspy
 from rb_dspy import signatures
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
-from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.steps.answered import drafts
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.events import Drafted, emit
@@ -62,9 +63,9 @@ class Distill(dspy.Module):
             )
 
         try:
-            said = yield from fitted(ask, self.config.view_tokens)
+            proposed = drafts((yield from fitted(ask, self.config.view_tokens)), MemoryDraft)
         except UnparseableOutput as exc:
             return Distilled(note=f"not distilled: {exc}")
-        found = admissible(said.memory_items, task, self.config.max_items)
+        found = admissible(proposed, task, self.config.max_items)
         emit(Drafted(task, len(found.drafts), found.dropped))
         return replace(found, distiller=str(player("distiller", predict).model))

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import dspy
-from pydantic_core import to_json
 
 from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
+from rb_dspy.steps.answered import words
 from rb_dspy.steps.ask import Ask, ContextOverflow, Do, NoText, Routine
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
@@ -91,8 +91,7 @@ class Episode:
                 self._stop = ("context" if context else "unreadable") if self._steps[steps:] or not steps else before
                 yield Do("reading the answer", self._broken_off, self._lane)
                 return
-            thought, action = _text(getattr(said, "thought", None)), _text(getattr(said, "action", None))
-            moved = partial(self._moved, thought, action, not left)
+            moved = partial(self._moved, words(said, "thought"), words(said, "action"), not left)
             seen: Seen = yield Do("a step of the environment", moved, self._lane)
             emit(StepTaken(self._task, len(self._steps), self._steps[-1], str(self._rollout)))
             if seen.broken is not None:
@@ -166,10 +165,3 @@ class Episode:
             max_tokens=self._config.max_tokens,
             rollout=self._rollout,
         )
-
-
-def _text(said: object) -> str:
-    """What the agent said in a field: somebody's own signature may have it typed, which is JSON then, or lack it."""
-    if said is None:
-        return ""
-    return (said if isinstance(said, str) else to_json(said, fallback=str).decode()).strip()

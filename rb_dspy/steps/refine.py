@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import dspy
 
@@ -15,6 +16,7 @@ from rb_dspy.errors import RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act
+from rb_dspy.steps.answered import choice, words
 from rb_dspy.steps.ask import Ask, Routine, Stopped, adrive, drive
 from rb_dspy.steps.ended import Told
 from rb_dspy.steps.events import Checked, RolloutLost, emit
@@ -167,9 +169,10 @@ class Refine(dspy.Module):
         after = len(trajectory.steps)
         try:
             said = yield from fitted(ask, self.config.view_tokens)
+            decision = choice(said, "decision", Literal["confirm", "correct"], "confirm or correct")
         except UnparseableOutput as exc:
             return Check(after=after, findings=f"not checked: {exc}", decision="confirm")
-        return Check(after=after, findings=said.findings, decision=said.decision)
+        return Check(after=after, findings=words(said, "findings"), decision=decision)
 
 
 @dataclass
