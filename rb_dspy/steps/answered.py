@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import dspy
 import pydantic
 from pydantic_core import to_json
 
 from rb_dspy.backbones.lenient import read_drafts
-from rb_dspy.errors import UnparseableOutput
+from rb_dspy.errors import ConfigError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft
 
 T = TypeVar("T")
@@ -25,6 +26,16 @@ def words(said: object, name: str) -> str:
     if given is None:
         return ""
     return (given if isinstance(given, str) else to_json(given, fallback=str).decode()).strip()
+
+
+def check_has(said: object, name: str, who: str) -> None:
+    """Raise ``ConfigError`` for what has no such field: a module of another signature, which no task can mend."""
+    if not hasattr(said, name):
+        given = ", ".join(map(str, said.keys())) if isinstance(said, dspy.Prediction) else type(said).__name__
+        raise ConfigError(
+            f"{who}'s module gave no {name!r}, but {given or 'nothing'}; expected an output field of that name: give its"
+            " signature one"
+        )
 
 
 def choice(said: object, name: str, kind: Any, expected: str) -> Any:

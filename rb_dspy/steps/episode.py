@@ -12,7 +12,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
-from rb_dspy.steps.answered import words
+from rb_dspy.steps.answered import check_has, words
 from rb_dspy.steps.ask import Ask, ContextOverflow, Do, NoText, Routine
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
@@ -91,6 +91,7 @@ class Episode:
                 self._stop = ("context" if context else "unreadable") if self._steps[steps:] or not steps else before
                 yield Do("reading the answer", self._broken_off, self._lane)
                 return
+            check_has(said, "action", "the agent")  # a thought may be missing: an agent without one acts all the same
             moved = partial(self._moved, words(said, "thought"), words(said, "action"), not left)
             seen: Seen = yield Do("a step of the environment", moved, self._lane)
             emit(StepTaken(self._task, len(self._steps), self._steps[-1], str(self._rollout)))

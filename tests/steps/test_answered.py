@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import dspy
@@ -11,6 +12,8 @@ import pytest
 from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ActConfig
+from rb_dspy.errors import ConfigError
+from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Contrast, Distill, Distilled, Judge, Memory, Refine, Select, Selection
 from rb_dspy.stream import run_stream
@@ -30,6 +33,9 @@ class Says(dspy.Module):
         self.given = given
 
     def forward(self, **inputs: Any) -> Any:
+        return self.given
+
+    async def aforward(self, **inputs: Any) -> Any:
         return self.given
 
 
@@ -129,3 +135,56 @@ def test_a_judge_that_gives_no_label_abstains(label: Any) -> None:
         )
         judge.predict = said(label="failure", reasons=["step 1", "step 2"])
         assert judge(TASK, ROLLOUTS[0]) == Verdict(label="failure", reasons='["step 1","step 2"]')
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        (said(thought="On.", next_action="forward"), "thought, next_action"),
+        (said(), "nothing"),
+        (Says(None), "NoneType"),
+        (Says("forward"), "str"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["ReasoningBank", "parallel", "sequential", "stream", "asyncio"])
+def test_an_agent_without_an_action_is_refused_before_it_does_anything(
+    bank: MemoryBank, place: Any, shown: str, kind: str
+) -> None:
+    made: list[Unmoved] = []
+
+    class Unmoved(Corridor):
+        closed = False
+
+        def step(self, action: str) -> tuple[str, bool]:
+            raise AssertionError("nothing was to be done")
+
+        def close(self) -> None:
+            self.closed = True
+
+    def make(task: Task, rollout_id: str) -> Unmoved:
+        made.append(Unmoved())
+        return made[-1]
+
+    alone = ReasoningBank(backbones=backbones(), environments=make)
+    alone.act.predict = place
+    with pytest.raises(ConfigError) as found:
+        if kind == "stream":
+            run_stream(alone, [corridor("a"), corridor("b")], bank, run_id="r")
+        elif kind == "asyncio":
+            asyncio.run(alone.acall(task=corridor(), bank=bank))
+        else:
+            run = alone if kind == "ReasoningBank" else MaTTS(alone, k=3, mode=kind)  # type: ignore[arg-type]
+            run(task=corridor(), bank=bank)
+    assert str(found.value) == (
+        f"the agent's module gave no 'action', but {shown}; expected an output field of that name: give its signature one"
+    )
+    assert made
+    assert all(each.closed for each in made)
+    assert (len(bank), bank.pending()) == (0, [])
+
+
+def test_an_agent_without_a_thought_acts(bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Corridor.make)
+    program.act.predict = said(action="forward")
+    done = program(task=corridor(length=2), bank=bank)
+    assert [(step.thought, step.action) for step in done.trajectory.steps] == [("", "forward")] * 2
