@@ -29,12 +29,12 @@ def words(said: object, name: str) -> str:
 
 
 def check_has(said: object, name: str, who: str) -> None:
-    """Raise ``ConfigError`` for what has no such field: a module of another signature, which no task can mend."""
+    """Raise ``ConfigError`` for what has no such field: a module of another signature, which gives none on any task."""
     if not hasattr(said, name):
-        given = ", ".join(map(str, said.keys())) if isinstance(said, dspy.Prediction) else type(said).__name__
+        fields = ", ".join(map(str, said.keys())) if isinstance(said, dspy.Prediction) else type(said).__name__
+        given = fields or "nothing"
         raise ConfigError(
-            f"{who}'s module gave no {name!r}, but {given or 'nothing'}; expected an output field of that name: give its"
-            " signature one"
+            f"{who}'s module gave {given}, and no {name!r}; give its signature an output field of that name"
         )
 
 

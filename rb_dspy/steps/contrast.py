@@ -18,6 +18,7 @@ from rb_dspy.steps.attempts import judged, listed
 from rb_dspy.steps.drafts import Distilled, Unfit, admissible
 from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
 
@@ -30,6 +31,8 @@ class Contrast(dspy.Module):
     that cannot be read; the note says so. An answer of which nothing can be read after one repair gives no drafts but a
     note.
     """
+
+    predict = Place()
 
     def __init__(self, config: ContrastConfig | None = None) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import view
@@ -27,6 +28,9 @@ class Distill(dspy.Module):
     from a verdict ``unknown`` unless configured. A lesson that cannot be read is left out, and the note says so. An
     answer of which nothing can be read after one repair gives no drafts but a note.
     """
+
+    success = Place()
+    failure = Place()
 
     def __init__(self, config: DistillConfig | None = None) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ from rb_dspy.steps.answered import choice, words
 from rb_dspy.steps.ask import Ask, Do, Routine, adrive, awaited, drive, never_awaited
 from rb_dspy.steps.events import Judged, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.played import played
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import final_state, view
@@ -33,6 +34,8 @@ class Judge(dspy.Module):
 
     An answer that cannot be read after one repair gives ``unknown``, never failure.
     """
+
+    predict = Place()
 
     def __init__(self, config: JudgeConfig | None = None) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ from rb_dspy.steps.events import Checked, RolloutLost, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened, within
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import final_state, view
 from rb_dspy.steps.wanted import Sub, Together
@@ -50,6 +51,9 @@ class Refine(dspy.Module):
     new attempt in a fresh environment, which gets the findings with its first observation. The checks stand in the
     trajectories, so that judge, contraster and distiller read them. A check that cannot be read confirms.
     """
+
+    first = Place()
+    again = Place()
 
     def __init__(self, config: RefineConfig | None = None) -> None:
         super().__init__()

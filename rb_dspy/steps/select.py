@@ -19,6 +19,7 @@ from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed, same_answers
 from rb_dspy.steps.events import Selected, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.wanted import Sub, Together
 
@@ -53,6 +54,8 @@ class Select(dspy.Module):
     votes nor verdicts, agreement does: the rollout counts whose answer most rollouts gave, right or wrong, then the one
     that stood first in the shuffled order.
     """
+
+    predict = Place()
 
     def __init__(self, config: SelectConfig | None = None, at_once: int | None = None) -> None:
         """``at_once``: calls at the same time; None: all orders."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import dspy
 import pydantic
 import pytest
 
-from rb_dspy import MemoryBank, ReasoningBank
+from rb_dspy import MemoryBank, ReasoningBank, signatures
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ActConfig
 from rb_dspy.errors import ConfigError
@@ -17,7 +18,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Contrast, Distill, Distilled, Judge, Memory, Refine, Select, Selection
 from rb_dspy.stream import run_stream
-from rb_dspy.testing import Corridor, Lock, scripted_lm
+from rb_dspy.testing import Corridor, Lock, Prompt, Reply, scripted_lm
 from tests.worlds import answers, backbones, corridor, item, lock
 
 TASK = Task(id="t", instruction="Find the gold.")
@@ -167,17 +168,17 @@ def test_an_agent_without_an_action_is_refused_before_it_does_anything(
 
     alone = ReasoningBank(backbones=backbones(), environments=make)
     alone.act.predict = place
+    calls: dict[str, Callable[[], object]] = {
+        "ReasoningBank": lambda: alone(task=corridor(), bank=bank),
+        "parallel": lambda: MaTTS(alone, k=3)(task=corridor(), bank=bank),
+        "sequential": lambda: MaTTS(alone, k=3, mode="sequential")(task=corridor(), bank=bank),
+        "stream": lambda: run_stream(alone, [corridor("a"), corridor("b")], bank, run_id="r"),
+        "asyncio": lambda: asyncio.run(alone.acall(task=corridor(), bank=bank)),
+    }
     with pytest.raises(ConfigError) as found:
-        if kind == "stream":
-            run_stream(alone, [corridor("a"), corridor("b")], bank, run_id="r")
-        elif kind == "asyncio":
-            asyncio.run(alone.acall(task=corridor(), bank=bank))
-        else:
-            run = alone if kind == "ReasoningBank" else MaTTS(alone, k=3, mode=kind)  # type: ignore[arg-type]
-            run(task=corridor(), bank=bank)
-    assert str(found.value) == (
-        f"the agent's module gave no 'action', but {shown}; expected an output field of that name: give its signature one"
-    )
+        calls[kind]()
+    expected = f"the agent's module gave {shown}, and no 'action'; give its signature an output field of that name"
+    assert str(found.value) == expected
     assert made
     assert all(each.closed for each in made)
     assert (len(bank), bank.pending()) == (0, [])
@@ -188,3 +189,69 @@ def test_an_agent_without_a_thought_acts(bank: MemoryBank) -> None:
     program.act.predict = said(action="forward")
     done = program(task=corridor(length=2), bank=bank)
     assert [(step.thought, step.action) for step in done.trajectory.steps] == [("", "forward")] * 2
+
+
+def look(place: str) -> str:
+    """Look there."""
+    return "Sand."
+
+
+class Handed(dspy.Module):
+    """``dspy.ReAct`` that is given the transcript by another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        renamed = signatures.Judge.delete("trajectory").append("transcript", dspy.InputField(), str)
+        self.react = dspy.ReAct(renamed, tools=[look])
+
+    def forward(self, trajectory: str, **others: Any) -> Any:
+        return self.react(transcript=trajectory, **others)
+
+
+PLACES = [
+    (Judge, "predict", signatures.Judge),
+    (Distill, "success", signatures.DistillSuccess),
+    (Distill, "failure", signatures.DistillFailure),
+    (Refine, "first", signatures.CheckFirst),
+    (Refine, "again", signatures.CheckAgain),
+]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(("step", "place", "signature"), PLACES)
+def test_an_agent_of_dspys_that_cannot_be_given_a_trajectory_is_refused_at_once(
+    step: Any, place: str, signature: Any, wrapped: bool
+) -> None:
+    made, react = step(), dspy.ReAct(signature, tools=[look])
+    before = getattr(made, place)
+    with pytest.raises(ConfigError) as found:
+        setattr(made, place, dspy.BestOfN(react, N=2, reward_fn=lambda *_: 1.0, threshold=1.0) if wrapped else react)
+    assert str(found.value) == (
+        f"{step.__name__}.{place}: dspy.ReAct cannot read the trajectory, since it has an input of that name itself;"
+        " put dspy.ReActV2 there, or a module that hands it to ReAct by another name"
+    )
+    assert getattr(made, place) is before
+    setattr(made, place, dspy.ReActV2(signature, tools=[look]))
+    setattr(made, place, dspy.ChainOfThought(signature))
+    assert [name.split(".")[0] for name, _ in made.named_predictors()].count(place) == 1
+
+
+def test_it_may_judge_what_it_is_given_by_another_name() -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "next_tool_name" in prompt.wants:
+            return {"next_thought": "Enough.", "next_tool_name": "finish", "next_tool_args": {}}
+        return {"reasoning": "Hm.", "reasons": f"It did {prompt['transcript'][-5:]}.", "label": "success"}
+
+    with backbones(script).use():
+        judge = Judge()
+        judge.predict = Handed()
+        copy = judge.deepcopy()
+        assert copy.predict is not judge.predict
+        for each in (judge, copy):
+            assert each(TASK, ROLLOUTS[0]) == Verdict(label="success", reasons="It did dig 0.")
+
+
+def test_where_a_module_reads_no_trajectory_any_agent_of_dspys_may_stand() -> None:
+    for made, signature in ((Act(), signatures.Act), (Contrast(), signatures.Contrast), (Select(), signatures.Select)):
+        made.predict = dspy.ReAct(signature, tools=[look])
+        assert {name.split(".")[0] for name, _ in made.named_predictors()} == {"predict"}
