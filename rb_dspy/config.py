@@ -19,6 +19,10 @@ Split = Literal["all", "compile", "dev", "stream", "held-out"]
 ROLES: tuple[Role, ...] = ("agent", "judge", "distiller", "contraster", "selector")
 MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
 
+MOST_OF_ONE = 3
+MOST_OF_SEVERAL = 5
+"""Lessons of one rollout, and of several rollouts of a task, as the prompts ask for them."""
+
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
 
 
@@ -97,8 +101,8 @@ class DistillConfig(_Config):
     """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=900, ge=1)
     """Cap of the lessons of one rollout, in tokens."""
-    max_items: int = pydantic.Field(default=3, ge=1, le=3)
-    """Lessons of one rollout, at most."""
+    max_items: int = pydantic.Field(default=MOST_OF_ONE, ge=1, le=MOST_OF_ONE)
+    """Lessons of one rollout, at most; fewer than usual are asked for as such, the most useful first."""
     view_tokens: int = pydantic.Field(default=4000, ge=100)
     """How much of the trajectory is shown, in estimated tokens."""
     distill_unknown: bool = False
@@ -127,8 +131,8 @@ class ContrastConfig(_Config):
     """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=1500, ge=1)
     """Cap of the lessons of one task, in tokens."""
-    max_items: int = pydantic.Field(default=5, ge=1, le=5)
-    """Lessons of one task, at most."""
+    max_items: int = pydantic.Field(default=MOST_OF_SEVERAL, ge=1, le=MOST_OF_SEVERAL)
+    """Lessons of one task, at most; fewer than usual are asked for as such, the most useful first."""
     view_tokens: int = pydantic.Field(default=4000, ge=100)
     """How much of each trajectory is shown, in estimated tokens; short ones leave room to long ones."""
 

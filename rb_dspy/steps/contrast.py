@@ -8,7 +8,7 @@ from dataclasses import replace
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.config import ContrastConfig
+from rb_dspy.config import MOST_OF_SEVERAL, ContrastConfig
 from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.signatures import ContrastDraft
@@ -18,6 +18,7 @@ from rb_dspy.steps.attempts import judged, listed
 from rb_dspy.steps.drafts import Distilled, Unfit, admissible
 from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.limit import limited
 from rb_dspy.steps.place import Place
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
@@ -66,7 +67,11 @@ class Contrast(dspy.Module):
             return Ask(
                 role="contraster",
                 predict=self.predict,
-                inputs={"task": task.instruction, "attempts": listed(trajectories, view_tokens, remarks)},
+                inputs={
+                    "task": task.instruction,
+                    "attempts": listed(trajectories, view_tokens, remarks),
+                    **limited(self.predict, self.config.max_items, MOST_OF_SEVERAL),
+                },
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
             )

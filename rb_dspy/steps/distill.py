@@ -7,7 +7,7 @@ from dataclasses import replace
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.config import DistillConfig
+from rb_dspy.config import MOST_OF_ONE, DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.answered import drafts
@@ -15,6 +15,7 @@ from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.limit import limited
 from rb_dspy.steps.place import Place
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
@@ -60,6 +61,7 @@ class Distill(dspy.Module):
                     "task": task.instruction,
                     "trajectory": view(trajectory, view_tokens),
                     "judge_reasons": verdict.reasons,
+                    **limited(predict, self.config.max_items, MOST_OF_ONE),
                 },
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,

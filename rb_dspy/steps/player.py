@@ -84,19 +84,19 @@ def takes_more(predict: Any) -> bool:
     return isinstance(predict, dspy.Predict | dspy.ChainOfThought)
 
 
-def _asks(predict: Any) -> Any:
+def asks(predict: Any) -> Any:
     """The predictor that asks, where a module of dspy's stands around it."""
     return predict.predict if isinstance(predict, dspy.ChainOfThought) else predict
 
 
 def _configured(predict: Any) -> dict[str, Any]:
     """What a predictor itself is configured with; nothing for a module in its place."""
-    return getattr(_asks(predict), "config", None) or {}
+    return getattr(asks(predict), "config", None) or {}
 
 
 def pinned(predict: Any) -> Any:
     """The LM that somebody has set on a predictor; None on a module in its place."""
-    return getattr(_asks(predict), "lm", None)
+    return getattr(asks(predict), "lm", None)
 
 
 def _drawn(other: Any) -> int | None:
