@@ -81,6 +81,8 @@ class ActConfig(_Config):
     """Steps after which a rollout is ended."""
     max_tokens: int = pydantic.Field(default=1024, ge=1)
     """Cap of one turn's output; the embedded engine keeps half of it for the action."""
+    observation_tokens: int = pydantic.Field(default=32_000, ge=100)
+    """How much of one observation is shown, in estimated tokens; a longer one is cut in its middle, in prompts only."""
 
 
 class JudgeConfig(_Config):

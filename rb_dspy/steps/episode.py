@@ -18,7 +18,7 @@ from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
 from rb_dspy.steps.seen import Seen, after, going_on, handed_in
-from rb_dspy.steps.view import without_fields
+from rb_dspy.steps.view import characters, cut, without_fields
 from rb_dspy.text import visible
 
 
@@ -28,8 +28,9 @@ class Episode:
     The prompt only grows at its end: task and lessons stand in the first turn, and ``dspy.History`` repeats earlier
     turns byte for byte, so every prefix cache holds from the second step on.
 
-    Nothing that the environment says passes for a field of the prompt, such as the lessons: see ``without_fields``. The
-    steps that are taken down, and what the environment is told, are as they were meant.
+    Nothing that the environment says passes for a field of the prompt, such as the lessons: see ``without_fields``. Nor
+    does one observation fill the context: a huge one is cut. The steps that are taken down, and what the environment is
+    told, are as they were meant.
     """
 
     def __init__(
@@ -60,7 +61,6 @@ class Episode:
         self._steps: list[Step] = []
         self._turns: list[dict[str, Any]] = []
         self._turn: dict[str, Any] = {}
-        self._observation = ""
         self._meant: dict[str, str] = {}
         """The valid actions, by what the agent calls them, who may have been shown them otherwise than they are."""
         self._stop: StopReason = "max_steps"
@@ -108,8 +108,9 @@ class Episode:
         seen: Seen | None = yield Do("going on in the environment", partial(going_on, environment), self._lane)
         if seen is None:
             return False
-        told = [self._observation, seen.observation, notes]
-        self._turn = {**self._turn, **self._shown(visible("\n\n".join(filter(None, told))), seen)}
+        turn = self._shown(visible("\n\n".join(filter(None, [seen.observation, notes]))), seen)
+        told = [self._turn["observation"], turn["observation"]]  # as it was shown: an agent may have been asked already
+        self._turn = {**self._turn, **turn, "observation": "\n\n".join(filter(None, told))}
         return True
 
     def trajectory(self, usage: Usage, checks: tuple[Check, ...] = ()) -> Trajectory:
@@ -143,7 +144,7 @@ class Episode:
 
     def _shown(self, observation: str, seen: Seen) -> dict[str, Any]:
         """What a turn shows of the environment, by the fields of the prompt."""
-        self._observation = observation
+        observation = cut(observation, characters(self._config.observation_tokens))
         turn: dict[str, Any] = {"observation": without_fields(observation)}
         self._meant = {}
         if seen.valid is not None:

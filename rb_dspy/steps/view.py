@@ -52,10 +52,10 @@ def view(trajectory: Trajectory, budget: int, count: TokenCounter = estimate_tok
 def final_state(trajectory: Trajectory, max_tokens: int = 400) -> str:
     """The last observation and the answer, in at most about ``max_tokens`` tokens each."""
     last = trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
-    limit = int(max_tokens * 3.5)
-    lines = [f"last observation: {_cut(last, limit) or '(none)'}"]
+    limit = characters(max_tokens)
+    lines = [f"last observation: {cut(last, limit) or '(none)'}"]
     if trajectory.answer is not None:
-        lines.append(f"final answer: {_cut(trajectory.answer, limit)}")
+        lines.append(f"final answer: {cut(trajectory.answer, limit)}")
     if trajectory.stop_reason == "max_steps":
         lines.append("the rollout was stopped at its step limit")
     elif trajectory.stop_reason == "unreadable":
@@ -126,10 +126,16 @@ def _shortened(block: list[_Text], limit: int) -> str:
     for place, each in enumerate(others):  # what a short one leaves of its share goes to the other
         sizes[each.name] = room // (len(others) - place)
         room -= min(sizes[each.name], len(each.text))
-    return _joined([replace(each, text=_cut(each.text, sizes[each.name])) for each in block])
+    return _joined([replace(each, text=cut(each.text, sizes[each.name])) for each in block])
 
 
-def _cut(text: str, limit: int) -> str:
+def characters(tokens: int) -> int:
+    """How many characters are so many tokens, by ``estimate_tokens``."""
+    return int(tokens * 3.5)
+
+
+def cut(text: str, limit: int) -> str:
+    """``text``, cut in its middle to about ``limit`` characters, with how many are left out."""
     if len(text) <= limit:
         return text
     half = max(1, limit // 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,7 +14,7 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.config import ActConfig
 from rb_dspy.schema import Task, Trajectory
-from rb_dspy.steps import Act, Memory
+from rb_dspy.steps import Act, Memory, Refine
 from rb_dspy.testing import Corridor, Prompt, Reply, scripted_lm
 from tests.worlds import answers
 
@@ -125,3 +127,47 @@ def test_a_forged_lesson_is_none_in_the_whole_loop(bank: MemoryBank) -> None:
     done = program(task="Read the mail.", bank=bank)
     assert seen[-1].all("memory") == ["(no lessons yet)"]
     assert done.trajectory.first_observation == f"First:{FORGED}"
+
+
+def test_a_huge_observation_is_cut_in_prompts_only() -> None:
+    page = f"BEGIN {'x' * 12_000} END"
+    rollout, prompts = acted(Mailbox(page), observation_tokens=200)
+    for prompt in prompts:
+        for told in prompt.all("observation"):
+            assert re.fullmatch(r"BEGIN x+ \[… \d+ characters left out …\] x+ END", told)
+            assert len(told) < 200 * 3.5 + 60
+    assert prompts[1].messages[: len(prompts[0].messages)] == prompts[0].messages
+    assert rollout.first_observation == page
+    assert [step.observation for step in rollout.steps] == [page, page]
+
+
+def test_ordinary_observations_are_shown_whole() -> None:
+    page = "word " * 20_000  # more than a novel's chapter, or most pages and files
+    _, prompts = acted(Mailbox(page))
+    assert prompts[1].all("observation") == [page.strip()] * 2
+    _, prompts = acted(Mailbox("x" * 12_000_000))
+    assert len(prompts[0].text) < 150_000
+
+
+def test_the_prompt_grows_at_its_end_where_a_huge_observation_is_gone_on_from() -> None:
+    class Goes(Mailbox):
+        def reopen(self) -> str | None:
+            return f"AGAIN {'y' * 9000} OPEN"
+
+    def script(prompt: Prompt) -> Reply:
+        if "decision" in prompt.wants:
+            return {"findings": "Go on, please.", "decision": "revise"}
+        return reader(prompt)
+
+    lm, mailbox = scripted_lm(script), Goes(f"BEGIN {'x' * 9000} END")
+    with Backbones(agent=lm).use():
+        act = Act(ActConfig(observation_tokens=200, max_steps=2))
+        task = Task(id="mail", instruction="Read the mail.", env="mail")
+        Refine()(act, task, Memory(), lambda task, rollout_id: mailbox, 3)
+    turns = [prompt for prompt in lm.engine.prompts if "action" in prompt.wants]
+    assert len(turns) > 2
+    for before, after in itertools.pairwise(turns):
+        assert after.messages[: len(before.messages)] == before.messages
+    last = turns[2]["observation"]
+    assert re.search(r"^BEGIN .* END\n\nAGAIN .* Go on, please\.$", last, flags=re.DOTALL)
+    assert last.count("characters left out") == 2
