@@ -25,6 +25,10 @@ Split = Literal["all", "compile", "dev", "stream", "held-out"]
 ROLES: tuple[Role, ...] = ("agent", "judge", "distiller", "contraster", "selector")
 MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
 
+MOST_OF_ONE = 3
+MOST_OF_SEVERAL = 5
+"""Lessons of one rollout, and of several rollouts of a task, as the prompts ask for them."""
+
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
 
 
@@ -83,6 +87,8 @@ class ActConfig(_Config):
     """Steps after which a rollout is ended."""
     max_tokens: int = pydantic.Field(default=1024, ge=1)
     """Cap of one turn's output; the embedded engine keeps half of it for the action."""
+    observation_tokens: int = pydantic.Field(default=32_000, ge=100)
+    """How much of one observation is shown, in estimated tokens; a longer one is cut in its middle, in prompts only."""
     step_seconds: float | None = pydantic.Field(default=None, gt=0)
     """Seconds that one call of an environment may take: a step, closing it, or making it with its reset. After them the
     rollout is lost, and a thread is left behind until the call comes back. None: as long as it will."""
@@ -106,8 +112,8 @@ class DistillConfig(_Config):
     """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=900, ge=1)
     """Cap of the lessons of one rollout, in tokens."""
-    max_items: int = pydantic.Field(default=3, ge=1, le=3)
-    """Lessons of one rollout, at most."""
+    max_items: int = pydantic.Field(default=MOST_OF_ONE, ge=1, le=MOST_OF_ONE)
+    """Lessons of one rollout, at most; fewer than usual are asked for as such, the most useful first."""
     view_tokens: int = pydantic.Field(default=4000, ge=100)
     """How much of the trajectory is shown, in estimated tokens."""
     distill_unknown: bool = False
@@ -136,8 +142,8 @@ class ContrastConfig(_Config):
     """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
     max_tokens: int = pydantic.Field(default=1500, ge=1)
     """Cap of the lessons of one task, in tokens."""
-    max_items: int = pydantic.Field(default=5, ge=1, le=5)
-    """Lessons of one task, at most."""
+    max_items: int = pydantic.Field(default=MOST_OF_SEVERAL, ge=1, le=MOST_OF_SEVERAL)
+    """Lessons of one task, at most; fewer than usual are asked for as such, the most useful first."""
     view_tokens: int = pydantic.Field(default=4000, ge=100)
     """How much of each trajectory is shown, in estimated tokens; short ones leave room to long ones."""
 

@@ -94,7 +94,7 @@ class ReasoningBank(Whole):
             check_plain(self.judge)
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            return drive(self._loop(task, again, bank, environments or self.environments, run_id, learn, ledger))
+            return drive(self._loop(task, again, bank, self._given(environments), run_id, learn, ledger))
 
     async def aforward(
         self,
@@ -108,7 +108,7 @@ class ReasoningBank(Whole):
         """``forward`` for asyncio; nothing in it blocks the event loop."""
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            return await adrive(self._loop(task, again, bank, environments or self.environments, run_id, learn, ledger))
+            return await adrive(self._loop(task, again, bank, self._given(environments), run_id, learn, ledger))
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays.

@@ -269,7 +269,7 @@ def test_a_last_attempt_that_cannot_be_read_is_told_from_what_was_handed_in(bank
 def speechless_at_last(prompt: Prompt) -> Reply:
     """The first attempt opens the green door; nothing can be read of the second, which a check asks for."""
     if "decision" in prompt.wants:
-        return {"findings": "Look again.", "decision": "correct"}
+        return {"findings": "Look again.", "decision": "revise"}
     return "?" if "action" in prompt.wants and prompt.seed else openers(prompt)
 
 
@@ -280,7 +280,7 @@ def test_passes_over_one_attempt_that_is_opened_again(bank: MemoryBank) -> None:
         if "action" in prompt.wants:
             return {"thought": "", "action": tries[prompt.turns]}
         if "decision" in prompt.wants:
-            return {"findings": "Count again.", "decision": "correct"}
+            return {"findings": "Count again.", "decision": "revise"}
         return answers(prompt)
 
     matts = MaTTS(ReasoningBank(backbones=backbones(script)), 3, "sequential")
@@ -347,7 +347,7 @@ def _sums(where: str, first: str = "8", then: str = "9") -> tuple[MaTTS, list[Ta
             good = "good" in prompt["task"]
             return {"thought": "", "action": "7" if good else then if prompt.turns else first}
         if "decision" in prompt.wants:
-            return {"findings": "Count again.", "decision": "correct"}
+            return {"findings": "Count again.", "decision": "revise"}
         return answers(prompt)
 
     program = ReasoningBank(backbones=backbones(script), environments=lambda task, rollout_id: _Sums(task, where))

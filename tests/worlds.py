@@ -70,7 +70,7 @@ def answers(prompt: Prompt) -> Reply:
         good = worked(prompt["trajectory"])
         return {
             "findings": "It worked." if good else "It did not work; try another.",
-            "decision": "confirm" if good else "correct",
+            "decision": "confirm" if good else "revise",
         }
     if "attempts" in prompt:
         good = [text for text in attempts(prompt["attempts"]) if worked(text)]

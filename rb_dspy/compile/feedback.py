@@ -254,21 +254,21 @@ def _refine(mine: Callable[[int], bool]) -> Callable[[_View], list[str]]:
             checks = [(check, rollout) for rollout in result.rollouts for check in rollout.checks]
             for number, (check, rollout) in enumerate(checks):
                 before = result.passes[reached] if reached < len(result.passes) else None
-                reached += check.decision == "correct"
+                reached += check.decision == "revise"
                 after = result.passes[reached] if reached < len(result.passes) else None
                 if not mine(number) or before is None or after is None:
                     continue
                 turned = " It is right now." if after.success else " It is wrong now."
                 text = f"{quoted(result.task)}: your findings were: {short(check.findings, 240)}"
                 at = f" The work ended at step {check.after}: {step_text(rollout, check.after)}." if check.after else ""
-                said = text + at + (turned if check.decision == "correct" else "")
+                said = text + at + (turned if check.decision == "revise" else "")
                 kinds.setdefault((before.success, check.decision), []).append((result, said))
         right = len(kinds.get((True, "confirm"), ()))
         return [
             f"Right work was confirmed {_count(right, 'time')}.",
             *view.listed("Wrong work that was confirmed:", kinds.get((False, "confirm"), ())),
-            *view.listed("Right work that was changed:", kinds.get((True, "correct"), ())),
-            *view.listed("Wrong work that was changed:", kinds.get((False, "correct"), ())),
+            *view.listed("Right work that was changed:", kinds.get((True, "revise"), ())),
+            *view.listed("Wrong work that was changed:", kinds.get((False, "revise"), ())),
         ]
 
     return told

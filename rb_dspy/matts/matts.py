@@ -98,7 +98,7 @@ class MaTTS(Whole):
             check_plain(self.judge)
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            return drive(self._scaled(task, again, bank, environments or self.environments, run_id, learn, ledger))
+            return drive(self._scaled(task, again, bank, self._given(environments), run_id, learn, ledger))
 
     async def aforward(
         self,
@@ -112,7 +112,7 @@ class MaTTS(Whole):
         """``forward`` for asyncio; nothing in it blocks the event loop."""
         task, again = checked(task, bank, run_id)
         with session(self.backbones) as ledger:
-            made = self._scaled(task, again, bank, environments or self.environments, run_id, learn, ledger)
+            made = self._scaled(task, again, bank, self._given(environments), run_id, learn, ledger)
             return await adrive(made)
 
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:

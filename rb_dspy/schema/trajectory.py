@@ -23,11 +23,19 @@ class Step(Frozen):
 
 
 class Check(Frozen):
-    """The agent's look back at its own work, after step number ``after``: what it found, and whether to change it."""
+    """The agent's look back at its own work, after step number ``after``: what it found, and whether to change it.
+
+    To revise was to ``correct`` once, and is read by that name, too.
+    """
 
     after: int = pydantic.Field(ge=0)
     findings: Text = ""
-    decision: Literal["confirm", "correct"]
+    decision: Literal["confirm", "revise"]
+
+    @pydantic.field_validator("decision", mode="before")
+    @classmethod
+    def _by_its_name_of_now(cls, given: object) -> object:
+        return "revise" if given == "correct" else given
 
 
 class Trajectory(Frozen):

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import dspy
+
+Decision = Literal["confirm", "revise"]
+"""Not to "correct", as the second was called: models that found nothing wrong chose it for praise."""
+
+Before = Literal["confirm", "correct"]
+"""What saved prompts and demonstrations may have been made for."""
+
+_QUOTED = re.compile(r"(?<=[\"'`“‘])(?:correct|revise)(?=[\"'`”’])")
 
 
 class CheckFirst(dspy.Signature):
@@ -15,7 +25,7 @@ class CheckFirst(dspy.Signature):
     each the right one at that moment, and was a needed one left out? Then the answer or the final state: is it what was
     asked for, complete, and in the form that was asked for?
 
-    Write down what you find, and what is to be done differently where something is wrong. Decide "correct" if anything
+    Write down what you find, and what is to be done differently where something is wrong. Decide "revise" if anything
     has to be changed, and "confirm" only if the work would stand as it is.
     """
 
@@ -23,14 +33,14 @@ class CheckFirst(dspy.Signature):
     trajectory: str = dspy.InputField(desc="the transcript of your attempt; long ones are cut in the middle")
     final_state: str = dspy.InputField(desc="the last observation and the final answer, if one was given")
     findings: str = dspy.OutputField(desc="what holds, what does not, and what to do about it, in a few sentences")
-    decision: Literal["confirm", "correct"] = dspy.OutputField()
+    decision: Decision = dspy.OutputField()
 
 
 class CheckAgain(dspy.Signature):
     """Once more, briefly: your work was checked before, and perhaps changed since.
 
     Look only for what the earlier checks missed or what the change broke, and write it down in a sentence or two.
-    Decide "correct" if something still has to be changed, else "confirm".
+    Decide "revise" if something still has to be changed, else "confirm".
     """
 
     task: str = dspy.InputField(desc="what is to be done")
@@ -38,4 +48,22 @@ class CheckAgain(dspy.Signature):
     final_state: str = dspy.InputField(desc="the last observation and the final answer, if one was given")
     earlier_checks: str = dspy.InputField(desc="what the checks before this one found")
     findings: str = dspy.OutputField(desc="what they missed, in a sentence or two")
-    decision: Literal["confirm", "correct"] = dspy.OutputField()
+    decision: Decision = dspy.OutputField()
+
+
+def renewed(signature: Any, instructions: str, demos: Iterable[Any]) -> tuple[str, list[Any]]:
+    """A saved prompt for ``signature``, with the word of now where it has the one of before and ``signature`` is a
+    check's; else as it is.
+    """
+    field = signature.output_fields.get("decision")
+    if field is None or field.annotation != Decision:
+        return instructions, list(demos)
+    if "revise" not in _QUOTED.findall(instructions):
+        instructions = _QUOTED.sub("revise", instructions)
+    return instructions, [_renewed_demo(demo) for demo in demos]
+
+
+def _renewed_demo(demo: Any) -> Any:
+    if not isinstance(demo, dict | dspy.Example) or demo.get("decision") != "correct":
+        return demo
+    return type(demo)(**{**dict(demo.items()), "decision": "revise"})

@@ -16,11 +16,14 @@ from rb_dspy.steps.ask import Overdue, Routine, adrive, drive
 from rb_dspy.steps.episode import Episode
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened, within
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.predict import Predict
 
 
 class Act(dspy.Module):
     """ReAct (paper, section 3.1): a thought and an action a turn, until the environment ends or the cap is reached."""
+
+    predict = Place()
 
     def __init__(self, config: ActConfig | None = None) -> None:
         super().__init__()

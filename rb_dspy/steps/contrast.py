@@ -8,15 +8,18 @@ from dataclasses import replace
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.config import ContrastConfig
+from rb_dspy.config import MOST_OF_SEVERAL, ContrastConfig
 from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.signatures import ContrastDraft
+from rb_dspy.steps.answered import drafts
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed
 from rb_dspy.steps.drafts import Distilled, Unfit, admissible
 from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.limit import limited
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
 
@@ -29,6 +32,8 @@ class Contrast(dspy.Module):
     that cannot be read; the note says so. An answer of which nothing can be read after one repair gives no drafts but a
     note.
     """
+
+    predict = Place()
 
     def __init__(self, config: ContrastConfig | None = None) -> None:
         super().__init__()
@@ -62,16 +67,21 @@ class Contrast(dspy.Module):
             return Ask(
                 role="contraster",
                 predict=self.predict,
-                inputs={"task": task.instruction, "attempts": listed(trajectories, view_tokens, remarks)},
+                inputs={
+                    "task": task.instruction,
+                    "attempts": listed(trajectories, view_tokens, remarks),
+                    **limited(self.predict, self.config.max_items, MOST_OF_SEVERAL),
+                },
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
             )
 
         try:
             said = yield from fitted(ask, self.config.view_tokens * len(trajectories))
+            proposed = drafts(said, ContrastDraft)
         except UnparseableOutput as exc:
             return Distilled(note=f"not contrasted: {exc}")
-        sound, groundless = _grounded(said.memory_items, len(trajectories))
+        sound, groundless = _grounded(proposed, len(trajectories))
         found = admissible(list(sound), task, self.config.max_items)
         kept = [f"{draft.title!r} from rollouts {_named(sound[draft], trajectories)}" for draft in found.drafts]
         unshown = f"dropped: no rollout is named that shows {', '.join(groundless)}" if groundless else ""

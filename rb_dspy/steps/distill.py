@@ -7,13 +7,16 @@ from dataclasses import replace
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.config import DistillConfig
+from rb_dspy.config import MOST_OF_ONE, DistillConfig
 from rb_dspy.errors import UnparseableOutput
-from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.steps.answered import drafts
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.drafts import Distilled, admissible
 from rb_dspy.steps.events import Drafted, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.limit import limited
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.player import player
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import view
@@ -26,6 +29,9 @@ class Distill(dspy.Module):
     from a verdict ``unknown`` unless configured. A lesson that cannot be read is left out, and the note says so. An
     answer of which nothing can be read after one repair gives no drafts but a note.
     """
+
+    success = Place()
+    failure = Place()
 
     def __init__(self, config: DistillConfig | None = None) -> None:
         super().__init__()
@@ -55,6 +61,7 @@ class Distill(dspy.Module):
                     "task": task.instruction,
                     "trajectory": view(trajectory, view_tokens),
                     "judge_reasons": verdict.reasons,
+                    **limited(predict, self.config.max_items, MOST_OF_ONE),
                 },
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
@@ -62,9 +69,9 @@ class Distill(dspy.Module):
             )
 
         try:
-            said = yield from fitted(ask, self.config.view_tokens)
+            proposed = drafts((yield from fitted(ask, self.config.view_tokens)), MemoryDraft)
         except UnparseableOutput as exc:
             return Distilled(note=f"not distilled: {exc}")
-        found = admissible(said.memory_items, task, self.config.max_items)
+        found = admissible(proposed, task, self.config.max_items)
         emit(Drafted(task, len(found.drafts), found.dropped))
         return replace(found, distiller=str(player("distiller", predict).model))

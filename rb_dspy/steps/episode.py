@@ -7,17 +7,18 @@ from functools import partial
 from typing import Any
 
 import dspy
-from pydantic_core import to_json
 
 from rb_dspy.config import ActConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.protocols import Reopens
 from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
+from rb_dspy.steps.answered import check_has, words
 from rb_dspy.steps.ask import Ask, ContextOverflow, Do, NoText, Overdue, Routine
 from rb_dspy.steps.events import EpisodeStarted, StepTaken, emit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened
 from rb_dspy.steps.seen import Seen, after, going_on, handed_in
+from rb_dspy.steps.view import characters, cut, without_fields
 from rb_dspy.text import visible
 
 
@@ -26,6 +27,10 @@ class Episode:
 
     The prompt only grows at its end: task and lessons stand in the first turn, and ``dspy.History`` repeats earlier
     turns byte for byte, so every prefix cache holds from the second step on.
+
+    Nothing that the environment says passes for a field of the prompt, such as the lessons: see ``without_fields``. Nor
+    does one observation fill the context: a huge one is cut. The steps that are taken down, and what the environment is
+    told, are as they were meant.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class Episode:
         self._steps: list[Step] = []
         self._turns: list[dict[str, Any]] = []
         self._turn: dict[str, Any] = {}
+        self._meant: dict[str, str] = {}
+        """The valid actions, by what the agent calls them, who may have been shown them otherwise than they are."""
         self._stop: StopReason = "max_steps"
         self._answer: str | None = None
 
@@ -66,13 +73,9 @@ class Episode:
         seen = self._opened
         self._first = visible("\n\n".join(filter(None, [seen.observation, notes])))
         emit(EpisodeStarted(self._task, self._first, str(self._rollout)))
-        first = {
-            "task": self._task.instruction,
-            "memory": self._memory.block,
-            "action_rules": self._rules,
-            "observation": self._first,
-        }
-        self._turn = {**first, **_choices(seen)}
+        rules = without_fields(self._rules)
+        first = {"task": self._task.instruction, "memory": self._memory.block, "action_rules": rules}
+        self._turn = {**first, **self._shown(self._first, seen)}
 
     def play(self) -> Routine[None]:
         """Turn by turn until the environment ends, or something else does (``StopReason``)."""
@@ -88,8 +91,8 @@ class Episode:
                 self._stop = ("context" if context else "unreadable") if self._steps[steps:] or not steps else before
                 yield Do("reading the answer", self._broken_off, self._lane)
                 return
-            thought, action = _text(getattr(said, "thought", None)), _text(getattr(said, "action", None))
-            moved = partial(self._moved, thought, action, not left)
+            check_has(said, "action", "the agent")  # a thought may be missing: an agent without one acts all the same
+            moved = partial(self._moved, words(said, "thought"), words(said, "action"), not left)
             seen: Seen = yield Do("a step of the environment", moved, self._lane)
             emit(StepTaken(self._task, len(self._steps), self._steps[-1], str(self._rollout)))
             if seen.broken is not None:
@@ -105,8 +108,9 @@ class Episode:
         seen: Seen | None = yield Do("going on in the environment", partial(going_on, environment), self._lane)
         if seen is None:
             return False
-        told = [self._turn["observation"], seen.observation, notes]
-        self._turn = {**self._turn, "observation": visible("\n\n".join(filter(None, told))), **_choices(seen)}
+        turn = self._shown(visible("\n\n".join(filter(None, [seen.observation, notes]))), seen)
+        told = [self._turn["observation"], turn["observation"]]  # as it was shown: an agent may have been asked already
+        self._turn = {**self._turn, **turn, "observation": "\n\n".join(filter(None, told))}
         return True
 
     def trajectory(self, usage: Usage, checks: tuple[Check, ...] = ()) -> Trajectory:
@@ -122,21 +126,34 @@ class Episode:
             usage=usage,
         )
 
-    def _moved(self, thought: str, action: str, last: bool) -> Seen:
+    def _moved(self, thought: str, said: str, last: bool) -> Seen:
         """What the environment shows after a move, taken down."""
+        action = self._meant.get(said, said)
         seen = after(self._environment, action, last)
         self._check_awaited()
         step = Step(thought=thought, action=action, observation=seen.observation)
         self._steps.append(step)
-        # As the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
-        self._turns.append({**self._turn, "thought": step.thought, "action": step.action})
-        self._turn = {"observation": step.observation, **_choices(seen)}
+        # Visible, as the step holds it: dspy refuses a prompt with a lone surrogate, which ends more than this rollout.
+        self._turns.append({**self._turn, "thought": step.thought, "action": without_fields(visible(said))})
+        self._turn = self._shown(step.observation, seen)
         if seen.done or last:
             self._stop = "done" if seen.done else "max_steps"
             if seen.broken is None:
                 self._answer = seen.answer
                 self._over()
         return seen
+
+    def _shown(self, observation: str, seen: Seen) -> dict[str, Any]:
+        """What a turn shows of the environment, by the fields of the prompt."""
+        observation = cut(observation, characters(self._config.observation_tokens))
+        turn: dict[str, Any] = {"observation": without_fields(observation)}
+        self._meant = {}
+        if seen.valid is not None:
+            turn["valid_actions"] = [without_fields(visible(action)) for action in seen.valid]
+            for shown, action in zip(turn["valid_actions"], seen.valid, strict=True):
+                self._meant.setdefault(shown.strip(), action)
+            self._meant |= {action: action for action in seen.valid}
+        return turn
 
     def _broken_off(self) -> None:
         answer = handed_in(self._environment)
@@ -157,14 +174,3 @@ class Episode:
             max_tokens=self._config.max_tokens,
             rollout=self._rollout,
         )
-
-
-def _text(said: object) -> str:
-    """What the agent said in a field: somebody's own signature may have it typed, which is JSON then, or lack it."""
-    if said is None:
-        return ""
-    return (said if isinstance(said, str) else to_json(said, fallback=str).decode()).strip()
-
-
-def _choices(seen: Seen) -> dict[str, Any]:
-    return {} if seen.valid is None else {"valid_actions": [visible(action) for action in seen.valid]}

@@ -14,10 +14,12 @@ from rb_dspy import signatures
 from rb_dspy.config import JudgeConfig
 from rb_dspy.errors import ConfigError, InfrastructureError, UnparseableOutput
 from rb_dspy.protocols import Judge as JudgeProtocol
-from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.schema import Label, Task, Trajectory, Verdict
+from rb_dspy.steps.answered import choice, words
 from rb_dspy.steps.ask import Ask, Do, Routine, adrive, awaited, drive, never_awaited
 from rb_dspy.steps.events import Judged, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.played import played
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import final_state, view
@@ -32,6 +34,8 @@ class Judge(dspy.Module):
 
     An answer that cannot be read after one repair gives ``unknown``, never failure.
     """
+
+    predict = Place()
 
     def __init__(self, config: JudgeConfig | None = None) -> None:
         super().__init__()
@@ -49,10 +53,11 @@ class Judge(dspy.Module):
     def _routine(self, task: Task, trajectory: Trajectory) -> Routine[Verdict]:
         try:
             said = yield from fitted(partial(self._ask, task, trajectory), self.config.view_tokens)
+            label = choice(said, "label", Label, "success or failure")
         except UnparseableOutput as exc:
             verdict = Verdict(label="unknown", reasons=str(exc))
         else:
-            verdict = Verdict(label=said.label, reasons=said.reasons)
+            verdict = Verdict(label=label, reasons=words(said, "reasons"))
         emit(Judged(task, trajectory, verdict))
         return verdict
 

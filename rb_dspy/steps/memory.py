@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rb_dspy.schema import MemoryItem, Retrieved
-from rb_dspy.steps.view import estimate_tokens
+from rb_dspy.steps.view import estimate_tokens, without_fields
 
 NO_MEMORY = "(no lessons yet)"
 
@@ -42,7 +42,7 @@ def _memory(retrieved: tuple[Retrieved, ...], found: Sequence[MemoryItem], max_t
     items: list[MemoryItem] = []
     used = 0
     for item in _once(found):
-        text = f"{len(items) + 1}. {item.title}\n{item.content}".replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]")
+        text = without_fields(f"{len(items) + 1}. {item.title}\n{item.content}")
         quoted = "\n".join(f"> {line}" for line in text.splitlines())
         used += estimate_tokens(quoted)
         if max_tokens is not None and used > max_tokens:

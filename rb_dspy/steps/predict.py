@@ -8,6 +8,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.schema import Task, Trajectory
+from rb_dspy.signatures.check import renewed
 from rb_dspy.steps.view import view
 
 _ROLLOUT = 2_000
@@ -30,6 +31,15 @@ class Predict(dspy.Predict):
     @demos.setter
     def demos(self, given: Iterable[Any] | None) -> None:
         self._demos = [shown for demo in given or () if (shown := self._shown(demo)) is not None]
+
+    def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
+        """As of any dspy predictor; what was saved for a check is read by its words of now."""
+        loaded: Any = super().load_state(state, **kwargs)
+        signature = loaded.signature
+        instructions, loaded.demos = renewed(signature, signature.instructions, loaded.demos)
+        if instructions != signature.instructions:
+            loaded.signature = signature.with_instructions(instructions)
+        return loaded
 
     def _shown(self, demo: Any) -> Any:
         """A demonstration as it can be shown and saved; None for one that shows nothing."""

@@ -14,13 +14,16 @@ from rb_dspy.config import RefineConfig
 from rb_dspy.errors import RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
+from rb_dspy.signatures.check import Before, Decision
 from rb_dspy.steps.act import Act
+from rb_dspy.steps.answered import choice, words
 from rb_dspy.steps.ask import Ask, Routine, Stopped, adrive, drive
 from rb_dspy.steps.ended import Told
 from rb_dspy.steps.events import Checked, RolloutLost, emit
 from rb_dspy.steps.fit import fitted
 from rb_dspy.steps.memory import Memory
 from rb_dspy.steps.opening import Opened, within
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.view import final_state, view
 from rb_dspy.steps.wanted import Sub, Together
@@ -43,11 +46,14 @@ class Refined:
 class Refine(dspy.Module):
     """Sequential scaling (paper, section 3.3): ``passes`` over one trajectory; the first is the attempt itself.
 
-    Each further pass is a check, which confirms or corrects; a thorough one at first, shorter ones later. A correction
+    Each further pass is a check, which confirms or revises; a thorough one at first, shorter ones later. A revision
     goes on in the same environment where that can be reopened (``Reopens``), with what the check found; else it is a
     new attempt in a fresh environment, which gets the findings with its first observation. The checks stand in the
     trajectories, so that judge, contraster and distiller read them. A check that cannot be read confirms.
     """
+
+    first = Place()
+    again = Place()
 
     def __init__(self, config: RefineConfig | None = None) -> None:
         super().__init__()
@@ -133,7 +139,7 @@ class Refine(dspy.Module):
                 work.passes += 1
                 keep()
                 emit(Checked(task, check, str(number)))
-                if check.decision == "correct":
+                if check.decision == "revise":
                     if not (yield from episode.reopened(_told([check.findings]))):
                         return True
                     try:
@@ -167,9 +173,10 @@ class Refine(dspy.Module):
         after = len(trajectory.steps)
         try:
             said = yield from fitted(ask, self.config.view_tokens)
+            decision = choice(said, "decision", Decision | Before, "confirm or revise")
         except UnparseableOutput as exc:
             return Check(after=after, findings=f"not checked: {exc}", decision="confirm")
-        return Check(after=after, findings=said.findings, decision=said.decision)
+        return Check(after=after, findings=words(said, "findings"), decision=decision)
 
 
 @dataclass

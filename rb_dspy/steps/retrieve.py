@@ -45,7 +45,7 @@ class Retrieve(dspy.Module):
 
     def _routine(self, task: Task, bank: MemoryBank, again: bool) -> Routine[Memory]:
         config = self.config
-        k = max(config.k, config.candidates) if self.reranker and config.k else config.k
+        k = max(config.k, config.candidates) if self.reranker is not None and config.k else config.k
         query = task.instruction if again else task
         look = partial(bank.retrieve, query, k, unit=config.unit, min_score=config.min_score, mode=config.mode)
         found = yield Do("retrieval", look)

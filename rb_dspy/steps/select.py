@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import dspy
 
@@ -15,10 +14,12 @@ from rb_dspy import signatures
 from rb_dspy.config import SelectConfig
 from rb_dspy.errors import InfrastructureError, InputError, UnparseableOutput
 from rb_dspy.schema import Label, Task, Trajectory, Verdict
+from rb_dspy.steps.answered import choice, words
 from rb_dspy.steps.ask import Ask, Routine, adrive, drive
 from rb_dspy.steps.attempts import judged, listed, same_answers
 from rb_dspy.steps.events import Selected, emit
 from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.place import Place
 from rb_dspy.steps.predict import Predict
 from rb_dspy.steps.wanted import Sub, Together
 
@@ -53,6 +54,8 @@ class Select(dspy.Module):
     votes nor verdicts, agreement does: the rollout counts whose answer most rollouts gave, right or wrong, then the one
     that stood first in the shuffled order.
     """
+
+    predict = Place()
 
     def __init__(self, config: SelectConfig | None = None, at_once: int | None = None) -> None:
         """``at_once``: calls at the same time; None: all orders."""
@@ -99,12 +102,12 @@ class Select(dspy.Module):
                 unread.append(str(result))
             elif isinstance(result, Exception):
                 raise result
-            elif not 1 <= result.choice <= count:
-                unread.append(f"the selector chose attempt {result.choice} of {count}")
+            elif not 1 <= result[0] <= count:
+                unread.append(f"the selector chose attempt {result[0]} of {count}")
             else:
-                chosen = order[result.choice - 1]
+                chosen = order[result[0] - 1]
                 votes[chosen] += 1
-                analyses.setdefault(chosen, str(result.analysis))
+                analyses.setdefault(chosen, result[1])
         standing = [_RANKS[verdicts[i].label] if config.verdicts and verdicts else 0 for i in range(count)]
         best = max(orders[0], key=lambda i: (votes[i], standing[i], agreeing[i]))  # of equal ones the first
         selection = Selection(
@@ -115,8 +118,8 @@ class Select(dspy.Module):
 
     def _asked(
         self, task: Task, trajectories: Sequence[Trajectory], remarks: Sequence[str], order: Sequence[int]
-    ) -> Routine[Any]:
-        """What the selector says about the rollouts in this order."""
+    ) -> Routine[tuple[int, str]]:
+        """The number that the selector chooses among the rollouts in this order, and its analysis."""
 
         def ask(view_tokens: int) -> Ask:
             candidates = listed([trajectories[i] for i in order], view_tokens, [remarks[i] for i in order])
@@ -128,7 +131,8 @@ class Select(dspy.Module):
                 max_tokens=self.config.max_tokens,
             )
 
-        return (yield from fitted(ask, self.config.view_tokens * len(trajectories)))
+        said = yield from fitted(ask, self.config.view_tokens * len(trajectories))
+        return choice(said, "choice", int, "the number of an attempt"), words(said, "analysis")
 
     def _remark(self, place: int, agreeing: Sequence[int], verdicts: Sequence[Verdict] | None) -> str:
         said = [judged(verdicts[place])] if self.config.verdicts and verdicts else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
 from rb_dspy.protocols import TokenCounter
 from rb_dspy.schema import Check, Step, Trajectory
@@ -16,15 +17,16 @@ def estimate_tokens(text: str) -> int:
 def view(trajectory: Trajectory, budget: int, count: TokenCounter = estimate_tokens) -> str:
     """The transcript in at most about ``budget`` tokens.
 
-    All of it where it fits. Else first every long text is cut in its middle; if that is not enough, steps in the middle
-    of the episode are left out, since its start shows the plan and its end shows what decided it. Every cut is marked.
-    Deterministic.
+    All of it where it fits. Else first every long text is cut in its middle, of a step its thought and its observation
+    before its action; if that is not enough, steps in the middle of the episode are left out, since its start shows the
+    plan and its end shows what decided it. Every cut is marked. Deterministic.
     """
-    whole = [defused(block) for block in _lines(trajectory)]
-    if count("\n".join(whole)) <= budget:
-        return "\n".join(whole)
-    per_text = max(80, int(budget * 3.5 / 8))
-    blocks = [_cut(block, per_text) for block in whole]
+    told = _blocks(trajectory)
+    whole = "\n".join(map(_joined, told))
+    if count(whole) <= budget:
+        return whole
+    per_block = max(80, int(budget * 3.5 / 8))
+    blocks = [_shortened(block, per_block) for block in told]
     head, rest, tail = blocks[:1], blocks[1:-1], blocks[1:][-1:]  # without a step, the start is all there is
     used = sum(count(block) for block in (*head, *tail))
     # From both ends inwards, two from the end for one from the start: verdicts hang on how it ended.
@@ -50,10 +52,10 @@ def view(trajectory: Trajectory, budget: int, count: TokenCounter = estimate_tok
 def final_state(trajectory: Trajectory, max_tokens: int = 400) -> str:
     """The last observation and the answer, in at most about ``max_tokens`` tokens each."""
     last = trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
-    limit = int(max_tokens * 3.5)
-    lines = [f"last observation: {_cut(last, limit) or '(none)'}"]
+    limit = characters(max_tokens)
+    lines = [f"last observation: {cut(last, limit) or '(none)'}"]
     if trajectory.answer is not None:
-        lines.append(f"final answer: {_cut(trajectory.answer, limit)}")
+        lines.append(f"final answer: {cut(trajectory.answer, limit)}")
     if trajectory.stop_reason == "max_steps":
         lines.append("the rollout was stopped at its step limit")
     elif trajectory.stop_reason == "unreadable":
@@ -65,32 +67,75 @@ def final_state(trajectory: Trajectory, max_tokens: int = 400) -> str:
 
 def defused(text: str) -> str:
     """``text`` in which nothing passes for a field of dspy's chat format, nor for the head of another attempt."""
-    return re.sub(r"(?m)^===", "= = =", text.replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]"))
+    return re.sub(r"(?m)^===", "= = =", without_fields(text))
 
 
-def _lines(trajectory: Trajectory) -> list[str]:
-    """One block for the start, one for each step, and one for each look back."""
-    blocks = [f"[start] observation: {trajectory.first_observation}"]
+def without_fields(text: str) -> str:
+    """``text`` in which nothing passes for a field of dspy's chat format."""
+    return text.replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text, and what it is called."""
+
+    name: str
+    text: str
+    is_action: bool = False
+
+
+def _blocks(trajectory: Trajectory) -> list[list[_Text]]:
+    """What is shown together or left out together: the start, each step, and each look back."""
+    blocks = [[_Text("[start] observation: ", trajectory.first_observation)]]
     for i in range(len(trajectory.steps) + 1):
         if i:
-            blocks.append(_block(i, trajectory.steps[i - 1]))
+            blocks.append(_step(i, trajectory.steps[i - 1]))
         blocks += [_looked_back(check) for check in trajectory.checks if check.after == i]
     return blocks
 
 
-def _block(number: int, step: Step) -> str:
-    parts = [f"thought: {step.thought}"] if step.thought else []
-    parts.append(f"action: {step.action}")
+def _step(number: int, step: Step) -> list[_Text]:
+    texts = [_Text("thought: ", step.thought)] if step.thought else []
+    texts.append(_Text("action: ", step.action, is_action=True))
     if step.observation:
-        parts.append(f"observation: {step.observation}")
-    return f"[step {number}] " + "\n".join(parts)
+        texts.append(_Text("observation: ", step.observation))
+    first, *others = texts
+    return [replace(first, name=f"[step {number}] {first.name}"), *others]
 
 
-def _looked_back(check: Check) -> str:
-    return f"[check of the work so far: {check.decision}] {check.findings}"
+def _looked_back(check: Check) -> list[_Text]:
+    return [_Text(f"[check of the work so far: {check.decision}] ", check.findings)]
 
 
-def _cut(text: str, limit: int) -> str:
+def _joined(block: list[_Text]) -> str:
+    return defused("\n".join(each.name + each.text for each in block))
+
+
+def _shortened(block: list[_Text], limit: int) -> str:
+    """``block`` in about ``limit`` characters.
+
+    What was done is what a step is: its action stays whole up to the limit. The others, each cut in its own middle,
+    share what it leaves, and a quarter of the limit in any case.
+    """
+    whole = _joined(block)
+    if len(whole) <= limit:
+        return whole
+    room = max(limit - sum(len(each.text) for each in block if each.is_action), limit // 4)
+    sizes = dict.fromkeys((each.name for each in block), limit)
+    others = sorted((each for each in block if not each.is_action), key=lambda each: len(each.text))
+    for place, each in enumerate(others):  # what a short one leaves of its share goes to the other
+        sizes[each.name] = room // (len(others) - place)
+        room -= min(sizes[each.name], len(each.text))
+    return _joined([replace(each, text=cut(each.text, sizes[each.name])) for each in block])
+
+
+def characters(tokens: int) -> int:
+    """How many characters are so many tokens, by ``estimate_tokens``."""
+    return int(tokens * 3.5)
+
+
+def cut(text: str, limit: int) -> str:
+    """``text``, cut in its middle to about ``limit`` characters, with how many are left out."""
     if len(text) <= limit:
         return text
     half = max(1, limit // 2)

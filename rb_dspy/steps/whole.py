@@ -47,6 +47,10 @@ class Whole(dspy.Module):
             made.judge = self.judge
         return made
 
+    def _given(self, environments: EnvironmentFactory | None) -> EnvironmentFactory:
+        """Those of a call, or where it names none, the program's own. A factory may be empty, and false."""
+        return self.environments if environments is None else environments
+
     def _frozen(self) -> Iterator[tuple[str, Any]]:
         """The predictors, by name, of steps that dspy passes over, since they were compiled by themselves."""
         for name, step in vars(self).items():

@@ -42,7 +42,7 @@ def sums(prompt: Prompt) -> Reply:
         return {"analysis": "One counted right.", "choice": (right or [1])[0]}
     if "decision" in prompt.wants:
         right = "final answer: 7" in prompt["final_state"]
-        return {"findings": "Use the fingers [x].", "decision": "confirm" if right else "correct"}
+        return {"findings": "Use the fingers [x].", "decision": "confirm" if right else "revise"}
     return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.", evidence=[1])]}
 
 
@@ -101,7 +101,7 @@ def test_rollouts_side_by_side_are_told_apart(scripted: list[Backbones], capsys:
 def test_passes_are_shown_with_what_they_found(scripted: list[Backbones], capsys: pytest.CaptureFixture[str]) -> None:
     shown = lines(run(capsys, "--matts", "sequential", "-k", "3", "-n", "1"))
     assert shown[0].startswith("sums.jsonl 1 task sequential MaTTS, 3 passes a task")
-    assert "0·check correct Use the fingers [x]." in shown
+    assert "0·check revise Use the fingers [x]." in shown
     assert "0·check confirm Use the fingers [x]." in shown
     assert "0·step 2 I count." in shown
     assert "pass by pass: not solved → solved" in shown

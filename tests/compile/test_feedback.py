@@ -272,7 +272,7 @@ def test_checks_are_told_what_they_confirmed_and_changed_and_what_came_of_it() -
     def script(prompt: Prompt) -> Reply:
         if "decision" in prompt.wants:
             again = "earlier_checks" in prompt
-            return {"findings": "Once more." if again else "Fine.", "decision": "correct" if again else "confirm"}
+            return {"findings": "Once more." if again else "Fine.", "decision": "revise" if again else "confirm"}
         if "action" in prompt.wants and "found:" in prompt["observation"]:
             return {"thought": "Another one.", "action": "4711"}
         return answers(prompt)

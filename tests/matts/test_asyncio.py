@@ -50,7 +50,7 @@ async def test_asyncio_gives_what_threads_give(
     mode: MattsMode, extra: dict[str, Any], reopens: bool, instant: bool
 ) -> None:
     def checker(prompt: Prompt) -> Reply:
-        return {"findings": "Say it again.", "decision": "confirm" if "earlier_checks" in prompt else "correct"}
+        return {"findings": "Say it again.", "decision": "confirm" if "earlier_checks" in prompt else "revise"}
 
     if mode == "sequential" and "adaptive" in extra:
         extra = {"refine": {"until_confirmed": True}}

@@ -90,7 +90,7 @@ def _judge(says: Callable[[Prompt], Reply], *booths: str) -> Script:
         return says(prompt) if booth_of(prompt["trajectory"]) in booths else Script().usual(prompt)
 
     def checker(prompt: Prompt) -> Reply:
-        return {"findings": "Again.", "decision": "correct"}
+        return {"findings": "Again.", "decision": "revise"}
 
     return Script({"1": "right"}, roles={"judge": judge, "checker": checker})
 

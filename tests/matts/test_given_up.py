@@ -193,7 +193,7 @@ def _stuck(house: House, where: str, then: Callable[[], None], seconds: float = 
     def checker(prompt: Prompt) -> Reply:
         if here(prompt):
             then()
-        return {"findings": HINT, "decision": "correct"}
+        return {"findings": HINT, "decision": "revise"}
 
     def breaks(rollout: str, place: str) -> None:
         if f"{rollout} {place}" == where:

@@ -17,7 +17,7 @@ HINT = "It stayed dark: say the right word."
 
 
 def _checker(prompt: Prompt) -> Reply:
-    return {"findings": HINT, "decision": "correct"}
+    return {"findings": HINT, "decision": "revise"}
 
 
 def _speechless_from(attempt: int) -> Script:
@@ -81,7 +81,7 @@ async def test_a_correction_that_cannot_be_read_leaves_the_work_as_it_stood(
     done = await called(scaled(script, house, k=3, mode="sequential"), asynchronous, task=booth_task(), bank=bank)
     (trajectory,) = done.trajectories
     assert (trajectory.stop_reason, trajectory.answer, len(trajectory.steps)) == ("done", "wrong", 1)
-    assert [check.decision for check in trajectory.checks] == ["correct", "correct"]
+    assert [check.decision for check in trajectory.checks] == ["revise", "revise"]
     assert (done.answer, done.lost, done.launched) == ("wrong", (), 3)
     assert house.closed == [1]
 

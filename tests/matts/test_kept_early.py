@@ -133,7 +133,7 @@ def correcting(then: Callable[[int], object]) -> Script:
     def checker(prompt: Prompt) -> Reply:
         checks.append(len(checks))
         then(checks[-1])
-        return {"findings": "Say the right word.", "decision": "correct"}
+        return {"findings": "Say the right word.", "decision": "revise"}
 
     return Script(roles={"checker": checker})
 

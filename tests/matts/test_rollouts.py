@@ -47,7 +47,7 @@ async def test_every_rollout_has_an_environment_of_its_own_which_is_closed_once(
     bank: MemoryBank, mode: MattsMode, asynchronous: bool
 ) -> None:
     house = House(steps=2)
-    script = Script(roles={"checker": lambda prompt: {"findings": "Again.", "decision": "correct"}})
+    script = Script(roles={"checker": lambda prompt: {"findings": "Again.", "decision": "revise"}})
     task = booth_task()
     done = await called(scaled(script, house, k=4, mode=mode), asynchronous, task=task, bank=bank)
     assert sorted(booth.rollout for booth in house.made) == ["0", "1", "2", "3"]
@@ -345,7 +345,7 @@ async def test_nobody_reads_ground_truth(bank: MemoryBank, mode: MattsMode, asyn
     )
 
     def checker(prompt: Prompt) -> Reply:
-        return {"findings": "Again.", "decision": "correct"}
+        return {"findings": "Again.", "decision": "revise"}
 
     run = scaled(Script({"1": "right"}, roles={"checker": checker}), config=config)
     await called(run, asynchronous, task=task, bank=bank)

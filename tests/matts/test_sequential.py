@@ -30,7 +30,7 @@ def _learner(prompt: Prompt) -> Reply:
 
 def _checker(prompt: Prompt) -> Reply:
     lit = prompt["final_state"].rfind("lights up") > prompt["final_state"].rfind("stays dark")
-    return {"findings": "It shines." if lit else HINT, "decision": "confirm" if lit else "correct"}
+    return {"findings": "It shines." if lit else HINT, "decision": "confirm" if lit else "revise"}
 
 
 SCRIPT = Script(roles={"agent": _learner, "checker": _checker})
@@ -56,7 +56,7 @@ async def test_what_a_check_finds_stands_in_the_next_turn_of_the_same_episode(
     (trajectory,) = done.trajectories
     assert [step.action for step in trajectory.steps] == ["wrong", "right"]
     assert [(check.after, check.decision, check.findings) for check in trajectory.checks] == [
-        (1, "correct", HINT),
+        (1, "revise", HINT),
         (2, "confirm", "It shines."),
     ]
     assert (done.answer, done.verdict.label) == ("right", "success")
@@ -74,7 +74,7 @@ async def test_what_a_check_finds_stands_in_the_next_turn_of_the_same_episode(
 
 def test_over_many_passes_the_prompt_only_grows(bank: MemoryBank) -> None:
     def never(prompt: Prompt) -> Reply:
-        return {"findings": f"Not yet, of {len(prompt['trajectory'])}.", "decision": "correct"}
+        return {"findings": f"Not yet, of {len(prompt['trajectory'])}.", "decision": "revise"}
 
     run = scaled(Script(roles={"checker": never}), House(steps=2, reopens=True), k=4, mode="sequential")
     done = run(task=booth_task(), bank=bank)
@@ -98,7 +98,7 @@ async def test_where_an_episode_cannot_go_on_the_findings_open_a_fresh_one(
     assert [booth.rollout for booth in house.made] == ["0", "1"]
     assert [trajectory.rollout_id for trajectory in done.trajectories] == ["0", "1"]
     assert [trajectory.answer for trajectory in done.trajectories] == ["wrong", "right"]
-    assert [[check.decision for check in t.checks] for t in done.trajectories] == [["correct"], ["confirm"]]
+    assert [[check.decision for check in t.checks] for t in done.trajectories] == [["revise"], ["confirm"]]
     assert (done.answer, done.trajectory.rollout_id, done.verdict.label) == ("right", "1", "success")
     assert done.experience.trajectories == done.trajectories
 
@@ -127,7 +127,7 @@ def test_an_environment_may_refuse_to_go_on(bank: MemoryBank) -> None:
 def test_findings_of_all_attempts_are_told(bank: MemoryBank) -> None:
     def numbered(prompt: Prompt) -> Reply:
         earlier = prompt["earlier_checks"].count("\n") + 1 if "earlier_checks" in prompt else 0
-        return {"findings": f"Flaw number {earlier + 1}.", "decision": "correct"}
+        return {"findings": f"Flaw number {earlier + 1}.", "decision": "revise"}
 
     run = scaled(Script(roles={"checker": numbered}), k=4, mode="sequential")
     done = run(task=booth_task(), bank=bank)
@@ -150,7 +150,7 @@ def test_the_first_check_is_thorough_and_later_ones_are_short(bank: MemoryBank) 
     assert "earlier_checks" not in checks[0]
     assert checks[1]["earlier_checks"] == f"1. {HINT}"
     assert checks[2]["earlier_checks"] == f"1. {HINT}\n2. It shines."
-    assert f"[check of the work so far: correct] {HINT}" in checks[1]["trajectory"]
+    assert f"[check of the work so far: revise] {HINT}" in checks[1]["trajectory"]
 
 
 @pytest.mark.parametrize(("until_confirmed", "made", "saved"), [(True, 3, 3), (False, 6, 0)])
@@ -171,7 +171,7 @@ def test_checks_stand_in_what_the_judge_and_the_distiller_read(bank: MemoryBank)
     (judged,), (distilled,) = _by_role(run, "judge"), _by_role(run, "distiller")
     for prompt in (judged, distilled):
         text = prompt["trajectory"]
-        assert f"[check of the work so far: correct] {HINT}" in text
+        assert f"[check of the work so far: revise] {HINT}" in text
         assert "[check of the work so far: confirm] It shines." in text
         assert text.index("action: wrong") < text.index(HINT) < text.index("action: right") < text.index("It shines.")
 
@@ -180,7 +180,7 @@ def test_checks_stand_in_what_the_contraster_reads(bank: MemoryBank) -> None:
     run = scaled(SCRIPT, k=2, mode="sequential")
     run(task=booth_task(), bank=bank)
     (contrasted,) = _by_role(run, "contraster")
-    assert f"[check of the work so far: correct] {HINT}" in contrasted["attempts"]
+    assert f"[check of the work so far: revise] {HINT}" in contrasted["attempts"]
 
 
 def test_one_pass_is_not_checked(bank: MemoryBank) -> None:
@@ -237,7 +237,7 @@ async def test_what_breaks_later_costs_nothing_that_was_reached(
     actions: list[list[str]],
     passes: int,
 ) -> None:
-    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "revise"}})
     house = House(reopens=reopens, faults={rollout: (where, ValueError)})
     done = await called(scaled(script, house, k=4, mode="sequential"), asynchronous, task=booth_task(), bank=bank)
     assert [[step.action for step in trajectory.steps] for trajectory in done.trajectories] == actions
@@ -277,7 +277,7 @@ class _Odd(House):
 async def test_nor_does_what_no_environment_may_give(
     bank: MemoryBank, asynchronous: bool, where: str, odd: object, says: str
 ) -> None:
-    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "revise"}})
     house = _Odd(where, odd)
     done = await called(scaled(script, house, k=2, mode="sequential"), asynchronous, task=booth_task(), bank=bank)
     assert [trajectory.rollout_id for trajectory in done.trajectories] == ["0"]
@@ -319,7 +319,7 @@ def test_steps_that_a_broken_correction_had_taken_are_kept(bank: MemoryBank) -> 
             return self.made[-1]
 
     house = Hall(faults={"0": ("step 2", ValueError)})
-    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "revise"}})
     run = scaled(script, house, k=3, mode="sequential")
     trajectory = run(task=booth_task(), bank=bank).trajectory
     assert len(trajectory.steps) == 2
@@ -388,7 +388,7 @@ async def test_a_step_that_was_made_stands_when_what_is_read_after_it_breaks(
             self.made.append(Mute(self, rollout_id))
             return self.made[-1]
 
-    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    script = Script(roles={"checker": lambda prompt: {"findings": HINT, "decision": "revise"}})
     done = await called(scaled(script, Hall(), k=3, mode="sequential"), asynchronous, task=booth_task(), bank=bank)
     assert [step.action for step in done.trajectory.steps] == ["wrong", "wrong"]
     assert (done.answer, done.trajectory.stop_reason) == ("wrong", "done")
@@ -416,7 +416,7 @@ def test_text_that_no_provider_takes_is_shown_as_it_is_kept(bank: MemoryBank, wh
     def agent(prompt: Prompt) -> Reply:
         return {"thought": "Hm\ud83d" if where == "agent" else "Hm", "action": "wrong"}
 
-    script = Script(roles={"agent": agent, "checker": lambda prompt: {"findings": HINT, "decision": "correct"}})
+    script = Script(roles={"agent": agent, "checker": lambda prompt: {"findings": HINT, "decision": "revise"}})
     run = scaled(script, k=3, mode="sequential")
     done = run(task=booth_task(), bank=bank, environments=factory)
     assert done.lost == ()

@@ -188,12 +188,12 @@ def test_many_long_rollouts_share_the_budget_and_each_keeps_its_end() -> None:
 def test_checks_stand_in_what_it_reads() -> None:
     checked = rollouts(2)
     checked[1] = checked[1].model_copy(
-        update={"checks": (Check(after=1, findings="The sand is wet.", decision="correct"),)}
+        update={"checks": (Check(after=1, findings="The sand is wet.", decision="revise"),)}
     )
     _, (prompt,) = contrasted([lesson(0)], checked)
     first, second = attempts(prompt["attempts"])
     assert "The sand is wet." not in first
-    assert "[check of the work so far: correct] The sand is wet." in second
+    assert "[check of the work so far: revise] The sand is wet." in second
 
 
 def test_the_contraster_has_a_role_of_its_own_which_falls_back_to_the_distiller() -> None:

@@ -49,28 +49,28 @@ def walker(*decisions: str) -> Callable[[Prompt], Reply]:
 
 
 def test_an_episode_that_its_step_limit_had_stopped_goes_on() -> None:
-    found, prompts = refined(walker("correct", "correct"), 3)
+    found, prompts = refined(walker("revise", "revise"), 3)
     (trajectory,) = found.trajectories
     assert [step.observation for step in trajectory.steps[:4]] == [f"You are in room {n}." for n in (1, 2, 3, 4)]
     assert trajectory.steps[-1].observation == "You are through."
     assert trajectory.stop_reason == "done"
     assert trajectory.checks == (
-        Check(after=2, findings="Seen 0.", decision="correct"),
-        Check(after=4, findings="Seen 1.", decision="correct"),
+        Check(after=2, findings="Seen 0.", decision="revise"),
+        Check(after=4, findings="Seen 1.", decision="revise"),
     )
     assert (found.passes, found.lost) == (3, "")
     assert "stopped at its step limit" in next(p for p in prompts if "decision" in p.wants)["final_state"]
 
 
 def test_one_that_is_over_cannot_go_on_and_is_begun_anew() -> None:
-    found, _ = refined(walker("correct", "confirm"), 3, max_steps=9)
+    found, _ = refined(walker("revise", "confirm"), 3, max_steps=9)
     assert [len(trajectory.steps) for trajectory in found.trajectories] == [5, 5]
     assert "Seen 0." in found.trajectories[1].first_observation
     assert [len(trajectory.checks) for trajectory in found.trajectories] == [1, 1]
 
 
 def test_a_correction_after_the_last_check_is_made_but_not_checked() -> None:
-    found, prompts = refined(walker("correct"), 2)
+    found, prompts = refined(walker("revise"), 2)
     assert len(found.trajectories[0].steps) == 4
     assert sum("decision" in prompt.wants for prompt in prompts) == 1
 
@@ -87,7 +87,7 @@ def test_a_context_that_is_full_is_no_place_to_go_on_in() -> None:
     def script(prompt: Prompt) -> Reply:
         if prompt.turns == 1 and "Seen 0." not in prompt.text:
             raise lm15.ContextLengthError("too long")
-        return walker("correct")(prompt)
+        return walker("revise")(prompt)
 
     found, _ = refined(script, 2)
     assert [trajectory.stop_reason for trajectory in found.trajectories] == ["context", "max_steps"]
@@ -97,7 +97,7 @@ def test_a_context_that_fills_up_while_going_on_ends_the_rollout() -> None:
     def script(prompt: Prompt) -> Reply:
         if prompt.turns == 3:
             raise lm15.ContextLengthError("too long")
-        return walker("correct")(prompt)
+        return walker("revise")(prompt)
 
     (trajectory,) = refined(script, 2)[0].trajectories
     assert (len(trajectory.steps), trajectory.stop_reason) == (3, "context")
@@ -127,11 +127,11 @@ def test_the_first_attempts_error_is_raised() -> None:
 
 
 async def test_asyncio_gives_the_same() -> None:
-    lm = scripted_lm(walker("correct", "confirm"))
+    lm = scripted_lm(walker("revise", "confirm"))
     with Backbones(agent=lm).use():
         act = Act(ActConfig(max_steps=2))
         found = await Refine().acall(act, corridor(length=5), Memory(), Corridor.make, 3)
-    same, _ = refined(walker("correct", "confirm"), 3)
+    same, _ = refined(walker("revise", "confirm"), 3)
     told = [[t.model_dump(exclude={"usage"}) for t in one.trajectories] for one in (found, same)]
     assert told[0] == told[1]
     assert found.passes == same.passes
@@ -139,7 +139,7 @@ async def test_asyncio_gives_the_same() -> None:
 
 def test_checks_are_shown_where_they_were_made() -> None:
     steps = tuple(Step(action=f"a{n}", observation=f"o{n}") for n in (1, 2))
-    checks = tuple(Check(after=n, findings=f"c{n}", decision="correct") for n in (0, 1, 2))
+    checks = tuple(Check(after=n, findings=f"c{n}", decision="revise") for n in (0, 1, 2))
     lines = view(Trajectory(task_id="t", steps=steps, checks=checks), 4000)
     places = [lines.index(word) for word in ("[start]", "c0", "a1", "c1", "a2", "c2")]
     assert places == sorted(places)

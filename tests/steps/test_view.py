@@ -44,6 +44,38 @@ def test_one_huge_observation_is_cut_in_its_middle() -> None:
     assert "action2." in text
 
 
+TEXTS = st.integers(0, 3000).map(lambda size: "so it goes, " * (size // 12))
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12), st.integers(100, 4000), st.integers(0, 60))
+def test_every_step_that_is_shown_is_shown_with_its_action(
+    said: list[tuple[str, str]], budget: int, longer: int
+) -> None:
+    done = [f"transfer(to='account {i}', note='{'x' * longer}')" for i in range(len(said))]
+    rollout = Trajectory(
+        task_id="t",
+        steps=tuple(Step(thought=t, action=a, observation=o) for (t, o), a in zip(said, done, strict=True)),
+    )
+    shown = view(rollout, budget)
+    blocks = re.findall(r"(?ms)^\[step (\d+)\] (.*?)(?=^\[step |^\[… \d+ steps left out|\Z)", shown)
+    assert blocks
+    assert all(f"action: {done[int(number) - 1]}\n" in f"{block}\n" for number, block in blocks)
+
+
+def test_a_long_thought_leaves_room_for_the_observation_and_the_other_way_round() -> None:
+    long = Step(thought=f"BECAUSE {'so ' * 2000} THEREFORE", action="pay", observation=f"SEEN {'ok ' * 2000} PAID")
+    for steps in ((long, Step(action="end")), (Step(action="x"), long)):
+        shown = view(Trajectory(task_id="t", steps=steps), 400)
+        assert all(word in shown for word in ("BECAUSE", "THEREFORE", "action: pay\n", "SEEN", "PAID"))
+        assert shown.count("characters left out") == 2
+
+
+def test_an_action_longer_than_all_of_a_step_may_be_is_cut_in_its_middle() -> None:
+    shown = view(Trajectory(task_id="t", steps=(Step(action=f"WRITE {'line ' * 9000} END"), Step(action="x"))), 400)
+    assert re.search(r"action: WRITE .* characters left out …\] .* END\n", shown)
+    assert estimate_tokens(shown) <= 400
+
+
 @given(st.integers(0, 80), st.integers(0, 5000), st.integers(100, 3000))
 def test_the_budget_holds(steps: int, size: int, budget: int) -> None:
     assert estimate_tokens(view(rollout(steps, size), budget)) <= budget + budget // 2 + 150
