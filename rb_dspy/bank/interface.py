@@ -27,7 +27,7 @@ class BankStore(Protocol):
 
     ``at`` in a read means the state at that number; None, the present. An unknown scope raises ``UnknownScope``; a row
     that cannot be read is left out of lists with a warning in the log, and raises ``CorruptBank`` where it is asked for
-    by its id.
+    by its id. What several stores refuse they refuse in the words of ``refusals``.
     """
 
     @property
@@ -78,7 +78,7 @@ class BankStore(Protocol):
 
         An id that is there already gives what is stored under it, or was, when it has ended; so may any other that the
         store had to look at anyway.
-        With ``refuse_removed`` one that has ended raises ``InputError`` (``stages.removed_since``) and nothing is
+        With ``refuse_removed`` one that has ended raises ``InputError`` (``refusals.removed_since``) and nothing is
         stored. An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new
         one gets its id (of several, the earliest's); where one has its id but another text (it was edited), an id of
         its own.

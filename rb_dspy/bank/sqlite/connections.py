@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from rb_dspy.bank import refusals
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.original import Original
-from rb_dspy.errors import StorageError
 
 T = TypeVar("T")
 
@@ -104,9 +104,9 @@ class Readers:
     def check(self) -> None:
         """Raises ``StorageError`` after ``close``, in a forked process, and where a file without locks has changed."""
         if self._closed:
-            raise StorageError(f"{self._location}: this bank is closed; open it again")
+            raise refusals.closed(self._location)
         if self._process != os.getpid():
-            raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+            raise refusals.left_behind(self._location)
         if self._original.still:
             self._original.check()
 

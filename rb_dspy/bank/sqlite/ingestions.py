@@ -9,13 +9,14 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
+from rb_dspy.bank import refusals
 from rb_dspy.bank.sqlite import keys, rows, tables
 from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.scopes import number_of
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.stages import STAGES, further, gives_way
-from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import Ingestion
 
 _log = logging.getLogger("rb_dspy.bank")
@@ -58,7 +59,7 @@ def kept(
     if before is None:
         stored = f"SELECT 1 FROM experiences AS e WHERE {named('e')}"
         if connection.execute(stored, state.named(ingestion.id)).fetchone():
-            raise InputError(f"{location}: experience {ingestion.id} was stored already, and is kept for good")
+            raise refusals.stored_already(location, ingestion.id)
     elif ingestion == before:
         return before
     if ingestion is not given:

@@ -7,9 +7,9 @@ import sqlite3
 
 import sqlalchemy as sa
 
+from rb_dspy.bank import refusals
 from rb_dspy.bank.sqlite import keys, tables
 from rb_dspy.commands import bank_options
-from rb_dspy.errors import UnknownScope
 
 _HIGHEST = ", ".join(
     [
@@ -48,5 +48,5 @@ def number_of(connection: sa.Connection, scope: str, location: str) -> int:
     """The number of a scope. Raises ``UnknownScope``."""
     found = connection.scalar(sa.select(tables.scopes.c.id).where(tables.scopes.c.name == scope))
     if found is None:
-        raise UnknownScope(f"{location}: no scope {scope!r}")
+        raise refusals.no_scope(location, scope)
     return int(found)

@@ -136,9 +136,11 @@ class SqliteStore:
         meanwhile: Callable[[Callable[[], bool]], None] | None = None,
     ) -> Sequence[Placed | Experience]:
         made = self.ready(batch)
-        if not made:
+        whose = embedder or self._embedder
+        if not made:  # which binds the bank to nobody, but is refused like any other
+            self._in(scope, lambda connection, _: embedders.checked_embedder(connection, whose, self.location))
             return []
-        request = Append(self.location, scope, made.prepared, made.lengths, embedder or self._embedder, refuse_removed)
+        request = Append(self.location, scope, made.prepared, made.lengths, whose, refuse_removed)
         with sqlite.readable(self.location):
             given: Any = self._writer.do(request, meanwhile)
         placed: Sequence[Placed | Experience] = given
