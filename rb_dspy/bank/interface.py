@@ -25,9 +25,10 @@ class BankStore(Protocol):
     Each write is one transaction: all of it or nothing, durable on return, and in one order that every reader sees. A
     reader that has seen everything up to ``n`` misses nothing by asking for what came after ``n``.
 
-    ``at`` in a read means the state at that number; None, the present. An unknown scope raises ``UnknownScope``; a row
-    that cannot be read is left out of lists with a warning in the log, and raises ``CorruptBank`` where it is asked for
-    by its id. What several stores refuse they refuse in the words of ``refusals``.
+    ``at`` in a read means the state at that number; None, or one that was not reached yet, the present; one below 0,
+    that at 0, where there is nothing. An unknown scope raises ``UnknownScope``; a row that cannot be read is left out
+    of lists with a warning in the log, and raises ``CorruptBank`` where it is asked for by its id. What several stores
+    refuse they refuse in the words of ``refusals``.
     """
 
     @property
@@ -188,7 +189,10 @@ class BankStore(Protocol):
         ...
 
     def settled(self, scope: str, at: int) -> int:
-        """The last number of the write that ``at`` belongs to: the state there is one that readers could see."""
+        """The last number of the write that ``at`` belongs to: the state there is one that readers could see.
+
+        0 for 0 and below, and ``mark`` for one that was not reached yet.
+        """
         ...
 
     def have(self, scope: str, ids: Sequence[str]) -> set[str]:

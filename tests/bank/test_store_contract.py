@@ -1119,6 +1119,38 @@ def test_nothing_placed_binds_nothing(nobodys: BankStore) -> None:
     assert nobodys.bind("b", 5, keep=False) == ("b", 5)
 
 
+# Numbers that there is no state of
+
+
+def test_a_number_that_was_not_reached_is_the_present_and_one_below_0_is_0(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a", "b")
+    give(store, "e2", "c")
+    store = later(store)
+    assert [store.settled(SCOPE, at) for at in (0, 1, 2, 3, 4, 5)] == [0, 3, 3, 3, 5, 5]
+    for below in (-1, -(2**39), -(2**41), -(2**70)):
+        assert store.settled(SCOPE, below) == 0
+        assert (store.digest(SCOPE, below), store.items(SCOPE, below), store.count(SCOPE, below)) == ("", [], 0)
+        assert (store.experience(SCOPE, "e1", below), store.task_ids(SCOPE, below)) == (None, set())
+        assert store.matches(SCOPE, "item", [2, 3], below) == {}
+    for beyond in (6, 2**41, 2**70):
+        assert store.settled(SCOPE, beyond) == 5
+        assert (store.digest(SCOPE, beyond), store.count(SCOPE, beyond)) == (store.digest(SCOPE, 5), 3)
+
+
+def test_a_number_below_0_is_none_of_another_scope(store: BankStore, kind: Kind) -> None:
+    if kind.scoped:
+        pytest.skip("has one scope")
+    give(store, "e1", "a", "b")
+    give(store, "e2", "c")
+    store.add_scope("z")
+    give(store, "e", scope="z")
+    assert [store.settled("z", 1 - 2**bits) for bits in range(64)] == [0] * 64
+
+
+def test_of_an_empty_scope_every_number_is_0(nobodys: BankStore) -> None:
+    assert [nobodys.settled(SCOPE, at) for at in (-1, 0, 1)] == [0, 0, 0]
+
+
 # Snapshots
 
 

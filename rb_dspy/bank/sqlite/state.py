@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rb_dspy.bank import refusals
 from rb_dspy.bank.sqlite import embedders, keys
 from rb_dspy.bank.sqlite.embedders import StoredEmbedder
-from rb_dspy.bank.sqlite.scoped import Scope
+from rb_dspy.bank.sqlite.scoped import State
 
 _STATE = (
     "SELECT id, seq, chain, (SELECT value FROM meta WHERE key = 'embedder'),"
@@ -49,10 +49,11 @@ def scope_state(connection: sqlite3.Connection, scope: str, location: str) -> Sc
     return ScopeState(id, seq, head, embedder, bool(waiting))
 
 
-def settled(connection: sqlite3.Connection, scope: Scope, at: int) -> int:
-    """The last number of the write that ``at`` belongs to: the next one's entry in the journal comes after it."""
+def settled(connection: sqlite3.Connection, state: State) -> int:
+    """The last number of the write that the state is in: the next one's entry in the journal comes after it."""
+    scope = state.scope
     query = "SELECT min(key) FROM journal WHERE key > ? AND key <= ?"
-    (following,) = connection.execute(query, (scope.base + at, scope.base + keys.LAST)).fetchone()
+    (following,) = connection.execute(query, (scope.base + state.at, scope.base + keys.LAST)).fetchone()
     if following is not None:
         return keys.number(following) - 1
     return int(connection.execute("SELECT seq FROM scopes WHERE id = ?", (scope.id,)).fetchone()[0])

@@ -209,7 +209,7 @@ class SqliteStore:
         return self._in(scope, feed.mark)
 
     def settled(self, scope: str, at: int) -> int:
-        return self._in(scope, partial(state.settled, at=at))
+        return self._at(scope, at, state.settled)
 
     def have(self, scope: str, ids: Sequence[str]) -> set[str]:
         return self._in(scope, partial(queries.have, ids=ids))
@@ -330,7 +330,7 @@ class SqliteStore:
 
     def _at(self, scope: str, at: int | None, query: Callable[[sqlite3.Connection, State], T]) -> T:
         """What a query of one state gives."""
-        number = keys.LAST if at is None else min(at, keys.LAST)
+        number = keys.LAST if at is None else max(0, min(at, keys.LAST))
         return self._in(scope, lambda connection, found: query(connection, State(found, number)))
 
     def _change(self, body: Callable[[sqlite3.Connection], T]) -> T:
