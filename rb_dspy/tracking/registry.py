@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,8 @@ from rb_dspy.tracking.refused import translated
 from rb_dspy.tracking.run import KIND, SOURCE, Run
 from rb_dspy.tracking.where import Place, load_mlflow, quiet
 
+_THERE = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
+"""What MLflow says of a name that it has: its own databases and servers, and Databricks'."""
 _LESSONS, _SCOPE = "rb.lessons", "rb.lessons.scope"
 _ENTRY = Path(__file__).with_name("entry.py")
 
@@ -81,8 +82,7 @@ def register(
         tags |= {"rb.signatures": signature_hash(program), AFTER: _named(program, prompts_of(program))}
         tags |= _said_of(compiled, program) | from_run
         tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
-        with suppress(load_mlflow().MlflowException):  # it is there
-            place.client.create_registered_model(name)
+        _make_name(place, name)
         champion = champion_tags(place, name)  # before there is a version that an error would not name
         made = place.client.create_model_version(
             name,
@@ -198,6 +198,15 @@ def _logged(
             pip_requirements=[f"rb-dspy=={installed('rb-dspy')}", f"mlflow=={installed('mlflow')}"],
         )
     return str(logged.model_id)
+
+
+def _make_name(place: Place, name: str) -> None:
+    """Let there be a registered model of this name, to have versions. Raises what MLflow raises where there is none."""
+    try:
+        place.client.create_registered_model(name)
+    except load_mlflow().MlflowException as exc:
+        if exc.error_code not in _THERE or place.client.get_prompt(name) is not None:  # a prompt's name is taken, too
+            raise
 
 
 def _compiled(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> ReasoningBank | MaTTS:
