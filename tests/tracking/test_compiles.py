@@ -315,7 +315,6 @@ def test_a_role_that_nobody_plays_hides_no_other(tracker: Tracker, client: Any) 
     assert kept.tags["error"] == "ValueError: refused: [hidden]"
 
 
-
 @pytest.mark.parametrize("told", [True, False])
 def test_errors_of_who_proposes_are_kept_without_key_and_address(tracker: Tracker, client: Any, told: bool) -> None:
     program = ReasoningBank(backbones=backbones(questions))
