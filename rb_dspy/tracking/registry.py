@@ -40,7 +40,7 @@ from rb_dspy.tracking.promotion import (
     promote,
 )
 from rb_dspy.tracking.prompts import register_prompts
-from rb_dspy.tracking.rebuilt import BackbonesLike, named, saved_backbones, settings_of
+from rb_dspy.tracking.rebuilt import BackbonesLike, made_by, saved_backbones, settings_of
 from rb_dspy.tracking.refused import translated
 from rb_dspy.tracking.run import KIND, SOURCE, Run
 from rb_dspy.tracking.where import Place, load_mlflow, quiet
@@ -69,19 +69,21 @@ def register(
     settings["backbones"] = saved_backbones(backbones if backbones is not None else program.backbones)
     settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
     _check_embedder(bank, embedder)
+    # Whatever of it is not MLflow's comes before MLflow is asked.
+    described = _described(program, settings, bank)
+    found = prompts_of(program)
+    tags = {"rb.signatures": signature_hash(program), AFTER: _named(program, found)} | _said_of(compiled, program)
+    tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
     with place.using(), translated(f"registering {name}"), quiet():
         origin = compile_run(place, compiled) if compiled is not None else ""
         from_run = {COMPILE_RUN: origin} if origin else {}
         kind = {KIND: "model", **from_run}
         run_id = place.client.create_run(place.experiment_id, tags=kind, run_name=f"register {name}").info.run_id
-        Run(place, Guard(), run_id).params(_described(program, settings, bank))
+        Run(place, Guard(), run_id).params(described)
         model_id = _logged(run_id, name, settings, program, bank, compiled)
-        texts = {predictor: prompt["instructions"] for predictor, prompt in prompts_of(program).items()}
+        texts = {predictor: prompt["instructions"] for predictor, prompt in found.items()}
         prompts = register_prompts(place, name, texts, note=_summary(compiled), run_id=run_id)
-        tags = {f"{PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
-        tags |= {"rb.signatures": signature_hash(program), AFTER: _named(program, prompts_of(program))}
-        tags |= _said_of(compiled, program) | from_run
-        tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
+        tags |= {f"{PROMPT}{predictor}": str(number) for predictor, number in prompts.items()} | from_run
         _make_name(place, name)
         champion = champion_tags(place, name)  # before there is a version that an error would not name
         made = place.client.create_model_version(
@@ -240,7 +242,7 @@ def _named(program: ReasoningBank | MaTTS, prompts: Prompts) -> str:
 def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
     if bank is None:
         return
-    found: Embedder = named(embedder)() if ":" in embedder else plugins.embedder(embedder)
+    found: Embedder = made_by(embedder) if ":" in embedder else plugins.embedder(embedder)
     filled = bank.stats().embedder
     if found.id != filled:
         raise InputError(

@@ -357,6 +357,36 @@ def test_files_that_cannot_be_written_are_said_in_one_line(empty_store: Path, tm
 
 
 @pytest.mark.parametrize(
+    ("given", "broke"),
+    [
+        ({"environments": "ownparts:Lock.make"}, "'ownparts:Lock.make': FileNotFoundError: "),
+        ({"embedder": "ownparts:embedder"}, "'ownparts:embedder': FileNotFoundError: "),
+        ({"embedder": "reading:embedder"}, "'reading:embedder': FileNotFoundError: "),
+    ],
+)
+def test_what_breaks_in_code_of_ones_own_is_not_said_of_mlflow(
+    tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], broke: str
+) -> None:
+    """Neither where it is imported nor where it makes something: its files are none that MLflow keeps."""
+    read = f"open({str(tmp_path / 'words.txt')!r}).close()"
+    made = "from rb_dspy.testing import HashEmbedder, Lock\n"
+    (tmp_path / "ownparts.py").write_text(f"{made}{read}\nembedder = HashEmbedder\n")
+    (tmp_path / "reading.py").write_text(f"{made}def embedder():\n    {read}\n    return HashEmbedder()\n")
+    (tmp_path / "words.txt").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "own-" + given.get("embedder", "environments").replace(":", "-")
+    assert tracker.register(None, program(), name, **{"embedder": HASH, **given}) == 1  # type: ignore[arg-type]
+    assert tracker.load(name, version=1) is not None
+    (tmp_path / "words.txt").unlink()
+    sys.modules.pop("ownparts", None)
+    with pytest.raises(ConfigError) as told:
+        tracker.load(name, version=1)
+    assert str(told.value).startswith(broke)
+    assert "words.txt" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
     ("status", "code", "expected"),
     [
         (503, "TEMPORARILY_UNAVAILABLE", InfrastructureError),
