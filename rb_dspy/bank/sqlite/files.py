@@ -283,10 +283,13 @@ def engine_of(
 ) -> sa.Engine:
     """An engine whose transactions begin when SQLAlchemy says so; ``immediate`` ones take the write lock at once.
 
-    ``opened`` is called after each connection is made, before it reads; where it raises there is none.
+    ``opened`` is called before each connection is made, which may make a file, and after, before it reads; where it
+    raises there is none.
     """
 
     def connect() -> sqlite3.Connection:
+        if opened is not None:
+            opened()
         connection = sqlite3.connect(
             database, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )
