@@ -407,7 +407,7 @@ def test_a_file_that_was_replaced_while_it_was_open(path: Path, tmp_path: Path, 
             use()
     if used == "read":
         with pytest.raises(StorageError, match="replaced or removed"):
-            store.scopes()  # through a connection that would have to be made
+            list(store.check())  # through a connection that would have to be made
     store.close()
     assert path.read_bytes() == whole
     again = opened(path, create=False)

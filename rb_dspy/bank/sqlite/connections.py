@@ -40,11 +40,13 @@ class Readers:
         self.check()
         with self._readable:
             try:
-                connection = self._idle.pop()
+                connection, fresh = self._idle.pop(), False
             except IndexError:
-                connection = self._connect()
-                connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
+                connection, fresh = self._connect(), True
             try:
+                if fresh:
+                    self.check()  # again: it may have been closed since
+                    connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
                 connection.execute("BEGIN")
                 found = query(connection)
                 connection.execute("ROLLBACK")
@@ -95,11 +97,6 @@ class Readers:
                 self._watcher.close()
                 self._watcher = None
         self._close_idle()
-
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._closed
 
     def check(self) -> None:
         """Raises ``StorageError`` after ``close``, in a forked process, and where a file without locks has changed."""
