@@ -211,7 +211,7 @@ def emptied_log(connection: sqlite3.Connection) -> None:
     For a file that is no longer at its path: what was acknowledged is in it then, wherever it was moved to, and whoever
     opens the file that took its place does not find a log beside it that is another one's.
     """
-    with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(sqlite3.Error):  # then it stays where it is, beside a file that is another one
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
