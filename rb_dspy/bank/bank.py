@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from rb_dspy.bank import given, portability
+from rb_dspy.bank import given, portability, refusals
 from rb_dspy.bank.admission import admit, checked_name, identity, now
 from rb_dspy.bank.appending import append, append_all
 from rb_dspy.bank.current import Current
@@ -28,7 +28,7 @@ from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
 from rb_dspy.bank.sources import no_item, source_of, source_of_id, unknown
 from rb_dspy.commands import bank_options
-from rb_dspy.errors import BankError, EmbedderMismatch, StorageError
+from rb_dspy.errors import BankError, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
     Change,
@@ -520,7 +520,7 @@ class MemoryBank:
                 ending.callback(self._under.close)
             if store is not None:
                 ending.callback(store.close)
-                why = StorageError(f"{self._location}: this bank is closed; open it again")
+                why = refusals.closed(self._location)
                 ending.callback(self._finder.retire, why)
 
     def __len__(self) -> int:
@@ -553,9 +553,9 @@ class MemoryBank:
     @property
     def _store(self) -> BankStore:
         if self._opened is None:
-            raise StorageError(f"{self._location}: this bank is closed; open it again")
+            raise refusals.closed(self._location)
         if self._process != os.getpid():
-            raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+            raise refusals.left_behind(self._location)
         return self._opened
 
     @property
@@ -572,8 +572,5 @@ class MemoryBank:
         mine = embedder.id, embedder.dimension
         bound = store.bind(*mine)
         if bound != mine:
-            raise EmbedderMismatch(
-                f"{self._location}: re-indexed for the embedder {bound[0]} since it was opened with {mine[0]}; open it"
-                f" again with {bound[0]}"
-            )
+            raise refusals.another_embedder(self._location, bound, mine)
         return MemoryBank(store, self.scope, embedder, Finder(store, self.scope, embedder, over=self._finder))

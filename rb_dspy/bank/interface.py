@@ -25,9 +25,10 @@ class BankStore(Protocol):
     Each write is one transaction: all of it or nothing, durable on return, and in one order that every reader sees. A
     reader that has seen everything up to ``n`` misses nothing by asking for what came after ``n``.
 
-    ``at`` in a read means the state at that number; None, the present. An unknown scope raises ``UnknownScope``; a row
-    that cannot be read is left out of lists with a warning in the log, and raises ``CorruptBank`` where it is asked for
-    by its id.
+    ``at`` in a read means the state at that number; None, or one that was not reached yet, the present; one below 0,
+    that at 0, where there is nothing. An unknown scope raises ``UnknownScope``; a row that cannot be read is left out
+    of lists with a warning in the log, and raises ``CorruptBank`` where it is asked for by its id. What several stores
+    refuse they refuse in the words of ``refusals``.
     """
 
     @property
@@ -78,7 +79,7 @@ class BankStore(Protocol):
 
         An id that is there already gives what is stored under it, or was, when it has ended; so may any other that the
         store had to look at anyway.
-        With ``refuse_removed`` one that has ended raises ``InputError`` (``stages.removed_since``) and nothing is
+        With ``refuse_removed`` one that has ended raises ``InputError`` (``refusals.removed_since``) and nothing is
         stored. An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new
         one gets its id (of several, the earliest's); where one has its id but another text (it was edited), an id of
         its own.
@@ -188,7 +189,10 @@ class BankStore(Protocol):
         ...
 
     def settled(self, scope: str, at: int) -> int:
-        """The last number of the write that ``at`` belongs to: the state there is one that readers could see."""
+        """The last number of the write that ``at`` belongs to: the state there is one that readers could see.
+
+        0 for 0 and below, and ``mark`` for one that was not reached yet.
+        """
         ...
 
     def have(self, scope: str, ids: Sequence[str]) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rb_dspy.bank.parts import NewExperience
 from rb_dspy.commands import bank_options
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Experience, Ingestion, Task, Trajectory
@@ -35,14 +34,6 @@ def further(kept: Ingestion | None, new: Ingestion) -> Ingestion:
         return new.model_copy(update={"told": told})
     error = new.error if new.stage == kept.stage else kept.error
     return kept.model_copy(update={"error": error, "told": told})
-
-
-def removed_since(location: str, new: NewExperience) -> InputError:
-    """What ``BankStore.place`` raises with ``refuse_removed``."""
-    return InputError(
-        f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
-        " under another run_id"
-    )
 
 
 def of_task(known: Experience, task: Task, location: str) -> Experience:

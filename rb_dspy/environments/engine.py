@@ -74,7 +74,7 @@ class Game:
 
     def close(self) -> None:
         """Let the engine forget the game."""
-        with contextlib.suppress(InfrastructureError), self._jvm.calls():
+        with contextlib.suppress(InfrastructureError), self._jvm.calls():  # it went with its JVM
             self._jvm.gateway.detach(self._java)
 
 

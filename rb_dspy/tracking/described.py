@@ -7,6 +7,7 @@ address, or anything else it was configured with.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pydantic
@@ -16,7 +17,8 @@ from rb_dspy.backbones.hosted import HostedLM
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.identity import left_out, sampling
 from rb_dspy.compile.state import Prompts, digest, prompts_of
-from rb_dspy.errors import RBError
+from rb_dspy.config import ROLES
+from rb_dspy.errors import BackboneError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.stream import Streams
@@ -115,10 +117,12 @@ def lms(backbones: Backbones | None) -> list[Any]:
 
 
 def _played(backbones: Backbones | None) -> dict[str, Any]:
-    try:
-        return active(backbones).roles()
-    except RBError:
-        return {}
+    found = active(backbones)
+    playing: dict[str, Any] = {}
+    for role in ROLES:
+        with suppress(BackboneError):  # nobody plays it, which whoever asks for it is told
+            playing[role] = found.lm(role)
+    return playing
 
 
 def described_bank(bank: MemoryBank) -> dict[str, Any]:

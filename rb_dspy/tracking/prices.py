@@ -67,6 +67,6 @@ def _prices() -> Mapping[str, Mapping[str, Any]]:
         return {}
     try:
         found: dict[str, dict[str, Any]] = json.loads((Path(package.origin).parent / _LIST).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # another version's, without such a list: nothing has a price
         return {}
     return found

@@ -20,11 +20,11 @@ from rb_dspy.backbones.patience import SECONDS
 from rb_dspy.compile.identity import sampling
 from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig, Role
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import ConfigError, InputError
+from rb_dspy.errors import ConfigError, InputError, RBError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.steps import Judge
-from rb_dspy.wording import first_misfit
+from rb_dspy.wording import first_misfit, one_line
 
 BackbonesLike = Backbones | Mapping[Role, dspy.BaseLM | BackboneConfig | str] | str
 """Backbones, or by role an LM, a configuration or a model's name, or ``package.module:attribute`` of a function that
@@ -143,7 +143,7 @@ def made_backbones(given: BackbonesLike | None) -> Backbones:
     if isinstance(given, Backbones):
         return given
     if isinstance(given, str):
-        made = named(given)()
+        made = made_by(given)
         if not isinstance(made, Backbones):
             raise ConfigError(f"{given} gave a {type(made).__name__}; expected Backbones")
         return made
@@ -168,7 +168,7 @@ def _backbone(role: str, given: object) -> object:
 
 
 def named(place: str) -> Any:
-    """What ``package.module:attribute`` names. Raises ``ConfigError`` where there is nothing."""
+    """What ``package.module:attribute`` names. Raises ``ConfigError`` where there is nothing, or its code breaks."""
     module, colon, attribute = place.partition(":")
     if not colon or not attribute:
         raise ConfigError(f"{place!r}: expected package.module:attribute")
@@ -178,4 +178,24 @@ def named(place: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError) as exc:
         raise ConfigError(f"{place!r}: {exc}; expected package.module:attribute of what is installed") from exc
+    except RBError:
+        raise
+    except Exception as exc:
+        raise _broke(place, exc) from exc
     return found
+
+
+def made_by(place: str) -> Any:
+    """What the function of this name gives. Raises ``ConfigError`` as ``named`` does."""
+    function = named(place)
+    try:
+        return function()
+    except RBError:
+        raise
+    except Exception as exc:
+        raise _broke(place, exc) from exc
+
+
+def _broke(place: str, exc: Exception) -> ConfigError:
+    """What the caller's own code raised, which may be anything: told apart here from what MLflow raises around it."""
+    return ConfigError(f"{place!r}: {one_line(exc, 200, kind=True)}; mend it, or see that what it needs is here")

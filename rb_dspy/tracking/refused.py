@@ -19,7 +19,8 @@ _ASKED = "API request to"
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """For a block that asks MLflow. Raises ``StorageError`` where its database or the disk refuses,
+    """For a block that asks MLflow, and runs no code of the caller's but what ``rebuilt.named`` and ``made_by`` run,
+    which tell of its errors themselves. Raises ``StorageError`` where its database or the disk refuses,
     ``InfrastructureError`` where its server breaks or does not answer, and ``InputError`` for the rest."""
     mlflow = load_mlflow()
     from requests import RequestException  # which MLflow brings, and lets through where it sends or gets a file
@@ -38,7 +39,7 @@ def translated(what: str) -> Iterator[None]:
         raise _of_server(what, exc, exc.response.status_code if exc.response is not None else _BROKEN) from exc
     except (ConnectionError, TimeoutError) as exc:
         raise InfrastructureError(f"{what}: {said(exc)}; see that what it asks runs, then try again") from exc
-    except OSError as exc:  # MLflow's, which lie beside the database or where its server keeps them, or the program's
+    except OSError as exc:  # MLflow's, which lie beside the database or where its server keeps them, or made on the way
         raise StorageError(
             f"{what}: {exc.filename or 'a file'}: {exc.strerror or said(exc)}; see that it can be read and written,"
             " then try again"

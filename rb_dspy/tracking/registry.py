@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -41,11 +40,13 @@ from rb_dspy.tracking.promotion import (
     promote,
 )
 from rb_dspy.tracking.prompts import register_prompts
-from rb_dspy.tracking.rebuilt import BackbonesLike, named, saved_backbones, settings_of
+from rb_dspy.tracking.rebuilt import BackbonesLike, made_by, saved_backbones, settings_of
 from rb_dspy.tracking.refused import translated
 from rb_dspy.tracking.run import KIND, SOURCE, Run
 from rb_dspy.tracking.where import Place, load_mlflow, quiet
 
+_THERE = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
+"""What MLflow says of a name that it has: its own databases and servers, and Databricks'."""
 _LESSONS, _SCOPE = "rb.lessons", "rb.lessons.scope"
 _ENTRY = Path(__file__).with_name("entry.py")
 
@@ -68,21 +69,22 @@ def register(
     settings["backbones"] = saved_backbones(backbones if backbones is not None else program.backbones)
     settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
     _check_embedder(bank, embedder)
+    # Whatever of it is not MLflow's comes before MLflow is asked.
+    described = _described(program, settings, bank)
+    found = prompts_of(program)
+    tags = {"rb.signatures": signature_hash(program), AFTER: _named(program, found)} | _said_of(compiled, program)
+    tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
     with place.using(), translated(f"registering {name}"), quiet():
         origin = compile_run(place, compiled) if compiled is not None else ""
         from_run = {COMPILE_RUN: origin} if origin else {}
         kind = {KIND: "model", **from_run}
         run_id = place.client.create_run(place.experiment_id, tags=kind, run_name=f"register {name}").info.run_id
-        Run(place, Guard(), run_id).params(_described(program, settings, bank))
+        Run(place, Guard(), run_id).params(described)
         model_id = _logged(run_id, name, settings, program, bank, compiled)
-        texts = {predictor: prompt["instructions"] for predictor, prompt in prompts_of(program).items()}
+        texts = {predictor: prompt["instructions"] for predictor, prompt in found.items()}
         prompts = register_prompts(place, name, texts, note=_summary(compiled), run_id=run_id)
-        tags = {f"{PROMPT}{predictor}": str(number) for predictor, number in prompts.items()}
-        tags |= {"rb.signatures": signature_hash(program), AFTER: _named(program, prompts_of(program))}
-        tags |= _said_of(compiled, program) | from_run
-        tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
-        with suppress(load_mlflow().MlflowException):  # it is there
-            place.client.create_registered_model(name)
+        tags |= {f"{PROMPT}{predictor}": str(number) for predictor, number in prompts.items()} | from_run
+        _make_name(place, name)
         champion = champion_tags(place, name)  # before there is a version that an error would not name
         made = place.client.create_model_version(
             name,
@@ -214,6 +216,15 @@ def _logged(
     return str(logged.model_id)
 
 
+def _make_name(place: Place, name: str) -> None:
+    """Let there be a registered model of this name, to have versions. Raises what MLflow raises where there is none."""
+    try:
+        place.client.create_registered_model(name)
+    except load_mlflow().MlflowException as exc:
+        if exc.error_code not in _THERE or place.client.get_prompt(name) is not None:  # a prompt's name is taken, too
+            raise
+
+
 def _compiled(compiled: Compiled | None, program: ReasoningBank | MaTTS) -> ReasoningBank | MaTTS:
     """``program``, if the report is of its prompts; else a copy with them, if it still has those of before the compile.
 
@@ -245,7 +256,7 @@ def _named(program: ReasoningBank | MaTTS, prompts: Prompts) -> str:
 def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
     if bank is None:
         return
-    found: Embedder = named(embedder)() if ":" in embedder else plugins.embedder(embedder)
+    found: Embedder = made_by(embedder) if ":" in embedder else plugins.embedder(embedder)
     filled = bank.stats().embedder
     if found.id != filled:
         raise InputError(

@@ -19,7 +19,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Task
-from rb_dspy.tracking.rebuilt import BackbonesLike, made_backbones, named, rebuilt
+from rb_dspy.tracking.rebuilt import BackbonesLike, made_backbones, made_by, rebuilt
 from rb_dspy.wording import first_misfit
 
 _NO_ID = "served"
@@ -137,7 +137,7 @@ def _task(given: TaskIn | Task) -> Task:
 def _bank(settings: dict[str, Any], file: str | None) -> MemoryBank:
     """The lessons that the model was registered with, in memory."""
     name = str(settings["embedder"])
-    embedder: Embedder | str = named(name)() if ":" in name else name
+    embedder: Embedder | str = made_by(name) if ":" in name else name
     bank = MemoryBank.open(None, scope=settings["scope"], embedder=embedder)
     if file is not None:
         bank.import_jsonl(file)

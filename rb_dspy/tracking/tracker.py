@@ -243,8 +243,9 @@ class Tracker:
         place of another champion only where it was compiled from that one's prompts, or where both were measured in
         the same way on the same tasks; on the same tasks it must have done better. Raises ``InputError`` for a
         program that has yet other prompts, or that could not be made again from the model,
-        ``ConfigError`` where tracking is off, ``StorageError`` where MLflow's database or the folder of its files
-        cannot be written, ``InfrastructureError`` where its server breaks or does not answer.
+        ``ConfigError`` where tracking is off, or code of your own that is named here breaks, ``StorageError`` where
+        MLflow's database or the folder of its files cannot be written, ``InfrastructureError`` where its server breaks
+        or does not answer.
         """
         from rb_dspy.tracking.registry import register
 
@@ -280,7 +281,7 @@ class Tracker:
         ``predict([{"instruction": "..."}])`` gives an ``AnswerOut`` for each task. ``backbones``: other ones than those
         it was registered with. Raises ``SignatureChanged`` or ``DspyTooOld`` where its prompts are not for what is
         installed here, ``InputError`` where there is no such model, or no version of it that is champion, and the same
-        as ``register`` where MLflow cannot be asked.
+        as ``register`` where MLflow cannot be asked, or code of your own that was named there breaks.
         """
         from rb_dspy.tracking.registry import load
 

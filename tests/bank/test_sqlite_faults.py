@@ -257,7 +257,7 @@ def test_other_processes_see_a_reindex(full: SqliteStore, path: Path) -> None:
             SCOPE, item_of(other, "e3").id, lesson("x", id=item_of(other, "e3").id), vector("x"), note=""
         ),
     ):
-        with pytest.raises(EmbedderMismatch, match=r"re-indexed for the embedder other \(4 dimensions\)"):
+        with pytest.raises(EmbedderMismatch, match=r"belongs to the embedder other \(4 dimensions\) by now"):
             use()
     assert other.bind(*EMBEDDER) == ("other", 4)
     with pytest.raises(EmbedderMismatch):  # asking again does not make this one belong to it

@@ -407,7 +407,7 @@ def test_a_file_that_was_replaced_while_it_was_open(path: Path, tmp_path: Path, 
             use()
     if used == "read":
         with pytest.raises(StorageError, match="replaced or removed"):
-            store.scopes()  # through a connection that would have to be made
+            list(store.check())  # through a connection that would have to be made
     store.close()
     assert path.read_bytes() == whole
     again = opened(path, create=False)
@@ -433,6 +433,20 @@ def test_a_file_that_was_removed_while_it_was_open(path: Path) -> None:
     again = opened(path)
     assert names(again) == []
     again.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not remove a file that is open")
+def test_a_file_that_was_removed_is_not_made_anew_by_who_reads(path: Path) -> None:
+    """An empty one in its place would be a bank that holds nothing to whoever opens it next."""
+    opened(path).close()
+    store = opened(path)
+    give(store, "kept", "kept")
+    path.unlink()
+    with pytest.raises(StorageError, match="replaced or removed"):
+        list(store.check())  # through a connection that would have to be made
+    assert not path.exists()
+    store.close()
+    assert not path.exists()
 
 
 # Nothing can be written

@@ -1075,6 +1075,147 @@ def test_what_was_stored_is_not_kept_again(store: BankStore, later: Later) -> No
     assert store.ingestions(SCOPE) == []
 
 
+# What is refused: which error it is, and in which words, is the same for every store
+
+
+OTHER = ("another", DIMENSION)
+LONG: Vectors = np.eye(1, DIMENSION + 1, dtype=np.float32)[0]
+A, B = lesson("a").id, lesson("b").id
+
+
+def edit(store: BankStore, id: str, text: str, scope: str = SCOPE, embedder: tuple[str, int] = EMBEDDER) -> None:
+    store.edit(scope, id, lesson(text, id=id), vector(text), note="", embedder=embedder)
+
+
+NO_SCOPE = UnknownScope, "{at}: no scope 'no'"
+REMOVED = (
+    InputError,
+    "{at}: this attempt at 't' was learned from as gone and removed since; append it under another run_id",
+)
+STORED = InputError, "{at}: experience {id} was stored already, and is kept for good"
+NOT_WAITING = (
+    InputError,
+    "task t: the rollouts never do not wait any more, they were learned from, removed or joined by others meanwhile;"
+    " ingest them again if they are to be learned from",
+)
+NO_ITEM = InputError, "{at}: scope 's' has no item '{id}' to edit; give the id of one that items() lists"
+TAKEN = (
+    InputError,
+    "{at}: scope 's': the name 'then' is that of the state at 3, now it is 8; choose another name",
+)
+UNEVEN = InputError, "experience e: 2 items and 1 vectors for them"
+TWINS = InputError, f"{{at}}: item {A}: item {B} says exactly this; delete one of the two instead"
+ANOTHER = (
+    EmbedderMismatch,
+    "{at}: belongs to the embedder test (8 dimensions) by now, and was opened with another (8); open it again with"
+    " test",
+)
+TOO_LONG = InvalidVector, "{at}: a vector of 9 numbers; expected 8, as test gives them"
+
+
+def with_id(refusal: tuple[type[Exception], str], id: str) -> tuple[type[Exception], str]:
+    return refusal[0], refusal[1].replace("{id}", id)
+
+
+REFUSALS: dict[str, tuple[Callable[[BankStore], object], tuple[type[Exception], str]]] = {
+    "a place in no scope": (lambda s: s.place("no", [new("e")]), NO_SCOPE),
+    "nothing, placed in no scope": (lambda s: s.place("no", []), NO_SCOPE),
+    "another's vectors in no scope": (lambda s: s.place("no", [new("e")], embedder=OTHER), NO_SCOPE),
+    "an edit in no scope": (lambda s: edit(s, A, "x", "no"), NO_SCOPE),
+    "another's edit in no scope": (lambda s: edit(s, A, "x", "no", OTHER), NO_SCOPE),
+    "a read of no scope": (lambda s: s.items("no"), NO_SCOPE),
+    "what waits in no scope": (lambda s: s.ingestions("no"), NO_SCOPE),
+    "too few vectors": (lambda s: s.place(SCOPE, [replace(new("e", "a", "b"), item_vectors=(vector("a"),))]), UNEVEN),
+    "a removed attempt": (lambda s: s.place(SCOPE, [new("e"), new("gone")], refuse_removed=True), REMOVED),
+    "what was learned from": (lambda s: s.hold(rollout("e1")), with_id(STORED, "e1")),
+    "what was learned from and removed": (lambda s: s.hold(rollout("gone")), with_id(STORED, "gone")),
+    "no beginning": (lambda s: s.hold(rollout("never").model_copy(update={"error": "no judge"})), NOT_WAITING),
+    "an edit of nothing": (lambda s: edit(s, "m-none", "x"), with_id(NO_ITEM, "m-none")),
+    "an edit of an experience": (lambda s: edit(s, "e1", "x"), with_id(NO_ITEM, "e1")),
+    "an edit of what is gone": (
+        lambda s: edit(s, lesson("gone").id, "x"),
+        with_id(NO_ITEM, lesson("gone").id[:40]),
+    ),
+    "another item's text": (lambda s: edit(s, A, "b"), TWINS),
+    "another state's name": (lambda s: s.snapshot(SCOPE, "then", "2026"), TAKEN),
+    "another's vectors": (lambda s: s.place(SCOPE, [new("e", "x")], embedder=OTHER), ANOTHER),
+    "none of another's vectors": (lambda s: s.place(SCOPE, [], embedder=OTHER), ANOTHER),
+    "another's edit": (lambda s: edit(s, A, "x", embedder=OTHER), ANOTHER),
+    "another's edit of nothing": (lambda s: edit(s, "m-none", "x", embedder=OTHER), ANOTHER),
+    "another's mending": (lambda s: s.mend(*OTHER, embed), ANOTHER),
+    "a long vector": (lambda s: s.place(SCOPE, [replace(new("e", "x"), vector=LONG)]), TOO_LONG),
+    "an edit with a long vector": (lambda s: s.edit(SCOPE, A, lesson("x", id=A), LONG, note=""), TOO_LONG),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_refusal_is_the_same_in_every_store(store: BankStore, later: Later, what: str) -> None:
+    call, (kind, words) = REFUSALS[what]
+    give(store, "e1", "a", "b")
+    store.snapshot(SCOPE, "then", "2026")
+    give(store, "e2", "c")
+    give(store, "gone", "gone")
+    take(store, "experience", "gone")
+    store = later(store)
+    before = store.mark(SCOPE), store.digest(SCOPE, 99), store.ingestions(SCOPE), store.snapshots(SCOPE)
+    with pytest.raises(Exception) as refused:
+        call(store)
+    assert (type(refused.value), str(refused.value)) == (kind, words.format(at=store.location))
+    assert (store.mark(SCOPE), store.digest(SCOPE, 99), store.ingestions(SCOPE), store.snapshots(SCOPE)) == before
+
+
+def test_what_others_bound_meanwhile_is_refused_in_the_same_words(nobodys: BankStore) -> None:
+    if nobodys.base is not None:
+        pytest.skip("is held to its base's embedder")
+    nobodys.bind(*OTHER, keep=False)
+    nobodys.place(SCOPE, [new("e1", "a")], embedder=EMBEDDER)
+    for call in (
+        lambda: nobodys.changes(SCOPE, "item", after=0, limit=9),
+        lambda: nobodys.place(SCOPE, [new("e2", "b")]),
+        lambda: nobodys.edit(SCOPE, A, lesson("x", id=A), vector("x"), note=""),
+    ):
+        with pytest.raises(EmbedderMismatch) as refused:
+            call()
+        assert str(refused.value) == ANOTHER[1].format(at=nobodys.location)
+
+
+def test_nothing_placed_binds_nothing(nobodys: BankStore) -> None:
+    assert list(nobodys.place(SCOPE, [], embedder=EMBEDDER)) == []
+    assert nobodys.bind("b", 5, keep=False) == ("b", 5)
+
+
+# Numbers that there is no state of
+
+
+def test_a_number_that_was_not_reached_is_the_present_and_one_below_0_is_0(store: BankStore, later: Later) -> None:
+    give(store, "e1", "a", "b")
+    give(store, "e2", "c")
+    store = later(store)
+    assert [store.settled(SCOPE, at) for at in (0, 1, 2, 3, 4, 5)] == [0, 3, 3, 3, 5, 5]
+    for below in (-1, -(2**39), -(2**41), -(2**70)):
+        assert store.settled(SCOPE, below) == 0
+        assert (store.digest(SCOPE, below), store.items(SCOPE, below), store.count(SCOPE, below)) == ("", [], 0)
+        assert (store.experience(SCOPE, "e1", below), store.task_ids(SCOPE, below)) == (None, set())
+        assert store.matches(SCOPE, "item", [2, 3], below) == {}
+    for beyond in (6, 2**41, 2**70):
+        assert store.settled(SCOPE, beyond) == 5
+        assert (store.digest(SCOPE, beyond), store.count(SCOPE, beyond)) == (store.digest(SCOPE, 5), 3)
+
+
+def test_a_number_below_0_is_none_of_another_scope(store: BankStore, kind: Kind) -> None:
+    if kind.scoped:
+        pytest.skip("has one scope")
+    give(store, "e1", "a", "b")
+    give(store, "e2", "c")
+    store.add_scope("z")
+    give(store, "e", scope="z")
+    assert [store.settled("z", 1 - 2**bits) for bits in range(64)] == [0] * 64
+
+
+def test_of_an_empty_scope_every_number_is_0(nobodys: BankStore) -> None:
+    assert [nobodys.settled(SCOPE, at) for at in (-1, 0, 1)] == [0, 0, 0]
+
+
 # Snapshots
 
 

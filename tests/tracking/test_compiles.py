@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 
-from rb_dspy import ReasoningBank, TaskStream
+from rb_dspy import Backbones, ReasoningBank, TaskStream
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.scores import Estimate
@@ -299,6 +300,19 @@ def test_an_evaluation_takes_a_list_of_tasks(tracker: Tracker, client: Any) -> N
     assert client.get_run(run.id).inputs.dataset_inputs[0].dataset.digest == capitals(2).digest
     with pytest.raises(InputError, match="got str for a stream"), tracker.evaluation("none", stream="mail.jsonl"):
         pass
+
+
+def test_a_role_that_nobody_plays_hides_no_other(tracker: Tracker, client: Any) -> None:
+    """For an agent of one's own a program has a judge alone: it is named, and its key is not."""
+    program = ReasoningBank(backbones=Backbones(judge=dspy.LM("openai/judge", api_key="plain word")))
+    with pytest.raises(ValueError, match="plain word"), tracker.evaluation("alone", program) as run:
+        raise ValueError("refused: plain word")
+    kept = client.get_run(run.id).data
+    assert {name: kept.params[name] for name in kept.params if name in ("lm.agent", "lm.judge", "lm.selector")} == {
+        "lm.judge": "openai/judge",
+        "lm.selector": "openai/judge",
+    }
+    assert kept.tags["error"] == "ValueError: refused: [hidden]"
 
 
 @pytest.mark.parametrize("told", [True, False])

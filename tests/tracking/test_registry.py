@@ -341,6 +341,31 @@ def test_a_registry_that_does_not_answer_is_not_one_without_a_champion(
         tracker.promote("steady", 2)
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"), [("TEMPORARILY_UNAVAILABLE", InfrastructureError), ("PERMISSION_DENIED", InputError)]
+)
+def test_a_model_that_the_registry_does_not_make_is_not_one_that_is_there(
+    tracker: Tracker, client: Any, monkeypatch: pytest.MonkeyPatch, code: str, expected: type[RBError]
+) -> None:
+    from mlflow.exceptions import RestException
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise RestException({"error_code": code, "message": "not now"})
+
+    monkeypatch.setattr(tracker._place.client, "create_registered_model", refused)
+    with pytest.raises(RBError, match=r"^registering unmade: .*not now") as told:
+        tracker.register(None, program(), "unmade", embedder=HASH)
+    assert type(told.value) is expected
+    assert [model.name for model in client.search_registered_models() if model.name == "unmade"] == []
+
+
+def test_a_name_that_a_prompt_has_is_refused(tracker: Tracker, client: Any) -> None:
+    client.register_prompt("greeting", "Say hello.")
+    with pytest.raises(InputError, match=r"^registering greeting: .*already taken by a prompt"):
+        tracker.register(None, program(), "greeting", embedder=HASH)
+    assert [prompt.template for prompt in client.search_prompt_versions("greeting")] == ["Say hello."]
+
+
 def test_files_that_cannot_be_written_are_said_in_one_line(empty_store: Path, tmp_path: Path) -> None:
     shutil.copy(empty_store, tmp_path / "full.sqlite")
     blocked = Tracker(TrackingConfig(uri=f"sqlite:///{tmp_path / 'full.sqlite'}"))
@@ -349,6 +374,36 @@ def test_files_that_cannot_be_written_are_said_in_one_line(empty_store: Path, tm
         StorageError, match=r"^registering full: .*full-artifacts.*: Not a directory; see that "
     ) as told:
         blocked.register(None, program(), "full", embedder=HASH)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "broke"),
+    [
+        ({"environments": "ownparts:Lock.make"}, "'ownparts:Lock.make': FileNotFoundError: "),
+        ({"embedder": "ownparts:embedder"}, "'ownparts:embedder': FileNotFoundError: "),
+        ({"embedder": "reading:embedder"}, "'reading:embedder': FileNotFoundError: "),
+    ],
+)
+def test_what_breaks_in_code_of_ones_own_is_not_said_of_mlflow(
+    tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], broke: str
+) -> None:
+    """Neither where it is imported nor where it makes something: its files are none that MLflow keeps."""
+    read = f"open({str(tmp_path / 'words.txt')!r}).close()"
+    made = "from rb_dspy.testing import HashEmbedder, Lock\n"
+    (tmp_path / "ownparts.py").write_text(f"{made}{read}\nembedder = HashEmbedder\n")
+    (tmp_path / "reading.py").write_text(f"{made}def embedder():\n    {read}\n    return HashEmbedder()\n")
+    (tmp_path / "words.txt").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "own-" + given.get("embedder", "environments").replace(":", "-")
+    assert tracker.register(None, program(), name, **{"embedder": HASH, **given}) == 1  # type: ignore[arg-type]
+    assert tracker.load(name, version=1) is not None
+    (tmp_path / "words.txt").unlink()
+    sys.modules.pop("ownparts", None)
+    with pytest.raises(ConfigError) as told:
+        tracker.load(name, version=1)
+    assert str(told.value).startswith(broke)
+    assert "words.txt" in str(told.value)
     assert "\n" not in str(told.value)
 
 

@@ -13,6 +13,7 @@ import pytest
 from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
 from rb_dspy.compile.result import Compiled
 from rb_dspy.config import TrackingConfig
+from rb_dspy.errors import InputError
 from rb_dspy.stream import Streams
 from rb_dspy.testing import HashEmbedder, Lock
 from rb_dspy.tracking import Tracker
@@ -106,3 +107,11 @@ def test_a_model_is_registered_and_loaded(tracker: Tracker, client: Any, folder:
     for path in (ROOT, folder, tmp_path, Path.cwd()):
         assert str(path) not in said
         assert [file.name for file in files if str(path).encode() in file.read_bytes()] == []
+
+
+def test_what_is_registered_already_gets_another_version(tracker: Tracker, client: Any) -> None:
+    program, embedder = ReasoningBank(backbones=backbones(questions)), "rb_dspy.testing:HashEmbedder"
+    assert [tracker.register(None, program, "twice", embedder=embedder) for _ in range(2)] == [1, 2]
+    client.register_prompt("greeting", "Say hello.")
+    with pytest.raises(InputError, match=r"^registering greeting: .*already taken by a prompt"):
+        tracker.register(None, program, "greeting", embedder=embedder)

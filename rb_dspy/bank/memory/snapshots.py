@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from operator import attrgetter
 
+from rb_dspy.bank import refusals
 from rb_dspy.bank.memory.timeline import Timeline
-from rb_dspy.errors import InputError
 from rb_dspy.schema import Snapshot
 
 
@@ -15,16 +15,13 @@ def snapshots(of: Timeline) -> list[Snapshot]:
     return sorted((below | of.names).values(), key=attrgetter("seq", "name"))
 
 
-def snapshot(to: Timeline, name: str, created_at: str) -> Snapshot:
+def snapshot(to: Timeline, name: str, created_at: str, location: str) -> Snapshot:
     """See ``BankStore.snapshot``."""
     for known in snapshots(to):
         if known.name == name:
             if known.seq == to.mark:
                 return known
-            raise InputError(
-                f"scope {to.scope!r}: the name {name!r} is that of the state at {known.seq}, now it is {to.mark};"
-                " choose another name"
-            )
+            raise refusals.name_taken(location, known, to.mark)
     made = Snapshot(name=name, scope=to.scope, seq=to.mark, digest=to.digest(to.mark), created_at=created_at)
     to.names[name] = made
     return made

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
-from rb_dspy.bank import vectors
+from rb_dspy.bank import refusals, vectors
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.memory import descent, indexed, retractions, snapshots as memory_snapshots, writes as memory_writes
@@ -17,8 +17,8 @@ from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.memory.underlay import Underlay
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
 from rb_dspy.bank.passes import PASSES, outrun
-from rb_dspy.bank.stages import further, gives_way, removed_since
-from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
+from rb_dspy.bank.stages import further, gives_way
+from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
 
@@ -118,7 +118,7 @@ class MemoryStore:
                 known = timeline.have([new.id for new in batch])
                 for new in batch:
                     if new.id in known and timeline.experience(new.id) is None:
-                        raise removed_since(self.location, new)
+                        raise refusals.removed_since(self.location, new)
             if packed:
                 self._bound_by_writing(whose)
             return memory_writes.append(timeline, packed)
@@ -135,7 +135,7 @@ class MemoryStore:
             before = timeline.ingestions.get(ingestion.id)
             kept = further(before, ingestion)
             if before is None and timeline.have([ingestion.id]):
-                raise InputError(f"{self.location}: experience {ingestion.id} was stored already, and is kept for good")
+                raise refusals.stored_already(self.location, ingestion.id)
             smaller = None if instead is None else timeline.ingestions.get(instead.id)
             if smaller is not None and gives_way(smaller, ingestion, instead):
                 del timeline.ingestions[smaller.id]
@@ -160,7 +160,7 @@ class MemoryStore:
             timeline = self._writing(scope)
             whose, data = self._whose(embedder), vectors.packed(vector)
             self._check_lengths([data], whose)
-            edited = memory_writes.edit(timeline, id, new, data, note)
+            edited = memory_writes.edit(timeline, id, new, data, note, self.location)
             self._bound_by_writing(whose)
             return edited
 
@@ -180,7 +180,7 @@ class MemoryStore:
 
     def snapshot(self, scope: str, name: str, created_at: str) -> Snapshot:
         with self._lock:
-            return memory_snapshots.snapshot(self._writing(scope), name, created_at)
+            return memory_snapshots.snapshot(self._writing(scope), name, created_at, self.location)
 
     def reindex(self, embedder_id: str, dimension: int, embed: Callable[[Sequence[str]], Vectors]) -> int:
         if self._base is not None:
@@ -333,7 +333,7 @@ class MemoryStore:
 
     def _timeline(self, scope: str) -> Timeline:
         if scope not in self._timelines:
-            raise UnknownScope(f"{self.location}: no scope {scope!r}")
+            raise refusals.no_scope(self.location, scope)
         return self._timelines[scope]
 
     def _writing(self, scope: str) -> Timeline:
@@ -363,7 +363,7 @@ class MemoryStore:
                 f"{self.location}: forked from a bank of {mine[0]!r}, which is now of {now[0]!r}; fork it again"
             )
         if whose != now:
-            raise EmbedderMismatch(f"{self.location}: belongs to {now[0]!r}, and these vectors are another embedder's")
+            raise refusals.another_embedder(self.location, now, whose)
         return whose
 
     def _check_lengths(self, packed: Sequence[bytes], whose: tuple[str, int] | None) -> None:

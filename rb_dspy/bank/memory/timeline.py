@@ -198,13 +198,15 @@ class Timeline:
         return [*self.under.history(id), *self.journal.get(id, ())]
 
     def settled(self, at: int) -> int:
-        """The last number of the write that ``at`` belongs to."""
+        """See ``BankStore``."""
+        at = self.reached(at)
         if at < self.under.at:
             return self.under.settled(at)
         following = (seq for seq, _ in self.heads if seq > at)
         return next(following, self.mark + 1) - 1
 
     def digest(self, at: int) -> str:
+        at = self.reached(at)
         if at < self.under.at:
             return self.under.digest(at)
         self.head()
@@ -219,8 +221,8 @@ class Timeline:
     # How it is put together
 
     def reached(self, at: int | None) -> int:
-        """The number that is meant: the present for None, and for one that is to come."""
-        return self.mark if at is None else min(at, self.mark)
+        """The number that is meant: the present for None, and for one that is to come; 0 for one below."""
+        return self.mark if at is None else max(0, min(at, self.mark))
 
     def own_item(self, id: str, at: int) -> MemoryItem | None:
         """An item that is ``known``, as it was at a number."""

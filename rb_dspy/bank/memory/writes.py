@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from rb_dspy.bank import vectors
+from rb_dspy.bank import refusals, vectors
 from rb_dspy.bank.admission import free_item_id, now
 from rb_dspy.bank.journal import content_of_append, content_of_edit, content_of_removal, entry_hash, payload_json
 from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
@@ -16,7 +16,6 @@ from rb_dspy.bank.memory.indexed import matches
 from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, numbered, together
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import NewExperience, NewItem, Source
-from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, ChangeKind, Experience, MemoryDraft, MemoryItem, Provenance, Removal
 
 
@@ -35,7 +34,7 @@ class Packed:
 def packed(new: NewExperience) -> Packed:
     """Raises ``InputError`` where vectors and items are not aligned."""
     if len(new.item_vectors) != len(new.items):
-        raise InputError(f"experience {new.id}: {len(new.items)} items and {len(new.item_vectors)} vectors for them")
+        raise refusals.uneven(new)
     return Packed(
         new=replace(new, vector=None, item_vectors=()),
         payload=payload_json(new),
@@ -109,14 +108,14 @@ def _is_live(to: Timeline, id: str) -> bool:
     return any(row.lives(to.mark) for row in to.known.get(id, ()))
 
 
-def edit(to: Timeline, id: str, new: NewItem, data: bytes, note: str) -> MemoryItem:
+def edit(to: Timeline, id: str, new: NewItem, data: bytes, note: str, location: str) -> MemoryItem:
     """See ``BankStore.edit``; ``data``: the vector, packed."""
     rows = to.live_rows(id)
     if not rows:
-        raise InputError(f"scope {to.scope!r} has no item {id[:40]!r} to edit; give the id of one that items() lists")
+        raise refusals.nothing_to_edit(location, to.scope, id)
     twin = to.items_with([new.digest]).get(new.digest, id)
     if twin != id:
-        raise InputError(f"item {id}: item {twin} says exactly this; delete one of the two instead")
+        raise refusals.twins(location, id, twin)
     created_at = now()
     to.head()  # the last look at the store below
     seq = to.mark + 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
-from rb_dspy.bank import journal
+from rb_dspy.bank import journal, refusals
 from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.ascii_json import ascii_json
 from rb_dspy.bank.parts import Placed
@@ -17,7 +17,6 @@ from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Prepared
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_state
-from rb_dspy.bank.stages import removed_since
 from rb_dspy.errors import RBError
 from rb_dspy.schema import Experience
 
@@ -143,7 +142,7 @@ def _before(connection: sqlite3.Connection, writing: _Writing, append: Append) -
     if append.refuse_removed:
         for new in known:
             if queries.ended(connection, writing.scope, new.id):
-                raise removed_since(append.location, new)
+                raise refusals.removed_since(append.location, new)
     return {new.id: queries.ever(connection, writing.scope, new.id) for new in known}
 
 

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from rb_dspy.bank import refusals
 from rb_dspy.bank.sqlite import files as sqlite
 from rb_dspy.bank.sqlite.original import Original
-from rb_dspy.errors import StorageError
 
 T = TypeVar("T")
 
@@ -40,11 +40,13 @@ class Readers:
         self.check()
         with self._readable:
             try:
-                connection = self._idle.pop()
+                connection, fresh = self._idle.pop(), False
             except IndexError:
-                connection = self._connect()
-                connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
+                connection, fresh = self._connect(), True
             try:
+                if fresh:
+                    self.check()  # again: it may have been closed since
+                    connection.execute(f"PRAGMA cache_size = {-_CACHE_KILOBYTES}")
                 connection.execute("BEGIN")
                 found = query(connection)
                 connection.execute("ROLLBACK")
@@ -96,17 +98,12 @@ class Readers:
                 self._watcher = None
         self._close_idle()
 
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._closed
-
     def check(self) -> None:
         """Raises ``StorageError`` after ``close``, in a forked process, and where a file without locks has changed."""
         if self._closed:
-            raise StorageError(f"{self._location}: this bank is closed; open it again")
+            raise refusals.closed(self._location)
         if self._process != os.getpid():
-            raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+            raise refusals.left_behind(self._location)
         if self._original.still:
             self._original.check()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from rb_dspy.bank import journal
+from rb_dspy.bank import journal, refusals
 from rb_dspy.bank.admission import item_id, now
 from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
 from rb_dspy.bank.parts import NewItem, Source, task_key
@@ -16,7 +16,6 @@ from rb_dspy.bank.sqlite import descent, embedders, ids, ingestions, item_querie
 from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
-from rb_dspy.errors import InputError
 from rb_dspy.schema import ChangeKind, MemoryItem, Removal
 
 
@@ -34,10 +33,10 @@ class Edit:
 
     def __call__(self, connection: sqlite3.Connection) -> MemoryItem:
         id, new = self.id, self.new
+        scope_id, seq, head = scope_row(connection, self.scope, self.location)
         embedders.bound_by_writing(
             connection, embedders.current(connection), self.embedder, {len(self.vector)}, self.location
         )
-        scope_id, seq, head = scope_row(connection, self.scope, self.location)
         base = keys.base(scope_id)
         state = State(Scope(scope_id, self.scope, self.location), keys.LAST)
         live = connection.execute(
@@ -46,13 +45,10 @@ class Edit:
             state.named(id),
         ).fetchall()
         if not live:
-            raise InputError(
-                f"{self.location}: scope {self.scope!r} has no item {id[:40]!r} to edit; give the id of one that"
-                " items() lists"
-            )
-        same = item_queries.items_with(connection, state, [new.digest]).get(new.digest, id)
-        if same != id:
-            raise InputError(f"{self.location}: item {same} has this very text; delete one of the two instead")
+            raise refusals.nothing_to_edit(self.location, self.scope, id)
+        twin = item_queries.items_with(connection, state, [new.digest]).get(new.digest, id)
+        if twin != id:
+            raise refusals.twins(self.location, id, twin)
         texts = new.title, new.description, new.content
         apart = None if id == item_id(self.scope, new.digest) else 1
         id_key = ids.of_id(scope_id, id)

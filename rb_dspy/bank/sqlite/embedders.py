@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Set
 from typing import NamedTuple
 
+from rb_dspy.bank import refusals
 from rb_dspy.bank.vectors import check_lengths
-from rb_dspy.errors import EmbedderMismatch
 
 StoredEmbedder = tuple[str, int] | None
 """Id and dimension; None where there is none yet."""
@@ -124,7 +124,4 @@ def bound_by_writing(
 def refuse_another(now: StoredEmbedder, bound: StoredEmbedder, location: str) -> None:
     """Raises ``EmbedderMismatch`` where the bank's embedder is not the one that the caller is bound to."""
     if bound is not None and now is not None and bound != now:
-        raise EmbedderMismatch(
-            f"{location}: re-indexed for the embedder {now[0]} ({now[1]} dimensions) since it was opened with"
-            f" {bound[0]} ({bound[1]}); open it again with {now[0]}"
-        )
+        raise refusals.another_embedder(location, now, bound)

@@ -211,7 +211,7 @@ def emptied_log(connection: sqlite3.Connection) -> None:
     For a file that is no longer at its path: what was acknowledged is in it then, wherever it was moved to, and whoever
     opens the file that took its place does not find a log beside it that is another one's.
     """
-    with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(sqlite3.Error):  # then it stays where it is, beside a file that is another one
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -283,10 +283,13 @@ def engine_of(
 ) -> sa.Engine:
     """An engine whose transactions begin when SQLAlchemy says so; ``immediate`` ones take the write lock at once.
 
-    ``opened`` is called after each connection is made, before it reads; where it raises there is none.
+    ``opened`` is called before each connection is made, which may make a file, and after, before it reads; where it
+    raises there is none.
     """
 
     def connect() -> sqlite3.Connection:
+        if opened is not None:
+            opened()
         connection = sqlite3.connect(
             database, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )

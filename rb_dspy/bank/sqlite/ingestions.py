@@ -7,30 +7,26 @@ import logging
 import sqlite3
 from collections.abc import Iterable
 
-import sqlalchemy as sa
-
-from rb_dspy.bank.sqlite import keys, rows, tables
+from rb_dspy.bank import refusals
+from rb_dspy.bank.sqlite import keys, rows
 from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
-from rb_dspy.bank.sqlite.scopes import number_of
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.stages import STAGES, further, gives_way
-from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import Ingestion
 
 _log = logging.getLogger("rb_dspy.bank")
 
+_KEPT = "SELECT id, payload FROM ingestions WHERE scope_id = ? ORDER BY position"
 
-def ingestions(connection: sa.Connection, scope: str, location: str) -> list[Ingestion]:
+
+def ingestions(connection: sqlite3.Connection, scope: Scope) -> list[Ingestion]:
     """Those that are kept, in the order they came; damaged ones are left out."""
-    waiting = tables.ingestions.c
-    # SQLAlchemy's own bytes would fail, for all rows, where one holds another type.
-    payload = sa.type_coerce(waiting.payload, sa.types.NullType()).label("payload")
-    query = sa.select(waiting.id, payload).where(waiting.scope_id == number_of(connection, scope, location))
     found = []
-    for row in connection.execute(query.order_by(waiting.position)):
+    for id, payload in connection.execute(_KEPT, (scope.id,)):
         try:
-            found.append(rows.ingestion(row.payload, row.id, location))
+            found.append(rows.ingestion(payload, id, scope.location))
         except CorruptBank as exc:
             _log.warning("%s", exc)
     return found
@@ -58,7 +54,7 @@ def kept(
     if before is None:
         stored = f"SELECT 1 FROM experiences AS e WHERE {named('e')}"
         if connection.execute(stored, state.named(ingestion.id)).fetchone():
-            raise InputError(f"{location}: experience {ingestion.id} was stored already, and is kept for good")
+            raise refusals.stored_already(location, ingestion.id)
     elif ingestion == before:
         return before
     if ingestion is not given:
@@ -121,8 +117,7 @@ def dropped(connection: sqlite3.Connection, scope: str, id: str, location: str) 
 
 def waiting(connection: sqlite3.Connection, scope_id: int, location: str) -> list[Ingestion]:
     """Those that are kept, in the order they came. Raises ``CorruptBank`` for one that is damaged."""
-    query = "SELECT id, payload FROM ingestions WHERE scope_id = ? ORDER BY position"
-    return [rows.ingestion(payload, id, location) for id, payload in connection.execute(query, (scope_id,)).fetchall()]
+    return [rows.ingestion(payload, id, location) for id, payload in connection.execute(_KEPT, (scope_id,)).fetchall()]
 
 
 def waiting_ids(connection: sqlite3.Connection, scope: Scope) -> set[str]:

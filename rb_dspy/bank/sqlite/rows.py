@@ -11,14 +11,14 @@ from typing import NamedTuple, overload
 
 from pydantic_core import PydanticSerializationError
 
-from rb_dspy.bank import journal, vectors
+from rb_dspy.bank import journal, refusals, vectors
 from rb_dspy.bank.admission import text_digest
 from rb_dspy.bank.parts import Match, NewExperience, Unit, task_key
 from rb_dspy.bank.records import whole
 from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
 from rb_dspy.commands import bank_options
-from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import Ingestion, MemoryItem, Polarity, Provenance
 from rb_dspy.text import visible
 
@@ -56,9 +56,7 @@ def all_prepared(batch: Sequence[NewExperience]) -> tuple[list[Prepared], set[in
     """
     for new in batch:
         if len(new.items) != len(new.item_vectors):
-            raise InputError(
-                f"experience {new.id}: {len(new.items)} items and {len(new.item_vectors)} vectors for them"
-            )
+            raise refusals.uneven(new)
     given = [vector for new in batch for vector in (new.vector, *new.item_vectors) if vector is not None]
     rows = vectors.all_packed(given)
     packed = iter([checked(data) for data in rows])

@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 
-import sqlalchemy as sa
-
-from rb_dspy.bank.sqlite import keys, tables
+from rb_dspy.bank.sqlite import keys
 from rb_dspy.commands import bank_options
-from rb_dspy.errors import UnknownScope
 
 _HIGHEST = ", ".join(
     [
@@ -22,10 +19,10 @@ _HIGHEST = ", ".join(
 _log = logging.getLogger("rb_dspy.bank")
 
 
-def scopes(connection: sa.Connection, location: str) -> list[str]:
+def scopes(connection: sqlite3.Connection, location: str) -> list[str]:
     """Their names, sorted; damaged ones are left out."""
     named = []
-    for id, name in connection.execute(sa.select(tables.scopes.c.id, tables.scopes.c.name)):
+    for id, name in connection.execute("SELECT id, name FROM scopes"):
         if isinstance(name, str):
             named.append(name)
         else:
@@ -42,11 +39,3 @@ def add_scope(connection: sqlite3.Connection, scope: str) -> None:
         " WHERE NOT EXISTS (SELECT 1 FROM scopes WHERE name = :name)",
         {"name": scope},
     )
-
-
-def number_of(connection: sa.Connection, scope: str, location: str) -> int:
-    """The number of a scope. Raises ``UnknownScope``."""
-    found = connection.scalar(sa.select(tables.scopes.c.id).where(tables.scopes.c.name == scope))
-    if found is None:
-        raise UnknownScope(f"{location}: no scope {scope!r}")
-    return int(found)

@@ -7,25 +7,23 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-import sqlalchemy as sa
-
-from rb_dspy.bank.sqlite import rows, tables
-from rb_dspy.bank.sqlite.scopes import number_of
+from rb_dspy.bank import refusals
+from rb_dspy.bank.sqlite import rows
+from rb_dspy.bank.sqlite.scoped import Scope
 from rb_dspy.bank.sqlite.state import scope_row
-from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import Snapshot
 
 _log = logging.getLogger("rb_dspy.bank")
 
 
-def snapshots(connection: sa.Connection, scope: str, location: str) -> list[Snapshot]:
+def snapshots(connection: sqlite3.Connection, scope: Scope) -> list[Snapshot]:
     """In the order of their numbers; damaged ones are left out."""
-    named = tables.snapshots.c
-    query = sa.select(tables.snapshots).where(named.scope_id == number_of(connection, scope, location))
+    query = "SELECT name, seq, digest, created_at FROM snapshots WHERE scope_id = ? ORDER BY seq, name"
     found = []
-    for row in connection.execute(query.order_by(named.seq, named.name)):
+    for name, *row in connection.execute(query, (scope.id,)):
         try:
-            found.append(_named(row.name, scope, (row.seq, row.digest, row.created_at), location))
+            found.append(_named(name, scope.name, row, scope.location))
         except CorruptBank as exc:
             _log.warning("%s", exc)
     return found
@@ -37,15 +35,13 @@ def snapshot(connection: sqlite3.Connection, scope: str, name: str, created_at: 
     found = connection.execute(
         "SELECT seq, digest, created_at FROM snapshots WHERE scope_id = ? AND name = ?", (scope_id, name)
     ).fetchone()
-    if found is not None and _named(name, scope, found, location).seq != seq:
-        raise InputError(
-            f"{location}: scope {scope!r}: the name {name!r} is that of the state at {found[0]}, now it is {seq};"
-            " choose another name"
-        )
     if found is None:
         found = seq, head.hex(), created_at
         connection.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?)", (scope_id, name, *found))
-    return _named(name, scope, found, location)
+    known = _named(name, scope, found, location)
+    if known.seq != seq:
+        raise refusals.name_taken(location, known, seq)
+    return known
 
 
 def _named(name: str, scope: str, row: Sequence[Any], location: str) -> Snapshot:

@@ -115,7 +115,7 @@ class SqliteStore:
         return found
 
     def scopes(self) -> list[str]:
-        return self._ask(partial(scopes.scopes, location=self.location))
+        return self._read(partial(scopes.scopes, location=self.location))
 
     def add_scope(self, scope: str) -> None:
         if scope not in self.scopes():
@@ -137,9 +137,11 @@ class SqliteStore:
         meanwhile: Callable[[Callable[[], bool]], None] | None = None,
     ) -> Sequence[Placed | Experience]:
         made = self.ready(batch)
-        if not made:
+        whose = embedder or self._embedder
+        if not made:  # which binds the bank to nobody, but is refused like any other
+            self._in(scope, lambda connection, _: embedders.checked_embedder(connection, whose, self.location))
             return []
-        request = Append(self.location, scope, made.prepared, made.lengths, embedder or self._embedder, refuse_removed)
+        request = Append(self.location, scope, made.prepared, made.lengths, whose, refuse_removed)
         with sqlite.readable(self.location):
             given: Any = self._writer.do(request, meanwhile)
         placed: Sequence[Placed | Experience] = given
@@ -208,7 +210,7 @@ class SqliteStore:
         return self._in(scope, feed.mark)
 
     def settled(self, scope: str, at: int) -> int:
-        return self._in(scope, partial(state.settled, at=at))
+        return self._at(scope, at, state.settled)
 
     def have(self, scope: str, ids: Sequence[str]) -> set[str]:
         return self._in(scope, partial(queries.have, ids=ids))
@@ -253,13 +255,13 @@ class SqliteStore:
         return self._at(scope, at, queries.task_ids)
 
     def ingestions(self, scope: str) -> list[Ingestion]:
-        return self._ask(partial(ingestions.ingestions, scope=scope, location=self.location))
+        return self._in(scope, ingestions.ingestions)
 
     def waiting(self, scope: str) -> set[str]:
         return self._in(scope, ingestions.waiting_ids)
 
     def snapshots(self, scope: str) -> list[Snapshot]:
-        return self._ask(partial(snapshots.snapshots, scope=scope, location=self.location))
+        return self._in(scope, snapshots.snapshots)
 
     def history(self, scope: str, id: str) -> list[Change]:
         return self._in(scope, partial(history.history, id=id))
@@ -280,40 +282,10 @@ class SqliteStore:
         return self._at(scope, at, queries.digest)
 
     def stats(self, scope: str) -> BankStats:
-        size = sqlite.size_on_disk(self._path)
-        return self._ask(partial(stats.stats, scope=scope, size=size, location=self.location))
+        return self._in(scope, partial(stats.stats, size=sqlite.size_on_disk(self._path)))
 
     def check(self) -> Iterator[Finding]:
         yield from self._readers.read_leniently(partial(check.findings, location=self.location))
-
-    def _ask(self, query: Callable[[sa.Connection], T]) -> T:
-        """What a query of SQLAlchemy's gives."""
-        self._readers.check()
-        with sqlite.readable(self.location):
-            try:
-                with self._connected() as connection:
-                    return query(connection)
-            except sa.exc.OperationalError as exc:
-                if "Could not decode" not in str(exc.orig):
-                    raise
-            with self._connected() as connection:  # see ``Readers.read_leniently``
-                sqlite.driver(connection).text_factory = sqlite.leniently
-                try:
-                    return query(connection)
-                finally:
-                    connection.invalidate()
-
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[sa.Connection]:
-        """One of SQLAlchemy's, which goes back into the pool: where the store was closed meanwhile, that is emptied."""
-        pool = self._engine.pool  # an engine that is disposed of takes a new one, and this one's would stay open
-        try:
-            with self._engine.connect() as connection:
-                self._readers.check()  # again: it may have been closed since
-                yield connection
-        finally:
-            if self._readers.closed:
-                pool.dispose()
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return self._readers.read(query)
@@ -332,7 +304,7 @@ class SqliteStore:
 
     def _at(self, scope: str, at: int | None, query: Callable[[sqlite3.Connection, State], T]) -> T:
         """What a query of one state gives."""
-        number = keys.LAST if at is None else min(at, keys.LAST)
+        number = keys.LAST if at is None else max(0, min(at, keys.LAST))
         return self._in(scope, lambda connection, found: query(connection, State(found, number)))
 
     def _change(self, body: Callable[[sqlite3.Connection], T]) -> T:

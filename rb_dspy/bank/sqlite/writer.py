@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from rb_dspy.bank import refusals
 from rb_dspy.bank.sqlite import failpoints, files as sqlite
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.log import Log
@@ -72,13 +73,13 @@ class Writer(Generic[Request]):
         withdrawn.
         """
         if self.process != os.getpid():
-            raise StorageError(f"{self._location}: opened before a fork; open it again in this process")
+            raise refusals.left_behind(self._location)
         self._original.check_written()
         waiting = Waiting(request)
         try:
             with self._changed:
                 if self._closed:
-                    raise StorageError(f"{self._location}: this bank is closed; open it again")
+                    raise refusals.closed(self._location)
                 self._waiting.append(waiting)
                 if self._thread is None or not self._thread.is_alive():
                     self._start()

@@ -46,7 +46,7 @@ def _known(place: Path) -> str:
     try:
         with (place / "answers.jsonl").open("rb") as answers:
             return f"goes on from {place}, which has {counted(sum(1 for _ in answers), 'answer')}"
-    except OSError:
+    except OSError:  # none yet, or the compile says what is wrong with it
         return f"if it is stopped, it goes on from {place}"
 
 
