@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rb_dspy import MemoryBank, ReasoningBank, RunReport, Task, TaskResult, run_stream
+from rb_dspy.config import ActConfig, ProgramConfig
 from rb_dspy.schema import Experience, Label, Outcome, Step, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.stream import Summary
-from rb_dspy.testing import Lock, Prompt, Reply
-from tests.worlds import answers, backbones, lock
+from rb_dspy.testing import Corridor, Lock, Prompt, Reply
+from tests.worlds import answers, backbones, corridor, lock
 
 TASK = Task(id="t", instruction="Do it.")
 
@@ -90,6 +91,17 @@ def test_who_was_not_asked_has_not_abstained(bank: MemoryBank) -> None:
     assert (found.solved, found.scored, found.judged, found.abstentions, found.unknown_verdicts) == (1, 2, 0, 0, 0)
     of_judge = found.judge_agreement, found.judge_base_rate, found.judge_precision, found.judge_recall
     assert (*of_judge, found.judge_balanced) == (None,) * 5
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_a_rollout_that_was_stopped_at_its_step_limit_is_counted_and_named(bank: MemoryBank, learn: bool) -> None:
+    config = ProgramConfig(act=ActConfig(max_steps=2))
+    program = ReasoningBank(config, backbones=backbones(), environments=Corridor.make)
+    report = run_stream(program, [corridor("short", 2), corridor("long", 9)], bank, run_id="r", learn=learn)
+    assert [row["stop_reason"] for row in report.rows()] == ["done", "max_steps"]
+    assert report.summary().cut_off == {"max_steps": 1}
+    assert RunReport("r", report.results[:1]).summary().cut_off == {}
+    assert TaskResult(TASK, error="gone").row()["stop_reason"] is None
 
 
 counts = st.integers(0, 5)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.backbones.stop import stopped
-from rb_dspy.schema import Outcome, Task
+from rb_dspy.schema import Outcome, StopReason, Task, Trajectory
 from rb_dspy.steps.events import (
     Appended,
     Checked,
@@ -25,6 +25,12 @@ from rb_dspy.steps.events import (
 )
 from rb_dspy.stream import TaskResult
 from rb_dspy.wording import counted
+
+_CUT_SHORT: dict[StopReason, str] = {
+    "max_steps": "the step limit was reached",
+    "unreadable": "the agent's answer could not be read",
+    "context": "nothing more fits into the model",
+}
 
 LABEL_COLOURS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
 
@@ -46,6 +52,8 @@ class Display:
         self._task = ""
         self._first: str | None = None
         """What this task's environments show first, to every rollout; None before one has."""
+        self._ended: set[str] = set()
+        """Its rollouts of which it was said what cut them short."""
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -78,7 +86,7 @@ class Display:
                 told = Text.assemble((event.error, "red"), " ", ("(what there is without it counts)", "dim"))
                 self._row(self._of(event.rollout, "lost"), told)
             elif isinstance(event, Judged):
-                self._cut_short(event)
+                self._cut_short(event.trajectory)
                 colour = LABEL_COLOURS[event.verdict.label]
                 reasons = short(event.verdict.reasons, 300)
                 told = Text.assemble((event.verdict.label, colour), "  ", (reasons, "dim"))
@@ -96,6 +104,8 @@ class Display:
         """One task is over."""
         with self._lock:
             self._heading(result.task)
+            for rollout in result.rollouts:  # that nobody judged, or not now
+                self._cut_short(rollout)
             if result.error:
                 learned = "not learned from" if result.prediction is None else "learned from all the same"
                 counts = "neither success nor failure" if result.outcome is None else "what was handed in counts"
@@ -121,6 +131,7 @@ class Display:
             return
         self._task = task.id
         self._first = None
+        self._ended.clear()
         self.number += 1
         title = Text(f"{self.number}/{self.total}  {task.id}")
         self.console.print(Rule(title, align="left", style="dim", characters="─"))
@@ -155,11 +166,12 @@ class Display:
             self._row("", Text(short(event.step.observation, 200), "dim"))
         self._wait("the rollouts go on" if self.several else "the environment or the judge is next")
 
-    def _cut_short(self, event: Judged) -> None:
-        why = {"unreadable": "the agent's answer could not be read", "context": "nothing more fits into the model"}
-        told = why.get(event.trajectory.stop_reason)
-        if told is not None:
-            self._row(self._of(event.trajectory.rollout_id, "ended"), Text(told, "yellow"))
+    def _cut_short(self, rollout: Trajectory) -> None:
+        """Say, once, that it was not the environment that ended it."""
+        told = _CUT_SHORT.get(rollout.stop_reason)
+        if told is not None and rollout.rollout_id not in self._ended:
+            self._ended.add(rollout.rollout_id)
+            self._row(self._of(rollout.rollout_id, "ended"), Text(told, "yellow"))
 
     def _learned(self, event: Appended) -> None:
         for n, item in enumerate(event.experience.items):

@@ -7,6 +7,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from rb_dspy.cli.scored import print_usage
+from rb_dspy.schema import StopReason
 from rb_dspy.steps.drafts import Unfit
 from rb_dspy.stream import PassAt, RunReport, Scaling, Summary
 from rb_dspy.wording import counted
@@ -20,6 +21,11 @@ _UNFIT: dict[Unfit, str] = {
     "surplus": "beyond the limit",
     "groundless": "shown by no rollout",
     "retracted": "taken away from the bank before",
+}
+
+_CUT_OFF: dict[StopReason, str] = {
+    "max_steps": "at the step limit",
+    "context": "when nothing more fitted into the model",
 }
 
 
@@ -50,6 +56,9 @@ def print_summary(console: Console, report: RunReport, *, refined: bool = False)
         told.append(f"{counted(summary.unreadable, 'rollout')} ended with one")
     if told:
         table.add_row("unreadable answers", f"[yellow]{'; '.join(told)}[/]")
+    if summary.cut_off:
+        ended = "; ".join(f"{counted(number, 'rollout')} {_CUT_OFF[why]}" for why, number in summary.cut_off.items())
+        table.add_row("cut off", f"[yellow]{ended}[/]")
     if summary.unknown_verdicts:
         of_scored = f", on {summary.abstentions} of {counted(summary.scored, 'scored task')}" if summary.scored else ""
         table.add_row("unknown verdicts", f"{summary.unknown_verdicts}{of_scored}")

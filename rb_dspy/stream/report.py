@@ -10,7 +10,7 @@ from typing import Any
 import dspy
 import pydantic
 
-from rb_dspy.schema import RoleUsage, Usage
+from rb_dspy.schema import RoleUsage, StopReason, Usage
 from rb_dspy.steps.drafts import Unfit
 from rb_dspy.steps.memory import Memory
 from rb_dspy.stream.result import TaskResult
@@ -56,6 +56,8 @@ class Summary(pydantic.BaseModel):
     """Of all tasks that came to their end, also of those that have no ground truth."""
     unreadable: int = 0
     """Rollouts that ended since what the agent said could not be read, those that were not handed in among them."""
+    cut_off: dict[StopReason, int] = {}
+    """``max_steps`` or ``context`` -> how many rollouts ended by it, likewise."""
     unreadable_answers: dict[str, int] = {}
     """Role -> how many of its answers could not be read, nor the repair of them. The agent's are those of its checks of
     its own work, too."""
@@ -152,6 +154,7 @@ class RunReport:
         ]
         said = Counter((label, outcome.success) for _, outcome, label in scored)
         steps = [len(prediction.trajectory.steps) for prediction in done]
+        ended = [rollout.stop_reason for result in self.results for rollout in result.rollouts]
         of_solved = [len(prediction.trajectory.steps) for prediction, outcome, _ in scored if outcome.success]
         return Summary(
             tasks=len(self.results),
@@ -168,7 +171,8 @@ class RunReport:
             false_failures=said["failure", True],
             abstentions=said["unknown", True] + said["unknown", False],
             abstained_on_solved=said["unknown", True],
-            unreadable=sum(each.stop_reason == "unreadable" for result in self.results for each in result.rollouts),
+            unreadable=ended.count("unreadable"),
+            cut_off=dict(Counter(why for why in ended if why in ("max_steps", "context"))),
             unreadable_answers=dict(sum((Counter(result.unreadable) for result in self.results), Counter())),
             resumed=sum(result.resumed for result in self.results),
             unknown_verdicts=sum(result.label == "unknown" for result in self.results),

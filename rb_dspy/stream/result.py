@@ -75,6 +75,7 @@ class TaskResult:
             "judge_agrees": self.agreed,
             "answer": None if found is None else found.answer,
             "steps": None if found is None else len(found.trajectory.steps),
+            "stop_reason": None if found is None else found.trajectory.stop_reason,
             "rollouts": len(self.rollouts),
             "recalled": [] if found is None else [item.title for item in found.memory.items],
             "learned": [] if found is None else [item.title for item in found.memory_items],

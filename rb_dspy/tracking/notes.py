@@ -76,6 +76,8 @@ def of_stream(summary: Summary, memory: str = "", first: str = "") -> str:
         parts.append(f"the judge was right on {summary.agreements} of {summary.judged}, where {always}")
     if summary.infrastructure_errors:
         parts.append(f"{summary.infrastructure_errors} broke")
+    if summary.cut_off:
+        parts.append(f"{counted(sum(summary.cut_off.values()), 'rollout')} cut off")
     if summary.resumed:
         parts.append(f"{summary.resumed} resumed, not scored: what waited in the bank was learned from")
     known = f", {summary.known_items} of them known before" if summary.known_items else ""

@@ -7,13 +7,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import dspy
+import pytest
 from rich.console import Console
 
 from rb_dspy import Task
 from rb_dspy.backbones.stop import stopping
 from rb_dspy.cli.display import Display
 from rb_dspy.cli.summary import print_summary
-from rb_dspy.schema import Experience, Label, MemoryItem, Outcome, Provenance, Step, Trajectory, Verdict
+from rb_dspy.cli.work.results import as_json
+from rb_dspy.schema import Experience, Label, MemoryItem, Outcome, Provenance, Step, StopReason, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.steps.events import EpisodeStarted, Event, Judged, MemoryRetrieved, Selected, StepTaken
 from rb_dspy.steps.memory import shown_before
@@ -203,6 +205,38 @@ def test_what_waited_and_what_could_not_be_read_is_said() -> None:
     assert "unreadable answers 2 rollouts ended with one" in told
 
 
+@pytest.mark.parametrize(
+    ("why", "told", "counted"),
+    [
+        ("max_steps", "ended the step limit was reached", "cut off 2 rollouts at the step limit"),
+        (
+            "context",
+            "ended nothing more fits into the model",
+            "cut off 2 rollouts when nothing more fitted into the model",
+        ),
+        ("done", None, None),
+    ],
+)
+def test_what_cut_a_rollout_off_is_said_once_whether_it_was_judged_or_not(
+    why: StopReason, told: str | None, counted: str | None
+) -> None:
+    cut = Trajectory(task_id=TASK.id, stop_reason=why)
+    fields = {"answer": None, "trajectory": cut, "memory": Memory(), "memory_items": (), "experience": None}
+    judged, frozen = (dspy.Prediction(verdict=verdict, **fields) for verdict in (Verdict(label="failure"), None))
+    results = [TaskResult(TASK, judged), TaskResult(TASK.model_copy(update={"id": "t/2"}), frozen)]
+    out = io.StringIO()
+    console = Console(file=out, width=140)
+    with Display(console, 2) as display:
+        display.on_event(Judged(TASK, cut, judged.verdict))
+        for result in results:
+            display.on_result(result)
+    print_summary(console, RunReport("r", results))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert [line for line in lines if line.startswith("ended")] == ([told] * 2 if told else [])
+    assert [line for line in lines if line.startswith("cut off")] == ([counted] if counted else [])
+    assert as_json(results[0])["stop_reason"] == why
+
+
 def test_a_summary_counts_what_broke_as_failures_beside_the_rate() -> None:
     done = dspy.Prediction(trajectory=Trajectory(task_id="t"), verdict=Verdict(label="success"), memory_items=())
     done.trajectories, done.launched, done.lost, done.saved = (done.trajectory,), 1, (), 0
@@ -236,7 +270,11 @@ def test_a_judge_that_was_not_asked_has_not_abstained() -> None:
 def test_a_task_whose_scoring_broke_was_learned_from() -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=140), 1)
-    display.on_result(TaskResult(TASK, dspy.Prediction(), error="the environment's outcome broke: x"))
+    display.on_result(
+        TaskResult(
+            TASK, dspy.Prediction(trajectory=Trajectory(task_id=TASK.id)), error="the environment's outcome broke: x"
+        )
+    )
     assert "(neither success nor failure; learned from all the same)" in out.getvalue()
 
 

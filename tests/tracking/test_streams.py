@@ -21,18 +21,18 @@ import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
 from rb_dspy.backbones import Backbones
-from rb_dspy.config import AdaptiveConfig, MattsConfig
+from rb_dspy.config import ActConfig, AdaptiveConfig, MattsConfig, ProgramConfig
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
 from rb_dspy.stream import TaskResult
-from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
+from rb_dspy.testing import Corridor, Doors, HashEmbedder, Lock, Prompt, Reply
 from rb_dspy.tracking import Tracker
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.recording import Recorded, RecordedTrace
 from rb_dspy.tracking.writing import TraceWriter
 from tests.tracking.made import locks, provider, secretive
-from tests.worlds import answers, backbones, hall, openers
+from tests.worlds import answers, backbones, corridor, hall, openers
 
 CANARY = "canary4f1e"
 
@@ -122,6 +122,17 @@ def test_why_lessons_were_dropped_is_counted(tracker: Tracker, client: Any) -> N
             bank.delete(lesson.id)
         totals = client.get_run(tracked(tracker, program, locks(1), bank, "dropped")).data.metrics
     assert (totals["total/lessons_learned"], totals["total/lessons_dropped"], totals["dropped/retracted"]) == (0, 1, 1)
+
+
+def test_rollouts_that_were_cut_off_are_counted_where_there_are_any(tracker: Tracker, client: Any, run: Any) -> None:
+    config = ProgramConfig(act=ActConfig(max_steps=2))
+    program = ReasoningBank(config, backbones=backbones(), environments=Corridor.make)
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as bank:
+        cut = client.get_run(tracked(tracker, program, TaskStream("walks", (corridor(length=9),)), bank, "cut"))
+    assert cut.data.metrics["total/cut_off.max_steps"] == 1
+    assert "1 rollout cut off" in cut.data.tags["mlflow.note.content"]
+    assert json.loads(client_text(client, cut, "tasks.json"))["data"][0].count("max_steps") == 1
+    assert not [name for name in run.data.metrics if "cut_off" in name]
 
 
 def test_metrics_are_at_their_position(run: Any, client: Any) -> None:

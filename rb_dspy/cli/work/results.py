@@ -16,6 +16,7 @@ def as_json(result: TaskResult) -> dict[str, object]:
         "error": result.error or None,
         "answer": found.answer if found else None,
         "steps": len(found.trajectory.steps) if found else None,
+        "stop_reason": found.trajectory.stop_reason if found else None,
         "verdict": found.verdict if found else None,
         "outcome": result.outcome,
         "judge_agrees": result.agreed,
@@ -49,6 +50,7 @@ def _scaling(result: TaskResult) -> dict[str, Any] | None:
                 "id": rollout.rollout_id,
                 "answer": rollout.answer,
                 "steps": len(rollout.steps),
+                "stop_reason": rollout.stop_reason,
                 "verdict": verdict,
                 "outcome": outcome,
             }
