@@ -21,7 +21,7 @@ from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_tra
 from rb_dspy.steps.appended import appended, note
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.ended import Ended, kept
-from rb_dspy.steps.ingest import checked, free, waiting
+from rb_dspy.steps.ingest import checked, free, unclaimed, waiting
 from rb_dspy.steps.judge import Judging, check_judge, check_plain
 from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.wanted import Call
@@ -113,6 +113,8 @@ class ReasoningBank(Whole):
     def resume(self, ingest: Ingest) -> dspy.Prediction:
         """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays.
 
+        Raises ``InputError`` where the run that it is of is at work elsewhere (``Ingest.elsewhere``).
+
         ``memory`` of the prediction has what the agent had been shown, as far as that is still in the bank; ``usage``
         what this call used: what the rollout had used is in ``trajectory.usage``.
         """
@@ -200,6 +202,7 @@ class ReasoningBank(Whole):
         return _prediction(memory, ingest.state.trajectories[0], ledger, experience, ingest.verdicts)
 
     def _resumed(self, ingest: Ingest, ledger: Ledger) -> Routine[dspy.Prediction]:
+        yield from unclaimed(ingest)
         memory = shown_before((yield Do("looking up what was shown", ingest.shown)))
         experience = yield from self._learned(ingest)
         return _prediction(memory, ingest.state.trajectories[0], ledger, experience, ingest.verdicts)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from rb_dspy.bank.others import of_others
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
 from rb_dspy.bank.places import Order, ordered
 from rb_dspy.bank.retrieval import Finder, Mode
+from rb_dspy.bank.running import running
 from rb_dspy.bank.sources import no_item, source_of, source_of_id, unknown
 from rb_dspy.commands import bank_options
 from rb_dspy.errors import BankError, StorageError
@@ -233,6 +235,21 @@ class MemoryBank:
         """
         store = self._store
         return [Ingest(store, state, None, self._append) for state in store.ingestions(self.scope)]
+
+    def running(self, run_id: str) -> AbstractContextManager[None]:
+        """A block in which a run of this name is at work in this scope, as every reader and writer of it is told.
+
+        Others leave alone what waits of it (``Ingest.elsewhere``). ``run_stream`` has one of its own; a loop of yours
+        that awaits a program, or calls it in several threads, says so here. In a block of the same name, of this
+        context, it is that. However its process ends, the run has ended with it.
+
+        Raises ``InputError`` where a run of this name is at work elsewhere, in this process or another.
+        """
+        return running(self._store, self.scope, checked_name("run id", run_id))
+
+    def at_work(self, run_id: str | None = None) -> bool:
+        """Whether a run is at work in this scope, here or in another process: the one of this name, or any."""
+        return self._store.at_work(self.scope, run_id)
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""

@@ -11,6 +11,7 @@ import pydantic
 from rb_dspy.bank.admission import attempt_id, identity, new_item, now
 from rb_dspy.bank.given import each, refused, text
 from rb_dspy.bank.interface import BankStore
+from rb_dspy.bank.running import elsewhere
 from rb_dspy.bank.stages import of_task, same_rollouts
 from rb_dspy.errors import InputError
 from rb_dspy.schema import (
@@ -78,6 +79,11 @@ class Ingest:
     def drafts(self) -> tuple[MemoryDraft, ...] | None:
         """What was drawn from the rollouts, which may be nothing; None before ``distilled``."""
         return self.state.drafts
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its run is at work now, in another thread or process, and so goes on with it itself."""
+        return elsewhere(self._store, self.state.scope, self.state.run_id)
 
     def shown(self) -> tuple[MemoryItem, ...]:
         """The lessons that the agent had been shown, of those that are still in the bank."""

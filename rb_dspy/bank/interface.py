@@ -117,6 +117,18 @@ class BankStore(Protocol):
         """Forget an ingestion, if there is one."""
         ...
 
+    def claim(self, scope: str, run_id: str) -> Callable[[], None] | None:
+        """Say that a run of this name is at work in ``scope``, until what this gives is called or its process ends.
+
+        None where one says so already, in this process or another. Nothing is stored. Where it cannot be said, as in a
+        file that is only read, nobody hears of it, and what this gives does nothing.
+        """
+        ...
+
+    def at_work(self, scope: str, run_id: str | None = None) -> bool:
+        """Whether a run says so now: the one of this name, or any."""
+        ...
+
     def edit(
         self,
         scope: str,

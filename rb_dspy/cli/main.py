@@ -56,7 +56,7 @@ COMMANDS = {
     ),
     "resume": (
         "rb_dspy.cli.resume:resume",
-        "Learn from the rollouts that wait in a bank; no task is done again. Not while a run is at them.",
+        "Learn from the rollouts that wait in a bank; no task is done again. What a run is at is left to it.",
     ),
     "compile": (
         "rb_dspy.cli.compile:compile_",

@@ -24,7 +24,7 @@ from rb_dspy.steps import Contrast, Memory, Refine, Select, Selection
 from rb_dspy.steps.appended import appended, note
 from rb_dspy.steps.ask import Do, Routine, adrive, drive
 from rb_dspy.steps.ended import Ended, kept
-from rb_dspy.steps.ingest import checked, free, waiting
+from rb_dspy.steps.ingest import checked, free, unclaimed, waiting
 from rb_dspy.steps.judge import check_plain
 from rb_dspy.steps.memory import shown_before
 from rb_dspy.steps.player import heat
@@ -121,7 +121,7 @@ class MaTTS(Whole):
         return super().load_state({**own, **state}, **kwargs)
 
     def resume(self, ingest: Ingest) -> dspy.Prediction:
-        """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several."""
+        """Learn from rollouts that wait in a bank (``MemoryBank.pending``), one or several; see ``ReasoningBank``."""
         with session(self.backbones) as ledger:
             return drive(self._resumed(waiting(ingest), ledger))
 
@@ -131,6 +131,7 @@ class MaTTS(Whole):
             return await adrive(self._resumed(waiting(ingest), ledger))
 
     def _resumed(self, ingest: Ingest, ledger: Ledger) -> Routine[dspy.Prediction]:
+        yield from unclaimed(ingest)
         memory = shown_before((yield Do("looking up what was shown", ingest.shown)))
         rollouts = Rollouts(launched=len(ingest.state.trajectories))
         return (yield from self._learned(memory, ingest, rollouts, Known(), ledger))

@@ -84,6 +84,15 @@ def waiting(ingest: Ingest | object) -> Ingest:
     return ingest
 
 
+def unclaimed(ingest: Ingest) -> Routine[None]:
+    """Raise ``InputError`` where a living run goes on with these rollouts: both would pay for what one keeps."""
+    if (yield Do("looking whether their run is at work", lambda: ingest.elsewhere)):
+        raise InputError(
+            f"task {ingest.task.id}: left to the run {ingest.state.run_id!r}, which is at work now; learn from these"
+            " rollouts when it has ended, if they still wait"
+        )
+
+
 def as_trajectory(task: Task, given: Foreign | object) -> Trajectory:
     """``given`` as a trajectory of ``task``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Sized
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from os import PathLike
@@ -70,10 +71,11 @@ def run_stream(
 
     A task whose rollout waits in the bank (``MemoryBank.pending``) is not done again but learned from: with
     ``resume="own"`` a rollout of this run, or one that has waited for ``STALE``, since other runs may be at theirs now;
-    with ``"all"`` any, for who names every run anew and knows that no other runs beside it. Where one does, both learn
-    from the rollout, what either has first counts for both, and only the work is done twice; where others of its call
-    were still under way, see ``MemoryBank.ingest``. Several rollouts that wait together are for ``MaTTS``, which takes
-    a single one as well; any other program leaves them where they are.
+    with ``"all"`` any, for who names every run anew. Those of a run that is at work elsewhere, as this one says of
+    itself (``MemoryBank.running``), are left to it. Of two who learn from one rollout all the same, what either has
+    first counts for both, and only the work is done twice; where others of its call were still under way, see
+    ``MemoryBank.ingest``. Several rollouts that wait together are for ``MaTTS``, which takes a single one as well; any
+    other program leaves them where they are.
 
     ``skip`` is asked just before each task; one for which it says True is left out, and is not in the report.
 
@@ -85,7 +87,7 @@ def run_stream(
 
     No ``Task`` is shown what was learned from a task of its id first, whatever ``bank`` held before; a text is, as in a
     call of the program. Raises ``InputError``, before anything is done, for what is no program, no stream of tasks, no
-    bank or no name of a run, and for two tasks with one id.
+    bank or no name of a run, for two tasks with one id, and where a run of this name is at work on this bank.
     """
     _check(program, resume)
     check_bank(bank)
@@ -97,7 +99,11 @@ def run_stream(
     scored = ScoredEnvironments(program.environments)
     broken = 0
     how: dict[str, Any] = {} if learn else {"learn": False}
-    with dspy.context(disable_history=True):  # a history keeps some 17 KB of every call for the life of the process
+    at_work = bank.running(run_id) if learn else nullcontext()
+    with (
+        at_work,
+        dspy.context(disable_history=True),
+    ):  # a history keeps some 17 KB of every call for the life of the process
         for task, given in zip(tasks, stream, strict=True):
             if learn and _learned_from(bank, task, run_id):
                 report.skipped += 1
@@ -190,7 +196,8 @@ def _waiting(
     ]
     own = [ingest for ingest in found if ingest.state.run_id == run_id]
     others = [ingest for ingest in found if resume == "all" or _stale(ingest.state.created_at)]
-    return next(iter(own[::-1] + others[::-1]), None)
+    left = (ingest for ingest in own[::-1] + others[::-1] if not ingest.elsewhere)
+    return next(left, None)
 
 
 def _stale(created_at: str) -> bool:

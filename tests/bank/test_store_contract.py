@@ -1772,3 +1772,19 @@ def _edits(store: BankStore, id: str) -> list[Change]:
 
 def _draft(text: str) -> MemoryDraft:
     return MemoryDraft(title=f"On {text}", description=f"when {text}", content=f"Do {text}.")
+
+
+def test_a_run_is_at_work_until_it_says_that_it_is_over(store: BankStore) -> None:
+    over = store.claim(SCOPE, "night")
+    assert over is not None
+    assert (store.at_work(SCOPE), store.at_work(SCOPE, "night"), store.at_work(SCOPE, "day")) == (True, True, False)
+    assert store.claim(SCOPE, "night") is None
+    beside = store.claim(SCOPE, "day")
+    assert beside is not None
+    over()
+    assert (store.at_work(SCOPE), store.at_work(SCOPE, "night"), store.at_work(SCOPE, "day")) == (True, False, True)
+    beside()
+    assert not store.at_work(SCOPE)
+    again = store.claim(SCOPE, "night")
+    assert again is not None
+    again()

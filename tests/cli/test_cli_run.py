@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rb_dspy import Backbones, MemoryBank
+from rb_dspy import Backbones, MemoryBank, TaskStream
 from rb_dspy.cli.main import main
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Task, Trajectory, Verdict
@@ -141,6 +142,45 @@ def test_a_task_that_another_run_has_learned_from_meanwhile_is_left_out(
     assert (told in shown, "sum/2" in shown) == ((True, False) if memory == "on" else (False, True))
     assert run(monkeypatch, "--json", "--scope", "new") == 0
     assert "learned_meanwhile" not in capsys.readouterr().out
+
+
+def test_a_run_beside_another_is_told_of_it_and_leaves_it_what_it_is_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_file = TaskStream.from_jsonl("sums.jsonl")
+    at_work, over = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with (
+            MemoryBank.open("kept.sqlite", scope="default", embedder=embedder("minilm")) as bank,
+            bank.running("other"),
+        ):
+            task = of_file.tasks[0]
+            bank.ingest(task, Trajectory(task_id=task.id, answer="7"), run_id="other")
+            at_work.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        assert at_work.wait(60)
+        assert run(monkeypatch, "--json") == 0
+        printed = capsys.readouterr()
+        assert main(["resume", "--bank", "kept.sqlite", "--scope", "default"]) == 2
+        resumed = capsys.readouterr()
+    finally:
+        over.set()
+        thread.join()
+    told = "another run is at work in this scope: what both begin at the same time is done, and paid for, twice"
+    assert told in printed.err
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [line["task"] for line in lines[:-1]] == [of_file.tasks[1].id]
+    assert lines[-1]["learned_meanwhile"] == [of_file.tasks[0].id]
+    assert "left to the run 'other', which is at work now" in resumed.out
+    assert run(monkeypatch) == 0
+    printed = capsys.readouterr()
+    assert told not in printed.err
+    assert "the rollout waited in the bank; it is learned from now" in printed.out, "of a run that has ended"
 
 
 def test_a_run_that_finds_nothing_left_ends_in_the_same_line_of_json(

@@ -53,6 +53,8 @@ class MemoryStore:
         self._held: tuple[str, int] | None = None
         """What this store is held to; see ``bind``."""
         self._timelines: dict[str, Timeline] = {}
+        self._runs: set[tuple[str, str]] = set()
+        """Those at work: scope and name."""
         self._location = ":memory:"
         if (base is None) != (scope is None):
             raise InputError(
@@ -145,6 +147,17 @@ class MemoryStore:
     def drop(self, scope: str, id: str) -> None:
         with self._lock:
             self._writing(scope).ingestions.pop(id, None)
+
+    def claim(self, scope: str, run_id: str) -> Callable[[], None] | None:
+        with self._lock:
+            if (scope, run_id) in self._runs:
+                return None
+            self._runs.add((scope, run_id))
+        return lambda: self._runs.discard((scope, run_id))
+
+    def at_work(self, scope: str, run_id: str | None = None) -> bool:
+        with self._lock:
+            return any(each == (scope, each[1] if run_id is None else run_id) for each in self._runs)
 
     def edit(
         self,

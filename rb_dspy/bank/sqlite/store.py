@@ -44,6 +44,7 @@ from rb_dspy.bank.sqlite.mending import Mending
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.reindexing import Reindexing
 from rb_dspy.bank.sqlite.rows import Ready
+from rb_dspy.bank.sqlite.running import Runs
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.sqlite.writer import Writer
@@ -78,6 +79,7 @@ class SqliteStore:
         self._scopes: dict[str, Scope] = {}
         real = os.path.realpath(path)  # one lock, by whichever links the file is opened
         lock = FileLock(Path(f"{real}.lock"), Path(real))
+        self._runs = Runs(Path(real))
         self._original = original = Original(self._path, self._location)
         self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
@@ -160,6 +162,12 @@ class SqliteStore:
 
     def drop(self, scope: str, id: str) -> None:
         self._change(partial(ingestions.dropped, scope=scope, id=id, location=self.location))
+
+    def claim(self, scope: str, run_id: str) -> Callable[[], None] | None:
+        return self._runs.claim(scope, run_id) if self._original.written else lambda: None
+
+    def at_work(self, scope: str, run_id: str | None = None) -> bool:
+        return self._original.written and self._runs.at_work(scope, run_id)
 
     def edit(
         self,

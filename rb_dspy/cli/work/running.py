@@ -119,12 +119,19 @@ def _run(
 
     meanwhile: list[str] = []
 
-    def learned_meanwhile(task: Task) -> bool:
-        """Whether the bank has learned from it since the run began, as it has from none of its tasks before."""
-        if chosen.run.memory != "on" or todo.typed or bank.experience_of(task.id) is None:
+    def taken_meanwhile(task: Task) -> bool:
+        """Whether another run has learned from it since this one began, or is about to."""
+        if chosen.run.memory != "on" or todo.typed:
+            return False
+        waits = [ingest for ingest in bank.pending() if ingest.task == task]
+        if bank.experience_of(task.id) is None and not any(ingest.elsewhere for ingest in waits):
             return False
         meanwhile.append(task.id)
         return True
+
+    if chosen.run.memory == "on" and bank.at_work():
+        told = "another run is at work in this scope: what both begin at the same time is done, and paid for, twice"
+        err.print(Text(f"{told}; end one of them, or give another --scope", "yellow"), soft_wrap=True)
 
     stream = TaskStream(name, tuple(todo.tasks))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
@@ -150,7 +157,7 @@ def _run(
                 on_result=on_result,
                 resume="all",  # each run has a name of its own, and goes on where the one before was stopped
                 learn=chosen.run.memory == "on",
-                skip=learned_meanwhile,
+                skip=taken_meanwhile,
             )
     except KeyboardInterrupt:
         left = "what was learned is in the bank, and a rollout that had ended waits there"
@@ -190,7 +197,8 @@ def _conclude(
         print_json(_summed(report, chosen, compiled) | more)
         return
     if meanwhile:
-        left_out = f"left out, since another run has learned from {'it' if len(meanwhile) == 1 else 'them'} meanwhile"
+        them = "it" if len(meanwhile) == 1 else "them"
+        left_out = f"left out, since another run has learned from {them} meanwhile, or is about to"
         out.print(Text(f"{counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
     if report.results:
         print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
