@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import sqlite3
 import threading
@@ -264,6 +265,58 @@ class Halves(Lock):
 
 class NoRules(Lock):
     action_rules: Any = None
+
+
+@pytest.mark.parametrize(
+    ("method", "scored"),
+    [*itertools.product(("reset", "step", "valid_actions", "answer"), (True, False)), ("outcome", True)],
+)
+def test_an_async_method_of_an_environment_is_named_as_one(bank: MemoryBank, method: str, scored: bool) -> None:
+    async def later(*args: Any) -> None: ...
+
+    def made(task: Task, rollout_id: str) -> Lock:
+        environment = Lock.make(task, rollout_id)
+        setattr(environment, method, later)
+        return environment
+
+    if scored:
+        (result,) = run_stream(program(made), [lock("a")], bank, run_id="r").results
+        said = result.error
+    else:
+        with pytest.raises(InfrastructureError) as caught:
+            program(made)(task=lock("a"), bank=bank)
+        said = str(caught.value)
+    named = "the environment's outcome broke: TypeError: it" if method == "outcome" else f"the environment's {method}"
+    assert f"{named} is async, and environments are not awaited; make it a plain method" in said
+
+
+def test_an_async_close_of_an_environment_is_told_of(bank: MemoryBank, caplog: pytest.LogCaptureFixture) -> None:
+    class Closes(Lock):
+        async def close(self) -> None:  # type: ignore[override]
+            raise AssertionError("nobody awaits it")
+
+    assert program(lambda task, id: Closes("1"))(task=lock("a"), bank=bank).experience
+    assert "did not close: InfrastructureError: the environment's close is async" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["on_result", "skip"])
+def test_an_async_function_of_a_streams_caller_is_refused(bank: MemoryBank, name: str) -> None:
+    asked: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        asked.append(prompt)
+        return answers(prompt)
+
+    async def later(given: Any) -> bool:
+        return True
+
+    alone = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Lock.make)
+    given: list[Any] = [later, lambda result: later(result)]
+    for function, learned in zip(given, (0, name == "on_result"), strict=True):
+        with pytest.raises(InputError, match=f"^{name} is async, and run_stream awaits nothing; give a plain function"):
+            run_stream(alone, [lock("a"), lock("b")], bank, run_id="r", **{name: function})
+        assert len(bank.experiences()) == learned
+        assert bool(asked) == learned
 
 
 def test_rules_are_made_storable_like_all_that_is_seen(bank: MemoryBank) -> None:

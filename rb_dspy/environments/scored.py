@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from inspect import iscoroutine
 from typing import NoReturn
 
 from rb_dspy.environments.factory import make_environment
@@ -156,6 +157,9 @@ class _Sealed:
 
     def _told(self) -> Outcome | None:
         outcome: object = self._inner.outcome()
+        if iscoroutine(outcome):
+            outcome.close()
+            raise TypeError("it is async, and environments are not awaited; make it a plain method")
         if not isinstance(outcome, Outcome | None):
             raise TypeError(f"its outcome is {outcome!r}; expected an Outcome, or None where nobody knows it")
         return outcome

@@ -15,7 +15,7 @@ from rb_dspy.errors import InfrastructureError
 from rb_dspy.protocols import Environment, EnvironmentFactory, is_instant
 from rb_dspy.schema import Task
 from rb_dspy.steps.ask import Do, Overdue, Routine, translated
-from rb_dspy.steps.seen import Seen, at_first
+from rb_dspy.steps.seen import Seen, at_first, check_plain
 from rb_dspy.steps.threads import Lane
 from rb_dspy.text import visible
 from rb_dspy.wording import one_line
@@ -184,7 +184,7 @@ class Closing:
             return
         try:
             # In one step of the interpreter, too: a Ctrl-C comes before, or when the environment is closing itself.
-            next(self._closings, None)
+            check_plain(next(self._closings, None), "close")
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 (whatever an environment may raise)
             log.warning("the environment of task %s did not close: %s", self._task.id, one_line(exc, kind=True))
         self.done = True

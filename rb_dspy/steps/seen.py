@@ -5,6 +5,7 @@ to a thread and back, which k rollouts take one after the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import iscoroutine
 
 from rb_dspy.backbones.trouble import MOST_SAID
 from rb_dspy.errors import InfrastructureError, RBError
@@ -38,6 +39,7 @@ def after(environment: Environment, action: str, last: bool) -> Seen:
     """``action`` is done; with ``last`` no other one is, whether the episode has ended or not."""
     with translated("a step of the environment"):
         result = environment.step(action)
+    check_plain(result, "step")
     if not isinstance(result, tuple) or len(result) != 2:
         raise InfrastructureError(
             f"the environment's step gave {_odd(result)}; expected an observation and whether it ended"
@@ -68,6 +70,7 @@ def handed_in(environment: Environment) -> str | None:
     """What the agent has handed in so far."""
     with translated("reading the answer"):
         answer = environment.answer()
+    check_plain(answer, "answer")
     if not isinstance(answer, str | None):
         raise InfrastructureError(f"the environment's answer is {_odd(answer)}; expected text, or None")
     return answer
@@ -76,6 +79,7 @@ def handed_in(environment: Environment) -> str | None:
 def _valid(environment: Environment) -> tuple[str, ...] | None:
     with translated("listing the valid actions"):
         valid = environment.valid_actions()
+        check_plain(valid, "valid_actions")
         actions = None if valid is None else tuple(valid)
     if isinstance(valid, str) or not all(isinstance(action, str) for action in actions or ()):
         raise InfrastructureError(
@@ -84,7 +88,18 @@ def _valid(environment: Environment) -> tuple[str, ...] | None:
     return actions
 
 
+def check_plain(given: object, method: str) -> None:
+    """Raise ``InfrastructureError`` where ``method`` is async: nobody awaits what it gives."""
+    if iscoroutine(given):
+        given.close()  # else Python warns, somewhere else, that it was never awaited
+        raise InfrastructureError(
+            f"the environment's {method} is async, and environments are not awaited; make it a plain method, which may"
+            " block: under asyncio it is called in a thread (asyncio.run, or a loop of your own, runs what is async)"
+        )
+
+
 def _text(observation: object, method: str) -> str:
+    check_plain(observation, method)
     if not isinstance(observation, str):
         raise InfrastructureError(f"the environment's {method} gave {_odd(observation)} as observation; expected text")
     return observation

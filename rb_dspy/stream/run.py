@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from inspect import iscoroutine, iscoroutinefunction
 from os import PathLike
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import dspy
 
@@ -24,6 +25,9 @@ from rb_dspy.steps.ingest import as_task, check_bank, check_run
 from rb_dspy.stream.report import RunReport
 from rb_dspy.stream.result import TaskResult, rollouts
 from rb_dspy.stream.tasks import TaskStream
+
+Given = TypeVar("Given")
+T = TypeVar("T")
 
 
 class Program(Protocol):
@@ -90,6 +94,9 @@ def run_stream(
     bank or no name of a run, for two tasks with one id, and where a run of this name is at work on this bank.
     """
     _check(program, resume)
+    for name, function in (("on_result", on_result), ("skip", skip)):
+        if iscoroutinefunction(function):
+            raise _is_async(name)
     check_bank(bank)
     if run_id == "":
         raise InputError("run_id is empty; expected a name for the run, since a task is learned from once a run")
@@ -108,7 +115,7 @@ def run_stream(
             if learn and _learned_from(bank, task, run_id):
                 report.skipped += 1
                 continue
-            if skip(task):
+            if _called("skip", skip, task):
                 continue
             ingest = _waiting(program, bank, task, run_id, resume) if learn else None
             told = ingest is not None and ingest.state.told  # as broken, with what it had used
@@ -141,7 +148,7 @@ def run_stream(
             proposed = max(said, dropped.total())  # what waited may have been written before
             result = replace(result, unreadable=ledger.unreadable(), proposed=proposed, dropped=dropped)
             report.results.append(result)
-            on_result(result)
+            _called("on_result", on_result, result)
             if broken == MAX_BROKEN_IN_A_ROW:
                 raise InfrastructureError(f"{broken} tasks in a row broke; the last one: {result.error}")
     return report
@@ -179,6 +186,22 @@ def tasks_of(stream: TaskStream | Sequence[Task | str] | object) -> list[Task]:
     if times > 1:
         raise InputError(f"the task id {task_id!r} stands {times} times in this stream; ids must differ")
     return tasks
+
+
+def _called(name: str, function: Callable[[Given], T], value: Given) -> T:
+    """What ``function`` gives. Raises ``InputError`` for a coroutine: nobody would await it, and a result were lost."""
+    given = function(value)
+    if iscoroutine(given):  # of one that only the call shows to be async
+        given.close()
+        raise _is_async(name)
+    return given
+
+
+def _is_async(name: str) -> InputError:
+    return InputError(
+        f"{name} is async, and run_stream awaits nothing; give a plain function, such as queue.put_nowait, or await the"
+        " program yourself, task by task (program.acall)"
+    )
 
 
 def _learned_from(bank: MemoryBank, task: Task, run_id: str) -> bool:
