@@ -15,7 +15,7 @@ import pytest
 from dspy import lm15
 from hypothesis import given, settings, strategies as st
 
-from rb_dspy import MemoryBank, ReasoningBank, StreamProgram, Task, TaskResult, TaskStream, run_stream
+from rb_dspy import MemoryBank, ReasoningBank, RunReport, StreamProgram, Task, TaskResult, TaskStream, run_stream
 from rb_dspy.config import MattsMode, ProgramConfig, RetrieveConfig
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, InvalidTask
 from rb_dspy.matts import MaTTS
@@ -198,6 +198,42 @@ def test_a_run_as_rows_for_a_table(bank: MemoryBank) -> None:
     used = report.summary().usage.values()
     assert sum(row["tokens"] for row in rows) == sum(each.prompt_tokens + each.completion_tokens for each in used)
     assert json.loads(json.dumps(rows)) == rows
+
+
+def test_rows_of_all_parts_of_a_run_that_was_stopped_have_its_name_and_their_places(bank: MemoryBank) -> None:
+    tasks, written = [lock("Abus", n) for n in range(5)], []
+
+    def note(result: TaskResult) -> None:
+        written.append(result.row())
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+
+    def part() -> list[dict[str, Any]]:
+        return run_stream(
+            program, tasks, bank, run_id="monday", on_result=note, skip=lambda task: task == tasks[3]
+        ).rows()
+
+    with pytest.raises(KeyboardInterrupt):
+        part()
+    rows = part()
+    assert rows == written[2:]
+    assert [(row["run_id"], row["position"], row["task"]) for row in written] == [
+        ("monday", number + 1, tasks[number].id) for number in (0, 1, 2, 4)
+    ]
+
+
+def test_rows_of_results_made_by_hand_count_them() -> None:
+    report = RunReport("mine", [TaskResult(lock("Abus", n)) for n in range(2)])
+    assert [(row["run_id"], row["position"]) for row in report.rows()] == [("mine", 1), ("mine", 2)]
+    assert report.results[0].row()["position"] is None
+
+
+def test_rows_of_a_stream_that_an_optimizer_runs_have_their_places(bank: MemoryBank) -> None:
+    program = StreamProgram(ReasoningBank(backbones=backbones(), environments=Lock.make))
+    done = program(stream=TaskStream("locks", tuple(lock("Abus", n) for n in range(3))), bank=bank)
+    assert [row["position"] for row in done.report.rows()] == [1, 2, 3]
 
 
 def test_a_refused_key_ends_the_run_and_keeps_what_was_done(bank: MemoryBank) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import dspy
@@ -71,14 +72,16 @@ class StreamProgram(dspy.Module):
             raise InputError(f"the task id {twice!r} stands twice in the stream {stream.name!r}; ids must differ")
         report = RunReport(RUN_ID)
         with self._start.fresh(bank) as fork:
-            for task in stream:  # one by one: a run of them all would end at the third that breaks in a row
+            for position, task in enumerate(
+                stream, 1
+            ):  # one by one: a run of them all would end at the third that breaks in a row
                 done = run_stream(self.program, (task,), fork, run_id=RUN_ID).results
                 if not done:
                     raise InputError(
                         f"task {task.id}: {fork!r} has learned from it in a run called {RUN_ID!r}; give a bank without"
                         " that run"
                     )
-                report.results += done
+                report.results += [replace(result, position=position) for result in done]
         counted = [result for result in report.results if not untold(result)]
         score = sum(map(solved, counted)) / len(counted) if counted else None
         return dspy.Prediction(report=report, score=score)

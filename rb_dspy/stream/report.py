@@ -141,8 +141,14 @@ class RunReport:
         return f"RunReport({self.run_id!r}: {counted(summary.tasks, 'task')}, {solved})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """The run task by task, as ``pandas.DataFrame`` takes it; see ``TaskResult.row``."""
-        return [{"position": position, **result.row()} for position, result in enumerate(self.results, 1)]
+        """The run task by task, as ``pandas.DataFrame`` takes it; see ``TaskResult.row``.
+
+        Results that were made by hand, of no known run or place, get this run's name and their place here.
+        """
+        return [
+            {**row, "run_id": row["run_id"] or self.run_id, "position": row["position"] or place}
+            for place, row in enumerate((result.row() for result in self.results), 1)
+        ]
 
     def summary(self) -> Summary:
         """The run in numbers."""

@@ -42,6 +42,10 @@ class TaskResult:
     passes: tuple[Outcome | None, ...] = ()
     """Of sequential scaling: what had been reached each time that the work was done or changed, over all attempts. A
     change that broke off is none: what was reached before stands, and is handed in."""
+    run_id: str = ""
+    """Of the run that it is of; empty where nobody said."""
+    position: int | None = None
+    """Its task's place in the stream, from 1 on: the same in every part of a run that was stopped and goes on."""
 
     @property
     def rollouts(self) -> tuple[Trajectory, ...]:
@@ -65,6 +69,8 @@ class TaskResult:
         """Flat, for JSON Lines, ``csv`` or pandas: texts, numbers, yes or no, titles of lessons; None: nobody knows."""
         task, found, outcome = self.task, self.prediction, self.outcome
         return {
+            "run_id": self.run_id,
+            "position": self.position,
             "task": task.id,
             "instruction": task.instruction,
             "env": task.env,

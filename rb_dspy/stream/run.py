@@ -111,7 +111,7 @@ def run_stream(
         at_work,
         dspy.context(disable_history=True),
     ):  # a history keeps some 17 KB of every call for the life of the process
-        for task, given in zip(tasks, stream, strict=True):
+        for position, (task, given) in enumerate(zip(tasks, stream, strict=True), 1):
             if learn and _learned_from(bank, task, run_id):
                 report.skipped += 1
                 continue
@@ -147,6 +147,7 @@ def run_stream(
             said = sum(each.kept + len(each.dropped) for each in drafted if isinstance(each, Drafted))
             proposed = max(said, dropped.total())  # what waited may have been written before
             result = replace(result, unreadable=ledger.unreadable(), proposed=proposed, dropped=dropped)
+            result = replace(result, run_id=run_id, position=position)
             report.results.append(result)
             _called("on_result", on_result, result)
             if broken == MAX_BROKEN_IN_A_ROW:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rb_dspy import Backbones, MemoryBank, TaskStream
+from rb_dspy import Backbones, MemoryBank, TaskResult, TaskStream
 from rb_dspy.cli.main import main
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Task, Trajectory, Verdict
@@ -181,6 +181,18 @@ def test_a_run_beside_another_is_told_of_it_and_leaves_it_what_it_is_at(
     printed = capsys.readouterr()
     assert told not in printed.err
     assert "the rollout waited in the bank; it is learned from now" in printed.out, "of a run that has ended"
+
+
+def test_a_line_of_json_has_all_that_a_row_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--json") == 0
+    *lines, end = map(json.loads, capsys.readouterr().out.splitlines())
+    row = TaskResult(Task(id="t", instruction="x")).row()
+    for place, line in enumerate(lines, 1):
+        assert not set(row) - set(line)
+        assert (line["run_id"], line["position"], line["env"]) == (end["run_id"], place, "question")
+        assert (line["verdict"]["label"], line["learned"][0]["title"]) == ("success", "Count twice"), "whole, as before"
 
 
 def test_a_run_that_finds_nothing_left_ends_in_the_same_line_of_json(

@@ -9,17 +9,13 @@ from rb_dspy.stream import TaskResult
 
 
 def as_json(result: TaskResult) -> dict[str, object]:
-    """The line of a task, as ``rb-dspy run --json`` prints it."""
+    """The line of a task, as ``rb-dspy run --json`` prints it: its row, in which some things are whole, and more."""
     found = result.prediction
     return {
-        "task": result.task.id,
+        **result.row(),
         "error": result.error or None,
-        "answer": found.answer if found else None,
-        "steps": len(found.trajectory.steps) if found else None,
-        "stop_reason": found.trajectory.stop_reason if found else None,
         "verdict": found.verdict if found else None,
         "outcome": result.outcome,
-        "judge_agrees": result.agreed,
         "recalled": [item.id for item in found.memory.items] if found else [],
         "learned": list(found.memory_items) if found else [],
         "usage": result.usage,
