@@ -91,7 +91,8 @@ def run_stream(
 
     No ``Task`` is shown what was learned from a task of its id first, whatever ``bank`` held before; a text is, as in a
     call of the program. Raises ``InputError``, before anything is done, for what is no program, no stream of tasks, no
-    bank or no name of a run, for two tasks with one id, and where a run of this name is at work on this bank.
+    bank or no name of a run, for two tasks with one id, for an async ``on_result`` or ``skip``, for the ``on_result``
+    of a ``Tracker.stream_run`` of another name, and where a run of this name is at work on this bank.
     """
     _check(program, resume)
     for name, function in (("on_result", on_result), ("skip", skip)):
@@ -101,6 +102,9 @@ def run_stream(
     if run_id == "":
         raise InputError("run_id is empty; expected a name for the run, since a task is learned from once a run")
     check_run(run_id)
+    tracked = getattr(getattr(on_result, "__self__", None), "tracked_run_id", run_id)
+    if tracked != run_id:
+        raise other_run(run_id, tracked)
     tasks = tasks_of(stream)
     report = RunReport(run_id)
     scored = ScoredEnvironments(program.environments)
@@ -196,6 +200,13 @@ def _called(name: str, function: Callable[[Given], T], value: Given) -> T:
         given.close()
         raise _is_async(name)
     return given
+
+
+def other_run(run_id: str, tracked: str) -> InputError:
+    """Of results of the run ``run_id`` that are handed to who keeps those of the run ``tracked``."""
+    return InputError(
+        f"the run is called {run_id!r}, and the stream_run that is to keep it {tracked!r}; give both one run_id"
+    )
 
 
 def _is_async(name: str) -> InputError:

@@ -9,6 +9,7 @@ from typing import Any
 from rb_dspy.bank import MemoryBank
 from rb_dspy.schema import RoleUsage, Usage
 from rb_dspy.stream import RunReport, Scaling, Summary, TaskResult
+from rb_dspy.stream.run import other_run
 from rb_dspy.tracking import notes, plots
 from rb_dspy.tracking.continued import CONTINUES, Before
 from rb_dspy.tracking.hidden import Hidden
@@ -34,6 +35,7 @@ class StreamRun:
     def __init__(
         self,
         run: Run,
+        run_id: str,
         bank: MemoryBank,
         models: Mapping[str, str],
         traces: Traces | None,
@@ -41,6 +43,8 @@ class StreamRun:
         before: Before,
     ) -> None:
         self.run = run
+        self.tracked_run_id = run_id
+        """The name of the stream's run: ``run_stream`` looks whether it is its own before it begins."""
         self._bank = bank
         self._models = models
         self._traces = traces
@@ -55,7 +59,11 @@ class StreamRun:
         return self.run.id
 
     def on_result(self, result: TaskResult) -> None:
-        """Log the numbers of a task, at its position, from 1 on, and end its trace."""
+        """Log the numbers of a task, at its position, from 1 on, and end its trace.
+
+        Raises ``InputError`` for a result of a run of another name.
+        """
+        self._check(result.run_id)
         if self._traces is not None:
             self._traces.done(result)
         self._results.append(result)
@@ -64,6 +72,8 @@ class StreamRun:
     def finish(self, report: RunReport | None = None, bank: MemoryBank | None = None) -> None:
         """Log totals, pictures, a table of the tasks, and the bank as it is now. Done once, and with what ``on_result``
         was given, where the block ends and nobody did it before."""
+        if report is not None:
+            self._check(report.run_id)
         if self._finished:
             return
         self._finished = True
@@ -82,6 +92,10 @@ class StreamRun:
             "listing the tasks", lambda: self.run.table("tasks.json", _table(report.results, self.run.hidden))
         )
         self.run.made_file("bank.jsonl", bank.export_jsonl)
+
+    def _check(self, run_id: str) -> None:
+        if run_id not in ("", self.tracked_run_id):
+            raise other_run(run_id, self.tracked_run_id)
 
     def _log_position(self, result: TaskResult) -> None:
         self._lessons.see(result)

@@ -47,6 +47,9 @@ if TYPE_CHECKING:  # what is below imports MLflow, or may
 
 _log = logging.getLogger("rb_dspy")
 
+_LONGEST = 230
+"""Characters of a name that is made here: MLflow's databases hold 250, and what became of lessons is put behind it."""
+
 
 class Tracker:
     """Keeps what runs do in MLflow.
@@ -84,8 +87,10 @@ class Tracker:
         Totals, pictures and the bank are logged when the block ends, however it ends. ``finish`` does so before, where
         MLflow is to be read inside of the block; nothing else needs it.
 
-        ``run_id`` is the stream's, and the session of its traces: one trace a task, also where several are done at the
-        same time with asyncio. A thread of your own has them if it is given this context
+        ``run_id`` is the stream's: MLflow's run is called by it too, and so is the session of its traces. A
+        ``run_stream`` of another one refuses to begin with this ``on_result``, and ``on_result`` and ``finish`` refuse
+        what is of another one, with ``InputError``. There is one trace a task, also where several are done at the same
+        time with asyncio. A thread of your own has them if it is given this context
         (``contextvars.copy_context().run``); of two trackers around one run the inner one has them. ``params``: what
         else there is to say, such as seeds. ``left_out``: ids of tasks that are not in ``stream`` since ``bank`` has
         learned from them, which are counted as skipped.
@@ -96,7 +101,7 @@ class Tracker:
         tasks.
         """
         stream = as_stream(stream)
-        titled = f"{stream.name}, {title(program)}"
+        titled = f"{f'{run_id}: ' if run_id else ''}{stream.name}, {title(program)}"[:_LONGEST]
         with self._run(name or titled, "stream", program, params) as run:
             if run is None:
                 yield NoRun()
@@ -122,7 +127,7 @@ class Tracker:
                 traces = Traces(writer, run.guard.part(), program, run.hidden)
             lessons = Lessons(run, program, (params or {}).get("memory"), "" if name else titled)
             before = run.guard("looking for what was done before", Before.of, bank, stream, run_id, left_out)
-            tracked = StreamRun(run, bank, models(program.backbones), traces, lessons, before or Before())
+            tracked = StreamRun(run, run_id, bank, models(program.backbones), traces, lessons, before or Before())
             try:
                 if traces is None:
                     yield tracked

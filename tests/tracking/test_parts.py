@@ -184,7 +184,7 @@ def test_a_run_that_only_measures_can_be_told_from_one_that_learns(
     found = client.get_run(run.id)
     assert found.data.params["memory"] == memory
     assert found.info.run_name == (
-        "locks, ReasoningBank" if memory == "on" else f"locks, ReasoningBank, memory {memory}"
+        f"{memory}: locks, ReasoningBank" if memory == "on" else f"{memory}: locks, ReasoningBank, memory {memory}"
     )
     assert noted in found.data.tags[NOTE]
 

@@ -19,10 +19,10 @@ from typing import Any
 import dspy
 import pytest
 
-from rb_dspy import MemoryBank, ReasoningBank, TaskStream, run_stream
+from rb_dspy import MemoryBank, ReasoningBank, RunReport, TaskStream, run_stream
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ActConfig, AdaptiveConfig, MattsConfig, ProgramConfig
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
 from rb_dspy.stream import TaskResult
@@ -88,7 +88,7 @@ def test_parameters_say_what_ran_on_what(run: Any) -> None:
     )
     assert (said["act.temperature"], said["retrieve.k"], said["bank.items"]) == ("0.7", "1", "0")
     assert len(said["signatures"]) == 20
-    assert (run.info.run_name, run.info.status) == ("locks, ReasoningBank", "FINISHED")
+    assert (run.info.run_name, run.info.status) == ("stream-1: locks, ReasoningBank", "FINISHED")
     assert run.data.tags["rb.kind"] == "stream"
 
 
@@ -133,6 +133,31 @@ def test_rollouts_that_were_cut_off_are_counted_where_there_are_any(tracker: Tra
     assert "1 rollout cut off" in cut.data.tags["mlflow.note.content"]
     assert json.loads(client_text(client, cut, "tasks.json"))["data"][0].count("max_steps") == 1
     assert not [name for name in run.data.metrics if "cut_off" in name]
+
+
+def test_results_of_a_run_of_another_name_are_refused_before_anything_is_done(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    said = "^the run is called 'b', and the stream_run that is to keep it 'a'; give both one run_id$"
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as bank:
+        with (
+            pytest.raises(InputError, match=said),
+            tracker.stream_run(program, locks(2), bank, run_id="a") as run,
+        ):
+            run_stream(program, locks(2), bank, run_id="b", on_result=run.on_result)
+        assert not bank.experiences()
+        with pytest.raises(InputError, match=said), tracker.stream_run(program, locks(2), bank, run_id="a") as run:
+            run_stream(program, locks(2), bank, run_id="b", on_result=lambda result: run.on_result(result))
+        assert client.get_run(run.id).data.metrics.get("total/tasks", 0) == 0
+        with pytest.raises(InputError, match=said), tracker.stream_run(program, locks(2), bank, run_id="a") as run:
+            run.finish(RunReport("b"))
+
+
+def test_the_name_of_a_run_fits_into_mlflows_database(tracker: Tracker, client: Any) -> None:
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    with MemoryBank.open(None, scope="test", embedder=HashEmbedder()) as bank:
+        found = client.get_run(tracked(tracker, program, locks(1, "l" * 90), bank, "r" * 200))
+    assert found.info.run_name.startswith("r" * 200 + ": lll")
+    assert len(found.info.run_name) < 250
 
 
 def test_metrics_are_at_their_position(run: Any, client: Any) -> None:
