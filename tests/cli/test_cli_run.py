@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -171,7 +172,7 @@ def test_a_run_beside_another_is_told_of_it_and_leaves_it_what_it_is_at(
     finally:
         over.set()
         thread.join()
-    told = "another run is at work in this scope: what both begin at the same time is done, and paid for, twice"
+    told = "another run is at work in this scope: tasks that it is at, or has learned from meanwhile, are left out"
     assert told in printed.err
     lines = [json.loads(line) for line in printed.out.splitlines()]
     assert [line["task"] for line in lines[:-1]] == [of_file.tasks[1].id]
@@ -181,6 +182,25 @@ def test_a_run_beside_another_is_told_of_it_and_leaves_it_what_it_is_at(
     printed = capsys.readouterr()
     assert told not in printed.err
     assert "the rollout waited in the bank; it is learned from now" in printed.out, "of a run that has ended"
+
+
+def test_a_task_that_another_run_is_at_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def beside(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            asked.append(prompt["task"])
+            if len(asked) == 1:  # while the first run acts, and nothing of it is in the bank
+                with ThreadPoolExecutor(1) as pool:  # another terminal
+                    assert pool.submit(run, monkeypatch, "--json", script=beside).result() == 0
+        return counts(prompt)
+
+    assert run(monkeypatch, "--json", script=beside) == 0
+    assert len(asked) == len(set(asked)) == 2
+    ends = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "summary" in line]
+    assert [(end["learned_meanwhile"], end["summary"]["tasks"]) for end in ends] == [(["sum/1"], 1), (["sum/2"], 1)]
 
 
 def test_a_line_of_json_has_all_that_a_row_has(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rb_dspy.bank.sqlite.lock import FileLock
 
-_BEGIN_SECONDS = 1.0
+_BEGIN_SECONDS = 0.25
 """How long a run that begins waits for who has its file locked: that may be somebody who only looks."""
 _LOOK_SECONDS = 0.05
 """How long who looks waits, since others may be looking as well."""
@@ -27,7 +27,8 @@ class Runs:
 
     def claim(self, scope: str, run_id: str) -> Callable[[], None] | None:
         """See ``BankStore.claim``."""
-        self.at_work(scope)  # takes away what those who died left
+        for each in self._all(scope):
+            self._held(each, 0)  # which takes away what those who died left
         path = self._path(scope, run_id)
         lock, process = FileLock(path, self._real), os.getpid()
         if lock.take(_BEGIN_SECONDS):
@@ -41,11 +42,11 @@ class Runs:
         held = [path for path in paths if self._held(path)]  # all are looked at: files that nobody holds are taken away
         return bool(held)
 
-    def _held(self, path: Path) -> bool:
+    def _held(self, path: Path, seconds: float = _LOOK_SECONDS) -> bool:
         if not path.exists():
             return False
         lock = FileLock(path, self._real)
-        if lock.take(_LOOK_SECONDS):
+        if lock.take(seconds):
             lock.remove()
             return False
         lock.forget()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from rb_dspy.cli.work.cut import told_once
 from rb_dspy.cli.work.results import as_json
 from rb_dspy.commands import bank_options
 from rb_dspy.config import Settings
-from rb_dspy.errors import InfrastructureError
+from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.steps.events import listening
@@ -118,20 +119,28 @@ def _run(
             display.on_result(result)
 
     meanwhile: list[str] = []
+    at_hand = ExitStack()
 
     def taken_meanwhile(task: Task) -> bool:
-        """Whether another run has learned from it since this one began, or is about to."""
+        """Whether another run has learned from it since this one began, or is about to; else that one leaves it out."""
+        at_hand.close()
         if chosen.run.memory != "on" or todo.typed:
             return False
-        waits = [ingest for ingest in bank.pending() if ingest.task == task]
-        if bank.experience_of(task.id) is None and not any(ingest.elsewhere for ingest in waits):
-            return False
-        meanwhile.append(task.id)
-        return True
+        name = hashlib.sha256(task.id.encode("utf-8", "replace")).hexdigest()  # ids of tasks may be longer than a run's
+        try:  # before it is looked what there is of it: afterwards nobody else adds to that
+            at_hand.enter_context(bank.running(f"task {name}"))
+        except InputError:
+            taken = True
+        else:
+            waits = (ingest for ingest in bank.pending() if ingest.task == task)
+            taken = bank.experience_of(task.id) is not None or any(ingest.elsewhere for ingest in waits)
+        if taken:
+            meanwhile.append(task.id)
+        return taken
 
     if chosen.run.memory == "on" and bank.at_work():
-        told = "another run is at work in this scope: what both begin at the same time is done, and paid for, twice"
-        err.print(Text(f"{told}; end one of them, or give another --scope", "yellow"), soft_wrap=True)
+        told = "another run is at work in this scope: tasks that it is at, or has learned from meanwhile, are left out"
+        err.print(Text(told, "yellow"), soft_wrap=True)
 
     stream = TaskStream(name, tuple(todo.tasks))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
@@ -141,6 +150,7 @@ def _run(
     try:
         with (
             told_once(chosen),
+            at_hand,
             tracker.stream_run(
                 program, stream, bank, run_id=report.run_id, params=params, left_out=todo.left_out
             ) as tracked,
