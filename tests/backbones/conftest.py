@@ -32,9 +32,12 @@ def engine(small_model: Path) -> LlamaEngine:
 @pytest.fixture
 def swept() -> Iterator[None]:
     """For tests that ask a server through litellm, which leaves sockets and an event loop for whoever comes later."""
-    yield
     import litellm
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        litellm.ModelResponse()  # put together when it is first made, with a warning of pydantic's
+    yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         litellm.in_memory_llm_clients_cache.flush_cache()

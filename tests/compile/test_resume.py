@@ -119,7 +119,8 @@ def test_a_process_that_was_killed_leaves_what_the_next_one_goes_on_with(tmp_pat
     made = run(rest, optimizer="gepa", stage="judge", folder=tmp_path / "here")
     whole = Dies(10**6)
     assert core(made) == core(run(whole, optimizer="gepa", stage="judge"))
-    assert whole.asked - rest.asked == 1 + 89 + 20  # the first is the teacher's, who is asked whether it is there
+    # The first is the teacher's, who is asked whether it is there; an answer may be on its way when a process dies.
+    assert whole.asked - rest.asked in (1 + 88 + 20, 1 + 89 + 20)
 
 
 def test_the_best_so_far_is_there_to_be_used(tmp_path: Path) -> None:
