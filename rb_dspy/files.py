@@ -21,6 +21,9 @@ from rb_dspy.errors import InputError, RBError
 _BESIDE = ("-wal", "-shm", "-journal", ".lock", ".lost")
 """What the names of files end in that SQLite, or a bank, keeps beside a database."""
 
+_RUN = re.compile(r"\.run-[0-9a-f]{12}-[0-9a-f]{12}\.lock$")
+"""What the lock of a run at work on a bank ends in."""
+
 _MADE = re.compile(rf"\.rb-dspy-[0-9a-f]{{16}}\.part({'|'.join(map(re.escape, _BESIDE))})?")
 """Names of what is made aside, and of what SQLite keeps beside it."""
 
@@ -120,7 +123,7 @@ def sync_folder(folder: Path) -> None:
 
 def of_database(path: Path) -> bool:
     """Whether a file is an SQLite database, or would lie beside one as a part of it. ``path``: where links lead to."""
-    name = path.name
+    name = _RUN.sub(".lock", path.name)
     beside = [path.with_name(name.removesuffix(end)) for end in _BESIDE if name.endswith(end) and name != end]
     return any(map(_is_database, [*beside, path]))  # the file itself last: see below
 

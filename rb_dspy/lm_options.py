@@ -28,12 +28,15 @@ _NOT_HERE = frozenset(
 _KINDS = ("chat", "text", "responses")
 
 _SECRET_NAME = re.compile(
-    r"(?:api|access|private|signing)[_-]?key|^key$|secret|passw|authorization|credential|cookie|bearer"
-    r"|(?:^|[_-])auth(?:$|[_-])|(?:^|[_-])token(?:$|_provider)",
+    r"(?:api|access|private|signing)[_-]?key|(?<!cache)(?:^|[_-])key$|secret|passw|authorization|credential|cookie"
+    r"|bearer|(?:^|[_-])auth(?:$|[_-])|(?:^|[_-])token(?:$|_provider)|(?:^|[_-])(?:sig|signature|jwt)$",
     re.IGNORECASE,
 )
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where the next word of a name in camel case begins."""
 _SECRET_VALUE = re.compile(
-    r"(?:Bearer|Basic)\s+\S+|(?:sk|pk|rk|gsk|hf|xai|r8)[-_][\w-]{16,}|[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@\S*",
+    r"(?:Bearer|Basic)\s+\S+|(?:sk|pk|rk|gsk|hf|xai|r8|gh[pousr])[-_][\w-]{16,}|AIza[\w-]{16,}|eyJ[\w.-]{16,}"
+    r"|[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@\S*",
     re.IGNORECASE,
 )
 
@@ -48,7 +51,8 @@ def wrong_with(options: Mapping[str, Any]) -> str:
     if options.get("model_type", "chat") not in _KINDS:
         return f"model_type: expected one of {', '.join(_KINDS)}"
     for place, value in _each("", options):
-        if any(map(_SECRET_NAME.search, place.split("."))) or (isinstance(value, str) and _is_secret(value)):
+        names = _CAMEL.sub("_", place).split(".")
+        if any(map(_SECRET_NAME.search, names)) or (isinstance(value, str) and _is_secret(value)):
             return (
                 f"{place!r} looks like a secret; keys come from the environment only: name the variable in api_key_env"
             )

@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 _OPENING = "*_`\"'“‘«([{#"
 _CLOSING = "*_`\"'”’»)]}"
 _MARKS = re.escape(_OPENING) + r"\s"
+_LONG = 2_000
+"""Characters of a text that says more than one thing: a model that repeats itself, for one."""
 _STEM = 4
 """Letters that forms of a word share: success, successful; failure, failed."""
 
@@ -41,6 +43,8 @@ def read_meant(read: Callable[[str], Any], annotation: Any, name: str, text: str
     try:
         return read(text)
     except ValueError:
+        if len(text) > _LONG:
+            raise
         found = meant_integer(text, name) if annotation is int else meant_choice(text, get_args(annotation), name)
         if found is None:
             raise

@@ -72,7 +72,11 @@ def defused(text: str) -> str:
 
 def without_fields(text: str) -> str:
     """``text`` in which nothing passes for a field of dspy's chat format."""
-    return text.replace("[[ ##", "[ [ ##").replace("## ]]", "## ] ]")
+    # However it is spaced: an answer that quotes it may be read leniently.
+    return _HEAD.sub("[ [", _TAIL.sub(r"\1] ]", text))
+
+
+_HEAD, _TAIL = re.compile(r"\[\[(?=\s*##)"), re.compile(r"(?<=##)(\s*)\]\]")
 
 
 @dataclass(frozen=True)

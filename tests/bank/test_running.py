@@ -173,3 +173,33 @@ def test_other_scopes_and_forks_are_not_its_business(bank: MemoryBank) -> None:
         assert not bank.at_work("day")
         with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as other:
             assert not other.at_work()
+
+
+def test_a_leftover_that_cannot_be_taken_away_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of another user, in a folder where everybody removes his own files only."""
+    with opened(tmp_path / "bank.sqlite") as bank:
+        with bank.running("night"):
+            (left,) = tmp_path.glob("*.run-*.lock")
+        left.touch()
+
+        def refused(path: Path, missing_ok: bool = False) -> None:
+            raise PermissionError(1, "Operation not permitted", str(path))
+
+        monkeypatch.setattr(Path, "unlink", refused)
+        for _ in range(2):
+            with bank.running("night"):
+                assert bank.at_work()
+            assert not bank.at_work()
+
+
+def test_a_bank_of_the_longest_name_has_runs(tmp_path: Path) -> None:
+    with opened(tmp_path / ("b" * 243)) as bank, bank.running("night"):
+        assert not bank.at_work()  # nothing fits beside it
+
+
+def test_nothing_is_written_over_the_lock_of_a_living_run(tmp_path: Path) -> None:
+    with opened(tmp_path / "bank.sqlite") as bank, bank.running("night"):
+        (held,) = tmp_path.glob("*.run-*.lock")
+        with pytest.raises(InputError, match="a database, perhaps a bank, or a file of one"):
+            bank.export_jsonl(held)
+        assert bank.at_work()

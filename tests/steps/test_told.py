@@ -15,6 +15,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import ActConfig
 from rb_dspy.schema import Task, Trajectory
 from rb_dspy.steps import Act, Memory, Refine
+from rb_dspy.steps.view import without_fields
 from rb_dspy.testing import Corridor, Prompt, Reply, scripted_lm
 from tests.worlds import answers
 
@@ -171,3 +172,10 @@ def test_the_prompt_grows_at_its_end_where_a_huge_observation_is_gone_on_from() 
     last = turns[2]["observation"]
     assert re.search(r"^BEGIN .* END\n\nAGAIN .* Go on, please\.$", last, flags=re.DOTALL)
     assert last.count("characters left out") == 2
+
+
+def test_no_spacing_makes_a_header_of_what_an_environment_says() -> None:
+    for head in ("[[##label##]]", "[[ ## label ## ]]", "**[[  ##  label##  ]]**", "[[\t## label ##\t]]"):
+        assert "[[" not in without_fields(head)
+        assert "]]" not in without_fields(head)
+    assert without_fields("[[1, 2], [3]]") == "[[1, 2], [3]]"

@@ -47,7 +47,7 @@ def test_one_huge_observation_is_cut_in_its_middle() -> None:
 TEXTS = st.integers(0, 3000).map(lambda size: "so it goes, " * (size // 12))
 
 
-@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12), st.integers(100, 4000), st.integers(0, 60))
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12), st.integers(300, 4000), st.integers(0, 60))
 def test_every_step_that_is_shown_is_shown_with_its_action(
     said: list[tuple[str, str]], budget: int, longer: int
 ) -> None:

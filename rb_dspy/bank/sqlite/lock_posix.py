@@ -70,7 +70,8 @@ class FileLock:
 
     def remove(self) -> None:
         """Take the file away, then let go of it; who waits for it finds that it is gone, and makes another."""
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another user's file, in a folder where each removes his own
+            self._path.unlink(missing_ok=True)
         self.forget()
         self._turn.release()
 

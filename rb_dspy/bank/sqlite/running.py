@@ -34,7 +34,7 @@ class Runs:
         if lock.take(_BEGIN_SECONDS):
             return lambda: lock.remove() if os.getpid() == process else None  # a forked child's copy is its parent's
         lock.forget()
-        return None if path.exists() else lambda: None  # no such file can be made here
+        return None if os.path.lexists(path) else lambda: None  # no such file can be made here
 
     def at_work(self, scope: str, run_id: str | None = None) -> bool:
         """See ``BankStore.at_work``."""
@@ -43,14 +43,14 @@ class Runs:
         return bool(held)
 
     def _held(self, path: Path, seconds: float = _LOOK_SECONDS) -> bool:
-        if not path.exists():
+        if not os.path.lexists(path):  # which takes a name that is too long for none
             return False
         lock = FileLock(path, self._real)
         if lock.take(seconds):
             lock.remove()
             return False
         lock.forget()
-        return path.exists()
+        return os.path.lexists(path)
 
     def _all(self, scope: str) -> list[Path]:
         begins = self._begins(scope)
