@@ -47,7 +47,7 @@ def test_one_huge_observation_is_cut_in_its_middle() -> None:
 TEXTS = st.integers(0, 3000).map(lambda size: "so it goes, " * (size // 12))
 
 
-@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12), st.integers(300, 4000), st.integers(0, 60))
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12), st.integers(100, 4000), st.integers(0, 60))
 def test_every_step_that_is_shown_is_shown_with_its_action(
     said: list[tuple[str, str]], budget: int, longer: int
 ) -> None:
@@ -59,7 +59,11 @@ def test_every_step_that_is_shown_is_shown_with_its_action(
     shown = view(rollout, budget)
     blocks = re.findall(r"(?ms)^\[step (\d+)\] (.*?)(?=^\[step |^\[… \d+ steps left out|\Z)", shown)
     assert blocks
-    assert all(f"action: {done[int(number) - 1]}\n" in f"{block}\n" for number, block in blocks)
+    whole = len(done[-1]) <= max(80, budget * 3.5 / 8)  # up to what a block may take; else both ends of it
+    for number, block in blocks:
+        action = done[int(number) - 1]
+        ends = [action] if whole else [action[:20], action[-20:]]
+        assert all(end in block[block.index("action: ") :] for end in ends)
 
 
 def test_a_long_thought_leaves_room_for_the_observation_and_the_other_way_round() -> None:
