@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -117,9 +117,16 @@ def _by_label(examples: Sequence[Any]) -> list[float]:
 
 
 def in_threads(function: Callable[[Any], T], inputs: Sequence[Any], threads: int) -> list[T]:
-    """``function`` of each input, in order; each in this context. No input is ever started twice."""
+    """``function`` of each input, in order; each in this context. No input is ever started twice.
+
+    After a failure, or an interrupt, nothing more is started.
+    """
     if threads == 1:
         return [function(each) for each in inputs]
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+    try:
         jobs = [pool.submit(copy_context().run, function, each) for each in inputs]
-        return [job.result() for job in jobs]
+        wait(jobs, return_when=FIRST_EXCEPTION)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return [job.result() for job in jobs]  # jobs start in order, so the first failure precedes all that is cancelled
