@@ -42,7 +42,11 @@ def run(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help=f"Which tasks the stream is made of; {default('run.seed', RunConfig().seed)}")
+        int | None,
+        typer.Option(
+            help="Which tasks a named stream is made of, or how a file is shuffled; without it a file keeps its order;"
+            f" {default('run.seed', RunConfig().seed)}"
+        ),
     ] = None,
     memory: Annotated[
         Literal["on", "frozen", "off"] | None,

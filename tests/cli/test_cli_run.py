@@ -243,6 +243,23 @@ def test_a_run_counts_the_tasks_of_its_file_that_were_done_before(
         assert (summary["tasks"], summary["skipped"]) == (tasks, skipped)
 
 
+def test_a_file_keeps_its_order_unless_a_seed_shuffles_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [{"id": f"sum/{n}", "instruction": f"What is {n} and 5?", "env_args": {"answer": "7"}} for n in range(9)]
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+
+    def done(*more: str) -> list[str]:
+        assert run(monkeypatch, "--memory", "off", "--json", "-n", "4", *more) == 0
+        return [json.loads(line)["task"] for line in capsys.readouterr().out.splitlines()[:-1]]
+
+    whole = [task["id"] for task in tasks]
+    assert done() == whole[:4]
+    one = done("--seed", "1")
+    assert one == done("--seed", "1")
+    assert len({tuple(whole[:4]), tuple(one), tuple(done("--seed", "2"))}) == 3
+
+
 def test_the_summary_says_that_tasks_were_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,13 +52,18 @@ class Source:
         return self.config.stream if self.typed is None else "your task"
 
     def todo(self, seen: Collection[str]) -> Todo:
-        """The first that are not among those ``seen``, or what was typed, seen or not. Says what else is left out."""
+        """The first that are not among those ``seen``, or what was typed, seen or not. Says what else is left out.
+
+        A file is in its own order, and shuffled if the settings name a seed.
+        """
         if self.typed is not None:
             return Todo([as_task(self.typed)], [self.typed])
         if self.file is None:
             return _of_stream(self.config, self.config.tasks, seen)
         new = _new(self.file, seen)
         rest = {task.id for task in new}
+        if "seed" in self.config.model_fields_set:
+            new = list(TaskStream(self.file.name, tuple(new)).permuted(self.config.seed))
         tasks = new[: self.config.tasks]
         return Todo(tasks, tasks, [task.id for task in self.file if task.id not in rest])
 
