@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from rb_dspy.commands import registry_options
 from rb_dspy.compile.state import Prompts
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
+from rb_dspy.tracking.names import check_name
 from rb_dspy.tracking.refused import translated
 
 if TYPE_CHECKING:
@@ -80,16 +81,31 @@ def registry(config: TrackingConfig, *, create: bool = False) -> Iterator[Place]
 
 def versions(place: Place, name: str | None = None) -> list[Version]:
     """All versions of ``name``, or of every program, oldest first. Models of others are left out."""
+    if name is not None:
+        check_name(name)
     with translated("listing programs"):
-        models = {model.name: model for model in place.client.search_registered_models()}
+        of_name = None if name is None else f"name = '{name}'"
+        models = {model.name: model for model in _every(place.client.search_registered_models, of_name)}
         if name is not None and name not in models:
-            raise InputError(f"no program {name!r} is registered; known: {', '.join(models) or 'none'}")
+            known = ", ".join(model.name for model in _every(place.client.search_registered_models))
+            raise InputError(f"no program {name!r} is registered; known: {known or 'none'}")
         found = [
             _version(each, models[each.name].aliases)
-            for each in place.client.search_model_versions()
-            if _SIGNATURES in each.tags and each.name in models and name in (None, each.name)
+            for each in _every(place.client.search_model_versions, of_name)
+            if _SIGNATURES in each.tags and each.name in models
         ]
     return sorted(found, key=lambda version: (version.name, version.number))
+
+
+def _every(search: Callable[..., Any], matching: str | None = None) -> Iterator[Any]:
+    """All that ``search`` finds: MLflow answers with one page at a time."""
+    token = None
+    while True:
+        page = search(filter_string=matching, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def version(place: Place, name: str, which: str | None) -> Version:
@@ -108,7 +124,11 @@ def version(place: Place, name: str, which: str | None) -> Version:
 
 def champion(place: Place, name: str) -> Version | None:
     """The champion now; None where there is none, or no such program."""
-    return next((each for each in versions(place) if each.name == name and CHAMPION in each.aliases), None)
+    try:
+        known = versions(place, name)
+    except InputError:  # the name is new
+        return None
+    return next((each for each in known if CHAMPION in each.aliases), None)
 
 
 def kept(version: Version) -> tuple[Prompts, dict[str, Any]]:

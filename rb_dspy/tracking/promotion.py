@@ -23,7 +23,7 @@ FORCED = "rb.forced"
 
 @dataclass(frozen=True)
 class Remedies:
-    """What helps a version that is not known to be better, as whoever asked would write it; ``{name}`` is its name."""
+    """What helps a version that is not known to be better, as whoever asked would write it."""
 
     measure: str
     """Where it was not measured."""
@@ -34,23 +34,25 @@ class Remedies:
     force: str
 
 
-IN_PYTHON = Remedies(
-    measure="register it with the Compiled that compile_program gives",
-    more="compile again with more tasks held out or a larger budget",
-    onward='compile on from the champion\'s prompts, and register that as "{name}"',
-    force="make it champion all the same with promote(..., force=True)",
-)
+def in_python(name: str) -> Remedies:
+    """For the caller of ``Tracker.promote``."""
+    return Remedies(
+        measure="register it with the Compiled that compile_program gives",
+        more="compile again with more tasks held out or a larger budget",
+        onward=f'compile on from the champion\'s prompts, and register that as "{name}"',
+        force="make it champion all the same with promote(..., force=True)",
+    )
 
 
-def promote(place: Place, name: str, version: int, *, force: bool = False, remedies: Remedies = IN_PYTHON) -> None:
+def promote(place: Place, name: str, version: int, *, force: bool = False, remedies: Remedies | None = None) -> None:
     """Make ``version`` the champion. See ``Tracker.promote``."""
+    remedies = remedies or in_python(name)
     with place.using(), translated(f"promoting {name} version {version}"):
         tags = place.client.get_model_version(name, str(version)).tags
         why_not = doubt(tags, champion_tags(place, name))
         if why_not:
             if not force:
-                helps = _helps(tags, remedies).format(name=name)
-                raise InputError(f"{name} version {version}: {why_not}; {helps}, or {remedies.force}")
+                raise InputError(f"{name} version {version}: {why_not}; {_helps(tags, remedies)}, or {remedies.force}")
             why = (
                 f"{datetime.now(UTC):%Y-%m-%d}: made champion by force; held-out: {tags.get(HELD_OUT, 'not measured')}"
             )

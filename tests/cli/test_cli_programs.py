@@ -10,6 +10,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from rb_dspy import MemoryBank, ReasoningBank, TaskStream, save_program
 from rb_dspy.cli.main import main
@@ -110,6 +111,26 @@ def test_from_a_file_to_a_champion(capsys: pytest.CaptureFixture[str], monkeypat
     assert champion(capsys, "desk") == 4
     *_, last = map(json.loads, called(capsys, "list", "desk", "--json"))
     assert last["forced"] == ""
+
+
+def test_a_program_is_found_among_more_names_than_mlflow_gives_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    client = MlflowClient("sqlite:///rb-mlflow.db", "sqlite:///rb-mlflow.db")
+    for number in range(100):
+        client.create_registered_model(f"another-{number:03}")
+    called(capsys, "register", "zmail", "plain.json")
+    assert called(capsys, "show", "zmail")[0].startswith("zmail version 1")
+    assert "zmail" in {json.loads(line)["name"] for line in called(capsys, "list", "--json")}
+    assert "zmail" in called(capsys, "show", "nobody", code=2)[0]
+
+
+def test_a_refusal_quotes_a_store_with_braces_in_its_path(capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("rb-mlflow.db", "a{v}.db")
+    store = ("--set", "tracking.uri=sqlite:///a{v}.db")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.argv", ["{v}/rb-dspy"])
+        patched.setenv("PATH", "")
+        called(capsys, "register", "braces", "unsure.json", *store)
+        assert "'{v}/rb-dspy' compile" in called(capsys, "promote", "braces", "1", *store, code=2)[0]
 
 
 def test_what_is_not_comparable_waits_for_a_word(capsys: pytest.CaptureFixture[str]) -> None:

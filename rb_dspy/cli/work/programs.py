@@ -172,11 +172,10 @@ def promote_program(chosen: Settings, name: str, version: str, *, force: bool, j
         from rb_dspy.tracking.promotion import Remedies, promote as promoted
 
         compiling, there = f"{command_name()} compile", registry_options(chosen.tracking.uri)
-        there = there.replace("{", "{{").replace("}", "}}")  # it is filled in later, with the name
         remedies = Remedies(
             measure=f"register what {compiling} saves",
             more=f"{compiling} with more tasks or a larger --budget may show it",
-            onward=f"compile on from the champion: {compiling} --program models:/{{name}}@champion{there}",
+            onward=f"compile on from the champion: {compiling} --program models:/{name}@champion{there}",
             force="make it champion all the same with --force",
         )
         promoted(place, name, found.number, force=force, remedies=remedies)
