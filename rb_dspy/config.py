@@ -6,6 +6,7 @@ Keys of LM providers come from the environment only; a key in a file is refused.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -298,7 +299,7 @@ class RunConfig(_Config):
     tasks: int = pydantic.Field(default=8, ge=1)
     """How many tasks that the bank has not seen yet."""
     seed: int = 0
-    """Which tasks a named stream is made of, and how a compile splits them."""
+    """Which tasks a named stream is made of, how a compile splits them, and, if set, how a run shuffles a file."""
     templates: tuple[str, ...] | None = None
     """Kinds of tasks of a named stream; None: all that it has."""
     split: Split = "all"
@@ -314,10 +315,16 @@ class TrackingConfig(_Config):
 
     enabled: bool | None = None
     """Whether anything is kept. None: as is usual, which ``--track`` tells of each command; a ``Tracker`` keeps it."""
-    uri: str = pydantic.Field(default="sqlite:///rb-mlflow.db", min_length=1)
-    """A SQLite file, whose artifacts lie in a folder beside it, or the address of any MLflow tracking server."""
-    experiment: str = pydantic.Field(default="rb_dspy", min_length=1)
-    """Name of the MLflow experiment that runs are kept in."""
+    uri: str = pydantic.Field(
+        default_factory=lambda: os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///rb-mlflow.db", min_length=1
+    )
+    """A SQLite file, whose artifacts lie in a folder beside it, or the address of any MLflow tracking server. Default:
+    MLflow's own setting (``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``), else ``sqlite:///rb-mlflow.db``."""
+    experiment: str = pydantic.Field(
+        default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rb_dspy", min_length=1
+    )
+    """Name of the MLflow experiment that runs are kept in. Default: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``,
+    ``mlflow.set_experiment``), else ``rb_dspy``."""
     traces: bool = True
     """Whether every task is kept as a trace, with all prompts and answers."""
 
@@ -335,7 +342,7 @@ class Settings(_Config):
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
     """Whoever names other roles only, or other keys of the agent's, keeps the agent's model."""
-    tracking: TrackingConfig = TrackingConfig()
+    tracking: TrackingConfig = pydantic.Field(default_factory=TrackingConfig)
     """Where MLflow keeps what runs did."""
 
     @pydantic.field_validator("backbones", mode="before")

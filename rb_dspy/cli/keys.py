@@ -86,7 +86,8 @@ def _keys(
 ) -> Iterator[Key]:
     """The keys of a table, in order; ``usual`` and ``now`` are None for one that is not there by default, or now."""
     for name, field in model.model_fields.items():
-        default = getattr(usual, name) if usual is not None else None if field.is_required() else field.default
+        of_field = None if field.is_required() else field.get_default(call_default_factory=True)
+        default = of_field if usual is None else getattr(usual, name)
         yield from _below(f"{above}{name}", _bare(field.annotation), field, default, getattr(now, name, None))
 
 

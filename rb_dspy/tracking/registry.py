@@ -74,10 +74,11 @@ def register(
     found = prompts_of(program)
     tags = {"rb.signatures": signature_hash(program), AFTER: _named(program, found)} | _said_of(compiled, program)
     tags |= {_LESSONS: str(len(bank)), _SCOPE: bank.scope} if bank is not None else {}
+    place, parent = place.in_active_run()
     with place.using(), translated(f"registering {name}"), quiet():
         origin = compile_run(place, compiled) if compiled is not None else ""
         from_run = {COMPILE_RUN: origin} if origin else {}
-        kind = {KIND: "model", **from_run}
+        kind = {KIND: "model", **from_run, **({"mlflow.parentRunId": parent} if parent else {})}
         run_id = place.client.create_run(place.experiment_id, tags=kind, run_name=f"register {name}").info.run_id
         Run(place, Guard(), run_id).params(described)
         model_id = _logged(run_id, name, settings, program, bank, compiled)
@@ -192,7 +193,7 @@ def _logged(
 ) -> str:
     """Log the program as a model of the run, which ends with it; the model's id."""
     mlflow = load_mlflow()
-    with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, mlflow.start_run(run_id=run_id):
+    with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder, mlflow.start_run(run_id=run_id, nested=True):
         artifacts = {"state": str(Path(folder) / "state.json")}
         save_program(program, artifacts["state"])
         if compiled is not None:  # says on which tasks these prompts were compiled

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -45,8 +44,6 @@ if TYPE_CHECKING:  # what is below imports MLflow, or may
     from rb_dspy.tracking.run import Kind, Run
     from rb_dspy.tracking.streams import StreamRun
 
-_log = logging.getLogger("rb_dspy")
-
 _LONGEST = 230
 """Characters of a name that is made here: MLflow's databases hold 250, and what became of lessons is put behind it."""
 
@@ -56,9 +53,13 @@ class Tracker:
 
     With ``enabled=False`` runs are not kept, and MLflow is never imported. Else the place is looked at here, and made
     where it is new: raises ``ConfigError`` for one that cannot be used. From then on nothing that has to do with
-    tracking a run raises: what fails is said once, in one line of the log, and the run goes on. MLflow's own settings,
-    which belong to the whole process, are not touched by runs; ``register``, ``promote`` and ``load`` change them while
-    they work, and put them back.
+    tracking a run raises: what fails is said once, in one line of the log, and the run goes on.
+
+    A place that the configuration does not name is MLflow's own: that of the active run, or of ``MLFLOW_TRACKING_URI``,
+    ``mlflow.set_tracking_uri`` and ``mlflow.set_experiment``, as they are now. Inside ``with mlflow.start_run()`` a run
+    is nested in that one if it is in the same place, and no other experiment is configured. Runs do not change MLflow's
+    settings, which belong to the whole process; ``register``, ``promote`` and ``load`` do while they work, and put them
+    back.
     """
 
     def __init__(self, config: TrackingConfig | str | None = None) -> None:
@@ -123,7 +124,7 @@ class Tracker:
             traces = None
             if self.config.traces:
                 metadata = {"mlflow.trace.session": run_id, **({"mlflow.sourceRun": run.id} if run.id else {})}
-                writer = TraceWriter(self._place, run.guard.part(), metadata)
+                writer = TraceWriter(run.place, run.guard.part(), metadata)
                 traces = Traces(writer, run.guard.part(), program, run.hidden)
             lessons = Lessons(run, program, (params or {}).get("memory"), "" if name else titled)
             before = run.guard("looking for what was done before", Before.of, bank, stream, run_id, left_out)
@@ -331,7 +332,8 @@ class Tracker:
         guard = Guard()
         with limited():
             hidden = Hidden([*(lms(program.backbones) if program is not None else ()), *others])
-            run = Run.begun(self._place, guard, name, kind, hidden=hidden)
+            place, parent = guard("looking for an active run", self._place.in_active_run) or (self._place, "")
+            run = Run.begun(place, guard, name, kind, parent=parent, hidden=hidden)
             with run.ending():
                 if program is not None:
                     guard("describing the program", lambda: run.params(described(program)))
@@ -349,11 +351,7 @@ def _config(given: TrackingConfig | str | object | None) -> TrackingConfig:
         config = TrackingConfig() if given is None else TrackingConfig(uri=given)
     else:
         raise ConfigError(f"got {type(given).__name__} for a tracker; expected a TrackingConfig, or its uri")
-    elsewhere = os.environ.get("MLFLOW_TRACKING_URI")  # ``mlflow.set_tracking_uri`` sets it too
-    if elsewhere not in (None, "", config.uri) and "uri" not in config.model_fields_set and config.enabled is not False:
-        _log.warning(
-            "MLFLOW_TRACKING_URI is not looked at, and names another place; runs are kept in %s unless tracking.uri"
-            " says otherwise",
-            config.uri,
-        )
-    return config
+    mlflow = sys.modules.get("mlflow")
+    if mlflow is None or "uri" in config.model_fields_set or config.enabled is False or mlflow.active_run() is None:
+        return config
+    return config.model_copy(update={"uri": mlflow.get_tracking_uri()})  # a run may be in a place that is set nowhere

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ class Place:
         self.database = _scheme(self.uri) in _DATABASES
         """Whether MLflow writes to it in this process; else a server does."""
         self.experiment = config.experiment
+        self._any_experiment = "experiment" not in config.model_fields_set
         mlflow = load_mlflow()
         if _scheme(self.uri) == "sqlite":
             _wait_less(self.uri)
@@ -76,7 +78,7 @@ class Place:
                 import_module("mlflow.types.responses")  # warns of its own type hints, wherever that is first
                 self.client = mlflow.MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
                 with limited():
-                    self.experiment_id = self._experiment()
+                    self.experiment_id = self._users_experiment() or self._experiment()
         except ConfigError:
             raise
         except Exception as exc:
@@ -84,6 +86,33 @@ class Place:
                 f"tracking.uri = {without_secrets(config.uri)!r}: MLflow cannot use it: {said(exc)}; correct it, or set"
                 " tracking.enabled=false"
             ) from exc
+
+    def in_active_run(self) -> tuple[Place, str]:
+        """This place and the id of the run that the caller has begun in its experiment; an empty id if there is none.
+
+        If no experiment is configured, it is that of the caller's run.
+        """
+        run = self._active_run()
+        if run is None or (run.info.experiment_id != self.experiment_id and not self._any_experiment):
+            return self, ""
+        place = copy(self)
+        place.experiment_id = run.info.experiment_id
+        return place, run.info.run_id
+
+    def _active_run(self) -> Any:
+        """MLflow's active run of this thread, if it is in this store."""
+        mlflow = load_mlflow()
+        run = mlflow.active_run()
+        return run if run is not None and _absolute(mlflow.get_tracking_uri()) == self.uri else None
+
+    def _users_experiment(self) -> str:
+        """The id of the experiment that MLflow's own settings name, unless one is configured; else empty."""
+        if not self._any_experiment:
+            return ""
+        run, set_ = self._active_run(), os.environ.get(_EXPERIMENT_ID, "")
+        if run is not None:
+            return str(run.info.experiment_id)
+        return set_ if _absolute(load_mlflow().get_tracking_uri()) == self.uri else ""
 
     @contextmanager
     def using(self) -> Iterator[None]:
@@ -191,14 +220,14 @@ def _resolved(uri: str) -> tuple[str, Path | None]:
     if scheme not in _SCHEMES or "://" not in uri:
         raise ConfigError(
             f"tracking.uri = {without_secrets(uri)!r}: expected sqlite:///FILE.db, or the address of a tracking server"
-            " (http://HOST:PORT)"
+            " (http://HOST:PORT); set tracking.uri, which goes before MLFLOW_TRACKING_URI"
         )
     if scheme == "sqlite":
         if not uri.startswith(_SQLITE) or uri == _SQLITE:
             raise ConfigError(
                 f"tracking.uri = {without_secrets(uri)!r}: expected sqlite:///FILE.db (four slashes: from the root)"
             )
-        file = Path(uri.removeprefix(_SQLITE)).absolute()
+        file = Path(_absolute(uri).removeprefix(_SQLITE))
         if file.is_dir() or not file.parent.is_dir():
             shown, name = without_secrets(uri), without_secrets(file.name)
             raise ConfigError(f"tracking.uri = {shown!r}: {file.parent} is no folder, or {name} is one; make it")
@@ -206,6 +235,12 @@ def _resolved(uri: str) -> tuple[str, Path | None]:
     if scheme in ("http", "https"):
         _check_answers(uri)
     return uri, None
+
+
+def _absolute(uri: str) -> str:
+    """``uri`` with the whole path of a SQLite file, so that two can be compared."""
+    file = uri.removeprefix(_SQLITE)
+    return f"{_SQLITE}{Path(file).absolute()}" if uri.startswith(_SQLITE) else uri
 
 
 def _check_answers(uri: str) -> None:

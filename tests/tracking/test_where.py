@@ -300,19 +300,43 @@ def test_an_address_alone_is_a_place(tmp_path: Path) -> None:
             Tracker(given)  # type: ignore[arg-type]
 
 
-def test_that_mlflows_own_place_is_another_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_run_is_logged_where_mlflow_was_set_to_and_nested_in_the_active_run(
+    empty_store: Path, bank: MemoryBank, tmp_path: Path
 ) -> None:
-    place = f"sqlite:///{tmp_path / 'mine.db'}"
+    import mlflow
+
+    before = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID")}
+    shutil.copy(empty_store, tmp_path / "mine.sqlite")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mine.sqlite'}")
+    program = ReasoningBank(backbones=backbones(), environments=Lock.make)
+    try:
+        set_, other = (mlflow.MlflowClient().create_experiment(name, tmp_path.as_uri()) for name in ("set", "other"))
+        os.environ["MLFLOW_EXPERIMENT_ID"] = set_  # as mlflow.set_experiment does, which no function undoes
+        with Tracker().stream_run(program, locks(1), bank, run_id="alone") as alone:
+            pass
+        with mlflow.start_run(experiment_id=other) as mine:
+            tracker = Tracker(TrackingConfig(traces=False))
+            with tracker.stream_run(program, locks(1), bank, run_id="nested") as nested:
+                pass
+            tracker.register(None, ReasoningBank(), "mine", embedder="rb_dspy.testing:HashEmbedder")
+        runs = mlflow.search_runs(experiment_ids=[set_, other], output_format="list")
+        found = {run.info.run_id: (run.info.experiment_id, run.data.tags.get("mlflow.parentRunId")) for run in runs}
+        below = (other, mine.info.run_id)
+        assert found.pop(alone.id) == (set_, None)
+        assert found.pop(mine.info.run_id) == (other, None)
+        assert found.pop(nested.id) == below
+        assert list(found.values()) == [below], "that of the registered program"
+        names = {experiment.name for experiment in mlflow.search_experiments()}
+        assert "rb_dspy" not in names
+    finally:
+        mlflow.set_tracking_uri(None)
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def test_a_place_that_is_configured_goes_before_mlflows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = f"sqlite:///{tmp_path / 'mine.sqlite'}"
     with monkeypatch.context() as patched:
         patched.setenv("MLFLOW_TRACKING_URI", place)
-        Tracker(TrackingConfig(enabled=False))
-        Tracker(place)
-        assert caplog.messages == []
-        Tracker(TrackingConfig(experiment="other"))
-    assert caplog.messages == [
-        "MLFLOW_TRACKING_URI is not looked at, and names another place; runs are kept in sqlite:///rb-mlflow.db unless"
-        " tracking.uri says otherwise"
-    ]
-    for file in tmp_path.glob("*.db"):
-        file.unlink()
+        assert load_settings().tracking.uri == place
+        assert load_settings(None, ["tracking.uri=sqlite:///own.db"]).tracking.uri == "sqlite:///own.db"
