@@ -32,7 +32,7 @@ def compile_(
     stream: StreamOption = None,
     tasks: Annotated[
         int | None,
-        typer.Option("--tasks", "-n", min=3, help="How many in all; default: all of a file, 40 of a stream."),
+        typer.Option("--tasks", "-n", min=3, help="How many in all; default: all of a file, 100 of a stream."),
     ] = None,
     stage: Annotated[Stage, typer.Option(help="One step, or the whole program.")] = "all",
     optimizer: Annotated[str, typer.Option(help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")] = "gepa",
@@ -48,7 +48,7 @@ def compile_(
     ] = None,
     orders: Annotated[
         int, typer.Option(min=1, help="Orders of the tasks in scoring, in stage all; fewer than 3 show nothing.")
-    ] = 3,
+    ] = 8,
     window: Annotated[int | None, typer.Option(min=1, help="Tasks of one example, in stage all.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Examples at the same time.")] = 1,
     seed: SeedOption = None,

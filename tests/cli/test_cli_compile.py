@@ -29,7 +29,7 @@ from tests.cli.desk import CODES, LOOK, MAIL, clerk, deaf, staffed, write_tasks
 from tests.tracking import made
 from tests.worlds import backbones
 
-COMPILE = ("compile", "--tasks-file", "mail.jsonl", "--budget", "30")
+COMPILE = ("compile", "--tasks-file", "mail.jsonl", "--budget", "30", "--orders", "3")
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,9 @@ def test_what_a_compile_was_good_for_is_said(capsys: pytest.CaptureFixture[str])
     assert made.improved
     assert shown[0] == "mail gepa on stage all, 30 metric calls local/qwen2.5-coder-1.5b"
     assert shown[1] == "tasks: 20 to compile on, 8 to choose by, 12 held out (5, 2, 3 templates)"
-    assert shown[2].startswith(".rb/compile/")
-    assert shown[2].endswith(" has a result: a compile that is the same is not done again")
+    assert shown[2].startswith("the held-out part in 3 orders is likely to show a gain of 0.71 or more")
+    assert shown[3].startswith(".rb/compile/")
+    assert shown[3].endswith(" has a result: a compile that is the same is not done again")
     scores = made.scores.held_out
     assert f"{scores.before.mean:.2f} [" in next(line for line in shown if line.startswith("held-out"))
     assert "held-out tasks say: better" in shown
@@ -116,6 +117,7 @@ def test_what_is_offered_next_works_as_printed_and_with_the_same_settings(capsys
     given += ["best-of-n", "--k", "2", "--set", "tracking.uri=sqlite:///other place.db"]
     taught = ["--bank", "my mail/lessons.sqlite", "--scope", "a b"]
     args = ["--tasks-file", "my mail/to & fro.jsonl", "--no-track", "--out", "my mail/best of.json", "--budget", "30"]
+    args += ["--orders", "3"]
     shown = lines(called(capsys, "compile", *args, *given, *taught))
     assert shown[0].startswith("to-fro gepa on stage all")
 
@@ -187,14 +189,14 @@ def test_stopped_it_says_how_to_go_on_and_asks_nothing_twice(
     again = (*COMPILE, "--no-track", "--window", "2", "--out", "again.json")
     assert main([*again]) == 130
     printed = capsys.readouterr()
-    assert lines(printed.out)[2].startswith("if it is stopped, it goes on from .rb/compile/")
+    assert lines(printed.out)[3].startswith("if it is stopped, it goes on from .rb/compile/")
     assert "interrupted: what was answered is in .rb/compile/" in printed.err
     assert not Path("again.json").exists()
 
     staffed(monkeypatch, counted)
     shown = lines(called(capsys, *again))
-    assert "goes on from .rb/compile/" in shown[2]
-    assert int(shown[2].split()[-2]) > 20
+    assert "goes on from .rb/compile/" in shown[3]
+    assert int(shown[3].split()[-2]) > 20
     assert Compiled.load("again.json").improved
     queues = {queue for queue, text in MAIL.items() if any(text.partition("{n}")[0] in task for task in asked)}
     assert queues <= held_out
@@ -396,7 +398,7 @@ def test_what_a_matrix_offers_works(capsys: pytest.CaptureFixture[str], monkeypa
     given = command[command.index("compile") :]
     played = load_settings(Path("rb.toml"), [given[given.index("--set") + 1]]).backbones
     assert played == {"agent": BackboneConfig(model="some/deaf")}
-    called(capsys, *given, "--budget", "20", "--no-track")
+    called(capsys, *given, "--budget", "20", "--orders", "3", "--no-track")
     assert shown[-1].endswith("and for others mail/default.json: copy program.json there")
     told = called(capsys, *args, "--program", "mail=mail", code=2)
     assert "mail: holds neither quick.json nor default.json; compile for quick, or add one" in told
@@ -565,6 +567,15 @@ def test_the_advice_is_for_what_came_of_it(
         del found.usage["reflection"]
     print_next(found, keep="keep it", use="use it")
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_not_shown_to_be_better_comes_with_its_interval_and_can_be_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_next(made.compiled(ReasoningBank(), gain=0.1, reach=0.2), keep="keep it", use="use it")
+    shown = capsys.readouterr().out
+    assert "+0.10 [-0.10, +0.30]" in shown
+    assert "keep it" in shown
 
 
 def test_tasks_that_the_bank_knows_from_another_file_are_not_done_under_its_name(

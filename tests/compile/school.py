@@ -57,5 +57,11 @@ def streams(each: int = 4) -> Streams:
 
 
 def compiled(**kwargs: Any) -> Compiled:
-    given: dict[str, Any] = {"embedder": HashEmbedder(), "reflection": scripted_lm(teacher), "budget": 60, **kwargs}
+    given: dict[str, Any] = {
+        "embedder": HashEmbedder(),
+        "reflection": scripted_lm(teacher),
+        "budget": 60,
+        "orders": 3,
+        **kwargs,
+    }
     return compile_program(given.pop("program", None) or program(), given.pop("streams", None) or streams(), **given)

@@ -27,7 +27,7 @@ def test_what_waits_is_not_begun_after(end: Callable[[], None], error: type[Base
 
     def job(number: int) -> None:
         begun.append(number)
-        if number == 0:
+        if number == 8:  # all are queued by then
             end()
         interrupted.wait(0.05)
 

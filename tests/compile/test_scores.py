@@ -9,7 +9,7 @@ from math import comb
 import pytest
 
 from rb_dspy.compile.ratings import Ratings
-from rb_dspy.compile.scores import Estimate, compare, estimate
+from rb_dspy.compile.scores import Estimate, compare, estimate, likely_shown
 from rb_dspy.errors import InputError
 
 
@@ -179,6 +179,23 @@ def test_runs_that_differ_by_luck_are_no_gain() -> None:
     found = compare(never, once).difference
     assert found.low < 0 < found.mean < found.high
     assert compare(never, ratings(*[[1.0, 0.9, 1.0]] * 40, crossed=True)).better
+
+
+@pytest.mark.parametrize(("tasks", "orders"), [(30, 8), (18, 8), (60, 4)])
+def test_a_gain_that_is_likely_to_be_shown_is_mostly_called_better(tasks: int, orders: int) -> None:
+    gain = likely_shown(tasks, orders)
+    assert gain is not None
+    rng = random.Random(1)
+
+    def run(odds: float) -> Ratings:
+        return ratings(*[[float(rng.random() < odds) for _ in range(orders)] for _ in range(tasks)], crossed=True)
+
+    called = [compare(run(0.5 - gain / 2), run(0.5 + gain / 2)).better for _ in range(200)]
+    assert called.count(True) >= 200 * 0.7
+
+
+def test_few_tasks_or_orders_are_likely_to_show_no_gain() -> None:
+    assert [likely_shown(*each) for each in ((4, 8), (30, 2), (5, 3), (4, None))] == [None] * 4
 
 
 @pytest.mark.parametrize(("tasks", "orders"), [(12, 3), (30, 3), (30, 5)])

@@ -9,7 +9,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from rb_dspy.cli.common import out
-from rb_dspy.cli.scored import in_words, print_diff, print_scores, print_usage
+from rb_dspy.cli.scored import change, in_words, print_diff, print_scores, print_usage
 from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams
 from rb_dspy.tracking.described import models, models_of_compile
@@ -36,7 +36,21 @@ def print_head(title: str, program: BankProgram, streams: Streams, given: dict[s
     templates = f"{', '.join(map(str, kinds))} template{'' if set(kinds) == {1} else 's'}"
     told = f"tasks: {compile_} to compile on, {dev} to choose by, {held_out} held out ({templates})"
     out.print(Text(told, "dim"))
+    out.print(_can_show(given, held_out, kinds[-1]))
     out.print(Text(_known(place), "dim"))
+
+
+def _can_show(given: dict[str, Any], tasks: int, templates: int) -> Text:
+    """What the held-out part can show."""
+    from rb_dspy.compile.scores import likely_shown  # brings scipy
+
+    stage = given["stage"]
+    orders = given["orders"] if stage == "all" else None
+    gain = likely_shown(templates if stage in ("distill", "contrast") else tasks, orders)
+    held_out = f"the held-out part{f' in {orders} orders' if orders else ''}"
+    if gain is None:
+        return Text(f"{held_out} cannot show a gain: hold out more tasks, or score in 8 orders", "yellow")
+    return Text(f"{held_out} is likely to show a gain of {gain:.2f} or more; a smaller one needs more tasks", "dim")
 
 
 def _known(place: Path) -> str:
@@ -103,8 +117,10 @@ def print_next(compiled: Compiled, *, keep: str, use: str) -> None:
         out.print(f"what may help: a larger --budget{proposer}, more tasks")
     else:
         held_out = compiled.scores.held_out.says
-        more = "--orders 3, or more, may tell" if "orders" in held_out else "more tasks, or a larger --budget, may tell"
-        out.print(Text.assemble("not enough to promote it (", in_words(held_out), f"): {more}"))
+        more = "--orders 8 may tell" if "orders" in held_out else "more tasks, or a larger --budget, may tell"
+        interval = change(compiled.scores.held_out.difference)
+        out.print(Text.assemble("not enough to promote it (", in_words(held_out), f", {interval}): {more}"))
+        out.print(Text.assemble("keep it all the same: ", (keep, "bold")), soft_wrap=True)
     if compiled.changed:
         out.print(Text.assemble("use it: ", (use, "bold")), soft_wrap=True)
 
