@@ -14,10 +14,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: else threads
 
 import dspy
 import pytest
+from hypothesis import settings
 
 from rb_dspy.backbones import models
 from rb_dspy.bank import MemoryBank
 from rb_dspy.testing.embedder import HashEmbedder
+
+# The same examples in every run; `--hypothesis-profile=stress` or HYPOTHESIS_PROFILE=stress looks for new ones.
+settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+settings.register_profile("stress", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,0 +1,170 @@
+"""An agent loop that is not ours: recall before, learn after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dspy import lm15
+
+from rb_dspy import MemoryBank, Step, Task, Trajectory, errors
+from rb_dspy.testing import Prompt, Reply
+from tests.scenarios.world import Spy, bank_at, learned_tasks, lessons, program, resume_all
+
+TASK = "Open the door with the keypad that Abus made, serial 1."
+NEXT = "Open the door with the keypad that Abus made, serial 2."
+SAID = "Keypad 1 took 4711 and opens."
+
+OPENAI = [
+    {"role": "system", "content": "You are a porter."},
+    {"role": "user", "content": TASK},
+    {
+        "role": "assistant",
+        "content": "I type it.",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "type", "arguments": '{"code": "4711"}'}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": SAID},
+    {"role": "assistant", "content": "The door is open."},
+]
+ANTHROPIC = [
+    {"role": "user", "content": TASK},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I type it."},
+            {"type": "tool_use", "id": "c1", "name": "type", "input": {"code": "4711"}},
+        ],
+    },
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": SAID}]},
+    {"role": "assistant", "content": "The door is open."},
+]
+DICTS = [{"thought": "I type it.", "action": "type 4711", "observation": SAID}]
+WITH_ANSWER = {"steps": DICTS, "answer": "The door is open."}
+FORMATS: dict[str, Any] = {"openai": OPENAI, "anthropic": ANTHROPIC, "dicts": DICTS, "with an answer": WITH_ANSWER}
+
+
+def trajectory(task: Task) -> Trajectory:
+    steps = (Step(thought="I type it.", action="type 4711", observation=SAID),)
+    return Trajectory(task_id=task.id, steps=steps, answer="The door is open.")
+
+
+@pytest.mark.parametrize("form", [*FORMATS, "trajectory"])
+def test_what_an_agent_did_is_learned_and_recalled(bank: MemoryBank, form: str) -> None:
+    spy = Spy()
+    run = program(spy)
+    task = Task(id="door/1", instruction=TASK)
+    memory = run.recall(task, bank)
+    assert not memory.items
+    experience = run.learn(task, FORMATS.get(form) or trajectory(task), bank, memory=memory)
+
+    assert [item.content for item in experience.items] == ["Here the code is 4711."]
+    assert [verdict.label for verdict in experience.verdicts] == ["success"]
+    (step,) = experience.trajectories[0].steps[:1]
+    assert (step.thought, "4711" in step.action, step.observation) == ("I type it.", True, SAID)
+    assert spy.roles_asked() == ["judge", "distiller"]
+    assert SAID in spy.of("judge")[0].text
+
+    later = run.recall(NEXT, bank)
+    assert [item.content for item in later.items] == ["Here the code is 4711."]
+    assert "Here the code is 4711." in later.block
+
+
+def test_the_final_answer_is_what_the_agent_said_last(bank: MemoryBank) -> None:
+    for form in ("openai", "anthropic", "with an answer"):
+        experience = program().learn(f"{TASK} ({form})", FORMATS[form], bank)
+        assert experience.trajectories[0].answer == "The door is open."
+
+
+@pytest.mark.parametrize("form", ["openai", "dicts", "trajectory"])
+def test_learning_twice_from_one_rollout_is_learning_once(bank: MemoryBank, form: str) -> None:
+    run = program()
+    task = Task(id="door/1", instruction=TASK)
+    rollout = FORMATS.get(form) or trajectory(task)
+    first = run.learn(task, rollout, bank)
+    again = run.learn(task, rollout, bank)
+    assert again.id == first.id
+    assert len(bank.experiences()) == 1
+    assert lessons(bank) == {"Here the code is 4711."}
+
+
+def test_a_named_run_learns_once_from_a_task_and_another_run_learns_again(bank: MemoryBank) -> None:
+    run = program()
+    task = Task(id="door/1", instruction=TASK)
+    for run_id in ("monday", "monday", "tuesday"):
+        run.learn(task, DICTS, bank, run_id=run_id)
+    assert [each.run_id for each in bank.experiences()] == ["monday", "tuesday"]
+    assert len(lessons(bank)) == 1, "the same lesson is one item"
+
+
+async def test_the_awaited_calls_do_the_same(bank: MemoryBank) -> None:
+    run = program()
+    memory = await run.arecall(TASK, bank)
+    experience = await run.alearn(TASK, OPENAI, bank, memory=memory)
+    assert [item.content for item in experience.items] == ["Here the code is 4711."]
+    assert (await run.arecall(NEXT, bank)).items == run.recall(NEXT, bank).items == experience.items
+
+
+def test_lessons_that_were_shown_are_noted_with_the_experience(bank: MemoryBank) -> None:
+    run = program()
+    run.learn(TASK, DICTS, bank)
+    memory = run.recall(NEXT, bank)
+    experience = run.learn(NEXT, [{"action": "type 4711", "observation": SAID}], bank, memory=memory)
+    assert experience.shown == tuple(item.id for item in memory.items)
+
+
+def test_the_file_shows_what_was_learned_when_it_is_opened_again(tmp_path: Path) -> None:
+    with bank_at(tmp_path / "lessons.sqlite") as bank:
+        learned = program().learn(TASK, OPENAI, bank)
+    with bank_at(tmp_path / "lessons.sqlite") as bank:
+        assert bank.experiences() == [learned]
+        assert lessons(bank) == {"Here the code is 4711."}
+        assert program().recall(NEXT, bank).items == learned.items
+        assert bank.pending() == []
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    ["a text", 7, [], [{"thought": "no action"}], [1, 2], {"steps": "x"}, [{"role": "user", "content": "only me"}]],
+)
+def test_what_is_no_rollout_is_refused_before_a_model_is_asked(bank: MemoryBank, rollout: Any) -> None:
+    spy = Spy()
+    with pytest.raises(errors.InputError):
+        program(spy).learn(TASK, rollout, bank)
+    assert (spy.prompts, bank.pending(), bank.experiences()) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run, bank: run.recall(7, bank),
+        lambda run, bank: run.recall("", bank),
+        lambda run, bank: run.recall(TASK, "lessons.sqlite"),
+        lambda run, bank: run.learn(TASK, DICTS, None),
+        lambda run, bank: run.learn(TASK, DICTS, bank, memory="a block"),
+        lambda run, bank: run(task=TASK, bank=bank, run_id=7),
+    ],
+    ids=["task", "empty", "bank", "no bank", "memory", "run id"],
+)
+def test_what_is_no_task_no_bank_or_no_memory_is_refused(bank: MemoryBank, call: Callable[..., Any]) -> None:
+    with pytest.raises(errors.InputError):
+        call(program(), bank)
+    assert bank.experiences() == []
+
+
+def test_a_rollout_waits_if_the_judge_breaks_and_is_learned_once_by_either_way(bank: MemoryBank) -> None:
+    def down(prompt: Prompt) -> Reply:
+        raise lm15.ServerError("overloaded")
+
+    for number, again in enumerate(("resume", "learn"), 1):
+        task = Task(id=f"door/{number}", instruction=f"{TASK} It is door {number}.")
+        with pytest.raises(errors.InfrastructureError):
+            program(Spy({"judge": down})).learn(task, DICTS, bank)
+        assert [pending.task.id for pending in bank.pending()] == [task.id]
+        if again == "resume":
+            resume_all(program(), bank)
+        else:
+            program().learn(task, DICTS, bank)
+        assert bank.pending() == []
+    assert learned_tasks(bank) == ["door/1", "door/2"]
