@@ -1,6 +1,7 @@
-"""Typed settings, one class per component, and the ``rb.toml`` that holds them.
+"""Typed settings, one class per component, and ``rb.toml``, which holds them.
 
-Keys of LM providers come from the environment only; a key in a file is refused.
+Later sources win: the file, environment variables (``RB_DSPY_RUN__TASKS=3``), ``--set run.tasks=3``, options of a
+command. API keys are read from the environment variables of the providers; a key in a file is refused.
 """
 
 from __future__ import annotations
@@ -8,117 +9,117 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 import pydantic
+from pydantic import Field, JsonValue
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from rb_dspy import lm_options, toml
-
-_ADDRESS = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LIKE_A_KEY = re.compile(r"(?:sk|pk|rk|gsk|hf|xai|r8)_[A-Za-z0-9]{16,}|.{65,}")
-"""Keys as some providers make them, which could be names as well."""
+from rb_dspy.config_errors import config_error
+from rb_dspy.errors import ConfigError
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
+ROLES: tuple[Role, ...] = get_args(Role)
 Split = Literal["all", "compile", "dev", "stream", "held-out"]
-ROLES: tuple[Role, ...] = ("agent", "judge", "distiller", "contraster", "selector")
 MattsMode = Literal["parallel", "sequential", "best_of_n", "vanilla"]
 
-MOST_OF_ONE = 3
-MOST_OF_SEVERAL = 5
-"""Lessons of one rollout, and of several rollouts of a task, as the prompts ask for them."""
-
+Temperature = Annotated[float, Field(ge=0, le=2)]
 DEFAULT_MODEL = "local/qwen2.5-coder-1.5b"
+
+_SECRETS = {"api_key", "apikey", "api_token", "access_token", "authorization", "password", "secret", "x_api_key"}
 
 
 class _Config(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    if not TYPE_CHECKING:  # who checks types knows the fields, and not this
+    if not TYPE_CHECKING:  # type checkers see the fields as parameters
 
-        def __init__(self, /, **given: Any) -> None:
+        def __init__(self, /, **values: Any) -> None:
             """Raises ``ConfigError`` that names the first key that is unknown or has a bad value."""
             try:
-                super().__init__(**given)
+                super().__init__(**values)
             except pydantic.ValidationError as exc:
-                raise toml.refused(type(self), exc, type(self).__name__, {}) from None
+                raise config_error(type(self), exc, {}, type(self).__name__) from None
 
-        # As pydantic marks its own: else it would call this for each table within a table, and the error of one would
-        # not say where the table stands.
+        # As pydantic marks its own: otherwise it calls this for nested tables, and the error loses their place.
         __init__.__pydantic_base_init__ = True
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """``help`` of the class says of each field what its schema says."""
+        """Add the fields' descriptions to the docstring, for ``help``."""
         fields = (f"{name}: {' '.join((field.description or '').split())}" for name, field in cls.model_fields.items())
         cls.__doc__ = "\n\n".join([inspect.cleandoc(cls.__doc__ or ""), *fields])
 
 
 class RetrieveConfig(_Config):
-    """What the agent is shown. The paper: the single nearest experience, no threshold (its ablation: more is worse)."""
+    """What the agent is shown. The paper: the nearest experience, no floor (see ``ProgramConfig.paper``)."""
 
-    k: int = pydantic.Field(default=1, ge=0)
-    """How many experiences, or items; 0 shows none (what is done is learned from all the same)."""
-    unit: Literal["experience", "item"] = "experience"
-    """Whether the nearest experiences are shown, each with all its lessons, or the nearest lessons (items)."""
+    k: int = Field(default=4, ge=0)
+    """How many items or experiences; 0 shows none (the rollout is learned from all the same)."""
+    unit: Literal["item", "experience"] = "item"
+    """Rank single lessons (items), or experiences, each shown with all its lessons."""
     mode: Literal["dense", "lexical", "hybrid"] = "dense"
-    """What ranks: the embedder's cosine, shared words (BM25), or both by reciprocal rank."""
-    candidates: int = pydantic.Field(default=20, ge=1)
-    """How many a reranker gets to choose from, where the program has one."""
-    min_score: float | None = pydantic.Field(default=None, ge=-1, le=1)
-    """Cosine similarity below which nothing is shown; in dense mode only."""
-    max_tokens: int = pydantic.Field(default=1500, ge=1)
-    """Budget of the memory block, in estimated tokens: items are shown in order until the next would exceed it."""
+    """Rank by the embedder's cosine, by shared words (BM25), or by both (reciprocal rank fusion)."""
+    polarity: Literal["success", "failure"] | None = None
+    """Show only lessons from successes, or only those from failures; None: both."""
+    candidates: int = Field(default=20, ge=1)
+    """How many a reranker chooses from, if the program has one."""
+    min_score: float | None = Field(default=None, ge=-1, le=1)
+    """Cosine below which nothing is shown, in dense mode. None: the embedder's own floor, ``Embedder.min_score``, if it
+    states one; -1: no floor."""
+    max_tokens: int = Field(default=1500, ge=1)
+    """Budget of the memory block, in estimated tokens; items are shown in order until the next would exceed it."""
 
     @pydantic.model_validator(mode="after")
-    def _one_that_can_work(self) -> Self:
+    def _check_min_score(self) -> Self:
         if self.min_score is not None and self.mode != "dense":
-            raise ValueError(f"min_score is a cosine, and mode {self.mode!r} ranks by something else; leave it out")
+            raise ValueError(f"min_score is a cosine and does not apply to mode {self.mode!r}; remove it")
         return self
 
 
 class ActConfig(_Config):
-    """How the agent acts. The paper: ReAct at temperature 0.7, at most 30 steps on the web."""
+    """How the agent acts. The paper: ReAct at temperature 0.7, at most 30 steps."""
 
-    temperature: float = pydantic.Field(default=0.7, ge=0, le=2)
-    """Sampling temperature of the agent's turns; a temperature of the backbone goes before it."""
-    max_steps: int = pydantic.Field(default=30, ge=1)
+    temperature: Temperature | None = None
+    """Sampling temperature of the agent. None: 0 if one rollout is taken, 0.7 if several are."""
+    max_steps: int = Field(default=30, ge=1)
     """Steps after which a rollout is ended."""
-    max_tokens: int = pydantic.Field(default=1024, ge=1)
-    """Cap of one turn's output; the embedded engine keeps half of it for the action."""
-    observation_tokens: int = pydantic.Field(default=32_000, ge=100)
-    """How much of one observation is shown, in estimated tokens; a longer one is cut in its middle, in prompts only."""
-    step_seconds: float | None = pydantic.Field(default=None, gt=0)
-    """Seconds that one call of an environment may take: a step, closing it, or making it with its reset. After them the
-    rollout is lost, and a thread is left behind until the call comes back. None: as long as it will."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Output tokens of one turn, at most."""
+    observation_tokens: int = Field(default=32_000, ge=100)
+    """Estimated tokens of one observation, at most; a longer one is cut in the middle, in prompts only."""
 
 
 class JudgeConfig(_Config):
-    """How rollouts are judged. The paper: same backbone, temperature 0."""
+    """How rollouts are judged. The paper: the agent's model at temperature 0."""
 
-    temperature: float = pydantic.Field(default=0.0, ge=0, le=2)
-    """Sampling temperature of a verdict; a temperature of the backbone goes before it."""
-    max_tokens: int = pydantic.Field(default=512, ge=1)
-    """Cap of a verdict, reasons included, in tokens."""
-    view_tokens: int = pydantic.Field(default=4000, ge=100)
-    """How much of the trajectory is shown, in estimated tokens."""
+    temperature: Temperature = 0.0
+    """Sampling temperature of the judge."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Output tokens of a verdict, at most."""
+    view_tokens: int = Field(default=4000, ge=100)
+    """Estimated tokens of the trajectory that is shown, at most."""
 
 
 class DistillConfig(_Config):
-    """How lessons are drawn. The paper: same backbone, temperature 1.0, at most three items a trajectory."""
+    """How lessons are drawn from one rollout. The paper: temperature 1.0, at most three items."""
 
-    temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
-    """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
-    max_tokens: int = pydantic.Field(default=900, ge=1)
-    """Cap of the lessons of one rollout, in tokens."""
-    max_items: int = pydantic.Field(default=MOST_OF_ONE, ge=1, le=MOST_OF_ONE)
-    """Lessons of one rollout, at most; fewer than usual are asked for as such, the most useful first."""
-    view_tokens: int = pydantic.Field(default=4000, ge=100)
-    """How much of the trajectory is shown, in estimated tokens."""
+    temperature: Temperature = 0.0
+    """Sampling temperature of the distiller."""
+    max_tokens: int = Field(default=900, ge=1)
+    """Output tokens of the lessons of one rollout, at most."""
+    max_items: int = Field(default=3, ge=1, le=3)
+    """Lessons of one rollout, at most."""
+    view_tokens: int = Field(default=4000, ge=100)
+    """Estimated tokens of the trajectory that is shown, at most."""
     distill_unknown: bool = False
     """Distil rollouts whose verdict is unknown, as if they had failed."""
+    prompts: Literal["facts", "general"] = "facts"
+    """``facts``: keep names, codes, rules and corrections exactly; ``general``: the paper's wording, which generalises
+    and uses none of them."""
 
 
 class ProgramConfig(_Config):
@@ -133,72 +134,70 @@ class ProgramConfig(_Config):
     distill: DistillConfig = DistillConfig()
     """How lessons are drawn."""
 
+    @classmethod
+    def paper(cls) -> Self:
+        """The paper's values where the defaults differ (section 4.1 and appendix)."""
+        return cls(
+            retrieve=RetrieveConfig(k=1, unit="experience", min_score=-1.0),
+            act=ActConfig(temperature=0.7, max_steps=30),
+            judge=JudgeConfig(temperature=0.0),
+            distill=DistillConfig(temperature=1.0, max_items=3, prompts="general"),
+        )
+
 
 class ContrastConfig(_Config):
     """How lessons are drawn from several rollouts at once. The paper: one call, no labels, at most five items."""
 
     labels: bool = False
-    """Whether the contraster is told each rollout's verdict; then judging has to come first."""
-    temperature: float = pydantic.Field(default=1.0, ge=0, le=2)
-    """Sampling temperature of the lessons; a temperature of the backbone goes before it."""
-    max_tokens: int = pydantic.Field(default=1500, ge=1)
-    """Cap of the lessons of one task, in tokens."""
-    max_items: int = pydantic.Field(default=MOST_OF_SEVERAL, ge=1, le=MOST_OF_SEVERAL)
-    """Lessons of one task, at most; fewer than usual are asked for as such, the most useful first."""
-    view_tokens: int = pydantic.Field(default=4000, ge=100)
-    """How much of each trajectory is shown, in estimated tokens; short ones leave room to long ones."""
+    """Show the contraster each rollout's verdict; judging then comes first."""
+    temperature: Temperature = 0.0
+    """Sampling temperature of the contraster."""
+    max_tokens: int = Field(default=1500, ge=1)
+    """Output tokens of the lessons of one task, at most."""
+    max_items: int = Field(default=5, ge=1, le=5)
+    """Lessons of one task, at most."""
+    view_tokens: int = Field(default=4000, ge=100)
+    """Estimated tokens of each trajectory that is shown, at most."""
+    prompts: Literal["facts", "general"] = "facts"
+    """As of ``DistillConfig``."""
 
 
 class SelectConfig(_Config):
     """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
 
     verdicts: bool = False
-    """Whether the selector is told each rollout's verdict, and they decide where it fails; then judging comes first."""
-    agreement: bool = False
-    """Whether the selector is told how many rollouts gave the same answer."""
+    """Show the selector each rollout's verdict, and choose by them if it fails; judging then comes first."""
     seed: int = 0
-    """With the task's id, decides the order in which the rollouts are listed."""
-    orders: int = pydantic.Field(default=1, ge=1, le=16)
-    """Ask in so many orders, each the one before turned by a place, and count the votes."""
-    temperature: float = pydantic.Field(default=0.0, ge=0, le=2)
-    """Sampling temperature of a choice; a temperature of the backbone goes before it."""
-    max_tokens: int = pydantic.Field(default=512, ge=1)
-    """Cap of a choice, analysis included, in tokens."""
-    view_tokens: int = pydantic.Field(default=4000, ge=100)
-    """How much of each trajectory is shown, in estimated tokens; short ones leave room to long ones."""
+    """With the task's id, decides the order in which rollouts are listed."""
+    orders: int = Field(default=1, ge=1, le=16)
+    """Ask in this many orders, each rotated by one place, and count the votes."""
+    temperature: Temperature = 0.0
+    """Sampling temperature of the selector."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Output tokens of a choice, at most."""
+    view_tokens: int = Field(default=4000, ge=100)
+    """Estimated tokens of each trajectory that is shown, at most."""
 
 
 class RefineConfig(_Config):
-    """How an agent checks its own work. The paper: again and again, whatever the check before said."""
+    """How an agent checks its own work. The paper: k passes, whatever the check before concluded."""
 
     until_confirmed: bool = False
     """Stop at the first check that confirms the work, instead of after all passes."""
-    temperature: float = pydantic.Field(default=0.7, ge=0, le=2)
-    """Sampling temperature of a check; a temperature of the backbone goes before it."""
-    max_tokens: int = pydantic.Field(default=512, ge=1)
-    """Cap of a check, findings included, in tokens."""
-    view_tokens: int = pydantic.Field(default=4000, ge=100)
-    """How much of the trajectory is shown, in estimated tokens."""
-
-
-class AdaptiveConfig(_Config):
-    """Whether some rollouts are launched first, and the others only where those disagree in verdict or answer."""
-
-    enabled: bool = False
-    """Whether it is done; else all rollouts are launched at once."""
-    first: int = pydantic.Field(default=2, ge=2)
-    """Rollouts of the first wave: fewer than two cannot agree."""
-    wave: int = pydantic.Field(default=1, ge=1)
-    """Rollouts of each further wave, while fewer than two have ended since others broke, so that nobody knows whether
-    they agree. Once those that ended disagree, all that are left are launched at once: no later one can change that."""
+    temperature: Temperature = 0.0
+    """Sampling temperature of a check."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Output tokens of a check, at most."""
+    view_tokens: int = Field(default=4000, ge=100)
+    """Estimated tokens of the trajectory that is shown, at most."""
 
 
 class MattsConfig(_Config):
     """Memory-aware test-time scaling (paper, section 3.3)."""
 
     mode: MattsMode = "parallel"
-    """What the rollouts are for: to contrast all, to refine one, to distil only the best (best_of_n), or each alone."""
-    k: int = pydantic.Field(default=3, ge=1, le=64)
+    """Contrast all rollouts, refine one (sequential), distil only the best (best_of_n), or each alone (vanilla)."""
+    k: int = Field(default=3, ge=1, le=64)
     """Rollouts, or passes over one; 1 is unscaled. The paper: up to 5."""
     contrast: ContrastConfig = ContrastConfig()
     """How lessons are drawn from all rollouts, in mode parallel."""
@@ -206,78 +205,75 @@ class MattsConfig(_Config):
     """How the rollout that is handed in is chosen."""
     refine: RefineConfig = RefineConfig()
     """How a rollout is checked and corrected, in mode sequential."""
-    adaptive: AdaptiveConfig = AdaptiveConfig()
-    """Whether rollouts are spared where the first ones agree."""
-    at_once: int | None = pydantic.Field(default=None, ge=1)
-    """Rollouts, and then judges and other steps, at the same time, for providers that limit it; None: all of them."""
+    at_once: int | None = Field(default=None, ge=1)
+    """Rollouts, then judges and other steps, that run at the same time; None: all of them."""
 
     @pydantic.field_validator("mode", mode="before")
     @classmethod
-    def _as_the_command_line_has_it(cls, given: Any) -> Any:
-        return given.replace("-", "_") if isinstance(given, str) else given
+    def _underscores(cls, value: Any) -> Any:
+        return value.replace("-", "_") if isinstance(value, str) else value
+
+    @classmethod
+    def paper(cls) -> Self:
+        """The paper's values where the defaults differ."""
+        return cls(contrast=ContrastConfig(temperature=1.0, prompts="general"), refine=RefineConfig(temperature=0.7))
 
 
 class BackboneConfig(_Config):
     """One language model. ``model`` is ``local/NAME`` for the embedded engine, else any name that dspy.LM takes."""
 
-    model: str = pydantic.Field(min_length=1)
+    model: str = Field(min_length=1)
     """``local/NAME`` for the embedded engine, else PROVIDER/NAME, as dspy.LM takes it."""
     api_base: str | None = None
-    """Address of the server, where the provider's usual one is not meant; for hosted models."""
+    """Address of the server, such as http://127.0.0.1:8000/v1; None: the provider's usual one."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key, where the provider's usual one is not meant."""
-    max_tokens: int | None = pydantic.Field(default=None, ge=1)
-    """Cap of every answer, in tokens, instead of each step's own."""
-    temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
-    """Sampling temperature of every answer, instead of each step's own."""
-    timeout: float | None = pydantic.Field(default=None, gt=0)
-    """Seconds that a server may send nothing, where dspy's own 600 are not meant; for hosted models."""
-    patience: float | None = pydantic.Field(default=None, ge=0, allow_inf_nan=False)
-    """Seconds that a call waits, at most, for a server that has too many requests, where 120 are not meant; for hosted
-    models."""
-    options: dict[str, Any] = {}
-    """What else ``dspy.LM`` takes, as top_p, seed, reasoning_effort, extra_body or model_type; for hosted models."""
-    omit: tuple[Literal["temperature", "max_tokens"], ...] = ()
-    """Settings that are never sent, for a server that refuses them; for hosted models."""
+    """Name of the environment variable that holds the API key (not the key itself); None: the provider's usual one."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Output tokens of every answer, instead of each step's own limit."""
+    temperature: Temperature | Literal["none"] | None = None
+    """Sampling temperature of every answer, instead of each step's own; "none": never sent, for servers that reject
+    it."""
+    timeout: float | None = Field(default=None, gt=0)
+    """Seconds that a request may take; None: dspy's own limit."""
+    num_retries: int = Field(default=8, ge=0)
+    """How often a request that failed for a passing reason is repeated, with growing waits of up to a minute."""
+    options: dict[str, JsonValue] = {}
+    """What else dspy.LM takes, such as top_p, seed, reasoning_effort, extra_body or model_type; for hosted models."""
     cache: bool = False
-    """Whether dspy may answer from its cache; off, so that what a run reports is what it cost."""
-    context: int = pydantic.Field(default=8192, ge=512)
+    """Let dspy answer from its cache; off, so that a run reports what it cost."""
+    context: int = Field(default=8192, ge=512)
     """Context window of the embedded engine, in tokens, for each slot."""
-    slots: int = pydantic.Field(default=4, ge=1, le=64)
-    """Sequences that the embedded engine keeps warm at once."""
-    threads: int | None = pydantic.Field(default=None, ge=1)
-    """CPU threads of the embedded engine; None: as many as there are cores."""
+    slots: int = Field(default=4, ge=1, le=64)
+    """Requests that the embedded engine works on at once."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of the embedded engine; None: all cores."""
 
     @pydantic.field_validator("api_base")
     @classmethod
-    def _an_address(cls, given: str | None) -> str | None:
-        if given is not None and not _ADDRESS.fullmatch(given):  # an empty one would send all to the provider's usual
-            raise toml.unshown("expected an address, as http://127.0.0.1:8000/v1, or none for the provider's usual one")
-        return given
+    def _check_address(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"(?i)https?://[^\s/?#]\S*", value):
+            raise ValueError("expected an address such as http://127.0.0.1:8000/v1; its value is not shown")
+        return value
 
     @pydantic.field_validator("api_key_env")
     @classmethod
-    def _a_name(cls, given: str | None) -> str | None:
-        if given is not None and (not _NAME.fullmatch(given) or _LIKE_A_KEY.fullmatch(given)):
-            raise toml.unshown(
-                "expected the name of an environment variable, as MY_SERVER_KEY, and not the key itself, which belongs"
-                " in that variable"
-            )
-        return given
+    def _check_variable(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", value):
+            raise ValueError("expected the name of an environment variable, not the key itself; its value is not shown")
+        return value
 
     @pydantic.field_validator("options")
     @classmethod
-    def _no_secrets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if why := lm_options.wrong_with(given):
-            raise toml.unshown(why)
-        return given
-
-    @pydantic.model_validator(mode="after")
-    def _sent_or_not(self) -> Self:
-        both = [name for name in self.omit if getattr(self, name) is not None]
-        if both:
-            raise ValueError(f"{both[0]} is set, and omit leaves it out; remove one of them")
-        return self
+    def _check_options(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        own = [name for name in value if name in cls.model_fields]
+        if own:
+            raise ValueError(f"{own[0]!r} is a key of the backbone itself; move it out of options")
+        secret = next((name for name in _names(value) if name.lower().replace("-", "_") in _SECRETS), None)
+        if secret is not None:
+            raise ValueError(
+                f"{secret!r} is a secret; put it into an environment variable and name that in api_key_env"
+            )
+        return value
 
 
 class BankConfig(_Config):
@@ -286,47 +282,46 @@ class BankConfig(_Config):
     url: str = "rb-bank.sqlite"
     """The SQLite file."""
     scope: str = "default"
-    """The bank within the file: nothing of one scope shows in another."""
+    """The bank within the file; scopes do not see each other."""
     embedder: str = "minilm"
-    """Name of what makes vectors of texts; a bank keeps the one it was made with, until ``bank reindex``."""
+    """Name of the embedder; a bank keeps the one it was made with until ``bank reindex``."""
 
 
 class RunConfig(_Config):
     """What ``rb-dspy run`` does."""
 
-    stream: str = "reasoning-gym-small"
+    stream: str = "directory"
     """A named stream (``rb-dspy envs``), or a file of tasks: .jsonl, .csv or .parquet."""
-    tasks: int = pydantic.Field(default=8, ge=1)
+    tasks: int = Field(default=24, ge=1)
     """How many tasks that the bank has not seen yet."""
     seed: int = 0
-    """Which tasks a named stream is made of, how a compile splits them, and, if set, how a run shuffles a file."""
+    """Which tasks a named stream consists of, how a compile splits them, and, if set, how a run shuffles a file."""
     templates: tuple[str, ...] | None = None
-    """Kinds of tasks of a named stream; None: all that it has."""
+    """Kinds of tasks of a named stream; None: all."""
     split: Split = "all"
-    """Which part of the templates of a named stream; no two parts share one. Where a family has folds, as ``twc`` and
-    ``cookingworld``, ``compile`` is train, ``dev`` is dev, ``held-out`` is test, and there is no ``stream``."""
-    memory: Literal["on", "frozen", "off"] = "on"
-    """``frozen``: lessons are shown, and nothing is judged or learned; ``off``: none are shown either. Both do tasks
-    that the bank has seen as well, so that runs with and without memory do the same ones."""
+    """Part of the templates of a named stream; no two parts share one. For families with folds (``twc``,
+    ``cookingworld``), ``compile`` is train, ``dev`` is dev, ``held-out`` is test, and there is no ``stream``."""
+    memory: Literal["on", "frozen", "off", "both"] = "on"
+    """``frozen``: lessons are shown, nothing is judged or learned; ``off``: none are shown either. Both repeat tasks
+    that the bank has seen, so that runs with and without memory do the same ones. ``both``: the tasks without memory,
+    then with it, from an empty bank that is not stored."""
 
 
 class TrackingConfig(_Config):
-    """Where MLflow keeps what runs did. Relative paths are those of the working directory."""
+    """Where MLflow keeps what runs did. Relative paths start at the working directory."""
 
     enabled: bool | None = None
-    """Whether anything is kept. None: as is usual, which ``--track`` tells of each command; a ``Tracker`` keeps it."""
-    uri: str = pydantic.Field(
+    """Track or not; None: each command's own default (see ``--track``)."""
+    uri: str = Field(
         default_factory=lambda: os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///rb-mlflow.db", min_length=1
     )
-    """A SQLite file, whose artifacts lie in a folder beside it, or the address of any MLflow tracking server. Default:
+    """An SQLite file, with its artifacts in a folder beside it, or the address of an MLflow tracking server. Default:
     MLflow's own setting (``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``), else ``sqlite:///rb-mlflow.db``."""
-    experiment: str = pydantic.Field(
-        default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rb_dspy", min_length=1
-    )
-    """Name of the MLflow experiment that runs are kept in. Default: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``,
+    experiment: str = Field(default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rb_dspy", min_length=1)
+    """Name of the MLflow experiment. Default: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``,
     ``mlflow.set_experiment``), else ``rb_dspy``."""
     traces: bool = True
-    """Whether every task is kept as a trace, with all prompts and answers."""
+    """Keep a trace of every task, with all prompts and answers."""
 
 
 class Settings(_Config):
@@ -341,15 +336,23 @@ class Settings(_Config):
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
-    """Whoever names other roles only, or other keys of the agent's, keeps the agent's model."""
-    tracking: TrackingConfig = pydantic.Field(default_factory=TrackingConfig)
+    """Language models by role; a role that is not named uses the agent's."""
+    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
     """Where MLflow keeps what runs did."""
 
     @pydantic.field_validator("backbones", mode="before")
     @classmethod
-    def _with_agent(cls, given: Any) -> Any:
-        agent = given.get("agent", {}) if isinstance(given, Mapping) else None
-        return {**given, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else given
+    def _with_agent(cls, value: Any) -> Any:
+        agent = value.get("agent", {}) if isinstance(value, Mapping) else None
+        return {**value, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else value
+
+
+class _Sources(Settings, BaseSettings):
+    """Tells the sources of pydantic-settings which keys there are; never instantiated."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RB_DSPY_", env_nested_delimiter="__", env_ignore_empty=True, defer_build=True
+    )
 
 
 def load_settings(
@@ -357,9 +360,79 @@ def load_settings(
     overrides: Iterable[str] = (),
     options: Mapping[str, tuple[str, Any]] | None = None,
 ) -> Settings:
-    """Settings from ``path`` (TOML), ``key=value`` overrides such as ``run.tasks=3``, and ``options``; the last win.
+    """Read ``path`` (TOML), then environment variables, ``key=value`` overrides and ``options``; the last one wins.
 
-    ``options``: keys -> a command's option, which errors name, and the value that it was given.
-    Raises ``ConfigError`` for a file that is missing or not TOML, an unknown key, or a bad value.
+    Args:
+        path: A TOML file; None reads no file.
+        overrides: Such as ``run.tasks=3``; the value is TOML if it parses as such, else text.
+        options: Key -> (name of the command's option, value).
+
+    Raises:
+        ConfigError: The file is missing or not TOML, or a key is unknown or has a bad value.
     """
-    return toml.load(Settings, path, overrides, options or {})
+    data = {} if path is None else _read(Path(path))
+    sources: dict[str, str] = {}
+    try:
+        environment = EnvSettingsSource(_Sources)()
+    except ValueError as exc:
+        raise ConfigError(f"environment: {exc}; expected variables such as RB_DSPY_RUN__TASKS=3") from None
+    for key, value in _leaves(environment):
+        _put(data, key, value, f"RB_DSPY_{key.upper().replace('.', '__')}", sources)
+    for override in overrides:
+        key, value = _parse_override(override)
+        _put(data, key, value, "--set", sources)
+    for key, (option, value) in (options or {}).items():
+        _put(data, key, value, option, sources)
+    try:
+        return Settings.model_validate(data)
+    except pydantic.ValidationError as exc:
+        raise config_error(Settings, exc, sources, "settings" if path is None else str(path)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; expected a TOML configuration")
+    try:
+        return TomlConfigSettingsSource(_Sources, toml_file=path)()
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
+    except (ValueError, RecursionError) as exc:  # not TOML, not UTF-8, or a number of too many digits
+        raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+
+
+def _parse_override(override: str) -> tuple[str, Any]:
+    key, sign, text = (part.strip() for part in override.partition("="))
+    if not (sign and key):
+        raise ConfigError(f"--set {override!r}: expected key=value, for example run.tasks=3")
+    try:
+        return key, tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key, text
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"--set {key}: {exc}; give a shorter value") from None
+
+
+def _put(data: dict[str, Any], key: str, value: Any, source: str, sources: dict[str, str]) -> None:
+    *tables, last = key.split(".")
+    for name in tables:
+        data = data.setdefault(name, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"{source} {key}: {name!r} is not a table")
+    data[last] = value
+    sources[key] = source
+
+
+def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _names(value: JsonValue) -> Iterator[str]:
+    """The keys of all tables in ``value``."""
+    if isinstance(value, dict):
+        yield from value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _names(each)

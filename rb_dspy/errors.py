@@ -4,16 +4,17 @@
 
     RBError
     ├── InputError                 what the caller passed cannot be used
-    │   ├── InvalidTask            an instruction that is empty, too long, or hides characters
+    │   ├── InvalidTask            an instruction that is empty or too long, an unusable id
     │   ├── InvalidTrajectory      a foreign trajectory that cannot be read
     │   ├── SignatureChanged       saved prompts were compiled for other signatures than this program has
     │   ├── DspyTooOld             saved by a newer dspy than is installed
-    │   └── ConfigError            an unknown key or a bad value in rb.toml or --set
-    ├── MissingDependency          an extra, Java, or a model file is not there; says how to get it
-    ├── ModelFileError             a model file is damaged or is not the one that was asked for
+    │   └── ConfigError            an unknown key or a bad value in rb.toml, the environment or --set
+    ├── MissingDependency          an extra, Java or a model file is missing; says how to get it
+    ├── ModelFileError             a model file is damaged, or is another one than was asked for
     ├── BackboneError              an LM cannot be used at all: key, credit, address, name
-    ├── InfrastructureError        one task's LM call or environment broke, and the task is not judged; or a server did
-    ├── UnparseableOutput          an LM's answer could not be read, after one repair
+    ├── InfrastructureError        one task's LM call or environment broke, and the task is not judged
+    │   └── ContextOverflow        the prompt is longer than the model's context window
+    ├── UnparseableOutput          an LM's answer could not be parsed
     ├── Unscored                   a compile broke after it had found prompts; they are in it, unscored
     └── BankError
         ├── CorruptBank            the file is not a readable bank
@@ -23,7 +24,7 @@
         ├── InvalidVector          NaN, zero, or of the wrong size
         └── StorageError           disk full, read-only, locked
 
-A message is one line: what was wrong, what was expected, what to do.
+A message is one line: what is wrong, what was expected, what to do.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SignatureChanged(InputError):
 
 
 class DspyTooOld(InputError):
-    """A program that was saved by a newer dspy than the one that is installed."""
+    """The program was saved by a newer dspy than is installed."""
 
 
 class ConfigError(InputError):
@@ -65,7 +66,7 @@ class ConfigError(InputError):
 
 
 class MissingDependency(RBError):
-    """Something that has to be installed or downloaded first."""
+    """Something must be installed or downloaded first."""
 
     exit_code = 3
 
@@ -83,23 +84,28 @@ class BackboneError(RBError):
 
 
 class InfrastructureError(RBError):
-    """One task's LM call or environment broke, so the task is neither a success nor a failure; or a server did that is
-    asked for something else than a task, as MLflow's is for what was registered."""
+    """One task's LM call or environment broke, so the task is neither success nor failure; or another server failed,
+    such as MLflow's.
+    """
 
     exit_code = 5
 
 
+class ContextOverflow(InfrastructureError):
+    """The prompt is longer than the model's context window; a shorter one may fit."""
+
+
 class UnparseableOutput(RBError):
-    """A language model's answer could not be read, even after one repair."""
+    """A language model's answer could not be parsed."""
 
     exit_code = 5
 
 
 class Unscored(RBError):
-    """A compile broke after it had found prompts: while it looked for better ones, or while it scored these.
+    """A compile broke after it had found prompts, while it searched on or scored them.
 
-    ``program`` is the compiled program, which nobody has scored on held-out tasks. What broke is in ``__cause__``, and
-    ``exit_code`` is that of it, and 1 where it is no error of ours.
+    ``program`` is the compiled program, which was not scored on held-out tasks. ``__cause__`` is the error, and
+    ``exit_code`` its exit code (1 if it is not an ``RBError``).
     """
 
     def __init__(self, message: str, program: typing.Any, exit_code: int) -> None:
@@ -136,3 +142,13 @@ class InvalidVector(BankError):
 
 class StorageError(BankError):
     """The disk or the database refused: full, read-only, locked."""
+
+
+def describe_error(exc: BaseException, limit: int | None = None) -> str:
+    """``exc`` in one line: the message of an ``RBError``; any other with its type, and cut at ``limit`` characters."""
+    message = " ".join(str(exc).split())
+    if limit is not None and len(message) > limit:
+        message = f"{message[:limit]}…"
+    if isinstance(exc, RBError) and message:
+        return message
+    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

@@ -1,41 +1,78 @@
-"""Text as it can be stored and shown."""
+"""Text as it is stored, printed and counted. Nothing is refused for the characters in it."""
 
 from __future__ import annotations
 
-import regex
+import math
+import re
+
+import pydantic
 
 MAX_TEXT = 10_000_000
-"""Longest thought, action or observation that is kept, in characters; the rest is cut and said so."""
+"""Longest thought, action or observation that is stored, in characters; the rest is cut, and the text says so."""
 
-# Control, format and surrogate characters, less line ends, tabs, and the joiners of Persian, Indic and emoji text.
-_HIDDEN = regex.compile(r"(?V1)[\p{Cc}\p{Cf}\p{Cs}--[\t\n\r\u200c\u200d]]")
+_CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: "\u2421"}
+"""Control characters -> their visible symbols: NUL becomes U+2400."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_EXECUTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What terminals act on: controls except tab and line feed, line separators, directional overrides and isolates."""
+_INVISIBLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    r"\U000e0000-\U000e007f]"
+)
+_CJK = re.compile(
+    r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
+)
 
-_HIDDEN_ASCII = bytes(code for code in range(128) if _HIDDEN.match(chr(code)))
 
-_MARK = 40
-"""Room for saying that a text was cut."""
+def normalise(text: str, limit: int = MAX_TEXT) -> str:
+    """``text`` as it can be stored: valid Unicode without control characters, at most ``limit`` characters.
 
-
-def hidden_characters(text: str) -> list[tuple[int, str]]:
-    """Positions and code points of characters that a reader cannot see.
-
-    Control characters, lone surrogates, format characters (zero-width space, byte-order mark, bidirectional overrides,
-    tags). Line ends, tabs, joiners and variation selectors are ordinary text and are not reported.
+    Control characters except tabs and line ends become their visible symbols (NUL: U+2400), a lone surrogate becomes
+    U+FFFD, and all else stays: soft hyphens, joiners, zero-width spaces, byte-order and directional marks.
     """
-    if text.isprintable():  # as in ``visible``
-        return []
-    return [(found.start(), f"U+{ord(found[0]):04X}") for found in _HIDDEN.finditer(text)]
-
-
-def visible(text: str, limit: int = MAX_TEXT) -> str:
-    """``text`` as it can be stored and shown: hidden characters replaced by U+FFFD, and cut at ``limit`` characters."""
     if len(text) > limit:
-        kept = max(0, limit - _MARK)  # so that what is read again is not cut again
-        text = f"{text[:kept]}… [{len(text) - kept} characters cut]"
-    if text.isprintable():  # most are, on one line, and this is twenty times as fast
+        head = max(0, limit - 40)  # room for the remark, so that a text that is read again is not cut again
+        text = f"{text[:head]}… [{len(text) - head} characters cut]"
+    if text.isprintable():  # most texts of one line, and much faster
         return text
-    if text.isascii():  # several lines, or hidden characters
-        plain = text.encode()
-        if len(plain.translate(None, _HIDDEN_ASCII)) == len(plain):  # nothing was left out, in a tenth of the time
-            return text
-    return str(_HIDDEN.sub("\ufffd", text))
+    if not text.isascii() and _SURROGATE.search(text):
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # joins surrogate pairs
+    return text.translate(_CONTROLS) if _CONTROL.search(text) else text
+
+
+def printable(text: str) -> str:
+    """``text`` for a terminal: what it would execute, such as escape sequences, is shown as ``\\x1b``."""
+    return _EXECUTED.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def invisible(text: str) -> str:
+    """The first character of ``text`` that a reader of a name cannot see, as ``U+200B``; empty if there is none."""
+    match = None if text.isprintable() else _INVISIBLE.search(text)
+    return "" if match is None else f"U+{ord(match[0]):04X}"
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate the tokens of ``text``: 3.5 characters a token, one token a Chinese, Japanese or Korean character."""
+    cjk = 0 if text.isascii() else len(_CJK.findall(text))
+    return math.ceil(cjk + (len(text) - cjk) / 3.5)
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """``1 lesson``, ``2,000 lessons``; ``plural`` if it is not ``singular`` with an s."""
+    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def summary_line(exc: BaseException, limit: int | None = None) -> str:
+    """The message of ``exc`` in one line, cut at ``limit`` characters; its type if it has no message."""
+    message = " ".join(str(exc).split())
+    if limit is not None and len(message) > limit:
+        message = f"{message[:limit]}…"
+    return message or type(exc).__name__
+
+
+def first_error(exc: pydantic.ValidationError) -> tuple[str, str]:
+    """The place of the first error (``a.0.b``), and what is wrong there, as part of a sentence."""
+    error = exc.errors(include_url=False, include_context=False)[0]
+    message = error["msg"].removeprefix("Value error, ")
+    return ".".join(map(str, error["loc"])), message[:1].lower() + message[1:]

@@ -1,103 +1,79 @@
-"""Values refuse what cannot be used, and make storable what cannot be refused."""
+"""Values refuse what cannot be used, and normalise what cannot be refused."""
 
 from __future__ import annotations
 
-import json
-import unicodedata
 from typing import Any
 
 import pydantic
 import pytest
 from hypothesis import given, strategies as st
 
-from rb_dspy import MemoryDraft, Outcome, Step, Task, Trajectory
+from rb_dspy import Outcome, Step, Task, Trajectory
 from rb_dspy.errors import InvalidTask
-from rb_dspy.schema import MAX_INSTRUCTION
-from rb_dspy.text import MAX_TEXT, hidden_characters, visible
+from rb_dspy.schema import MAX_INSTRUCTION, Check, RoleUsage
 
 
-@pytest.mark.parametrize(
-    ("instruction", "message"),
-    [
-        ("", "is empty"),
-        (" \n\t", "is empty"),
-        ("x" * 1_000_000, "1,000,000 characters; expected at most 100,000"),
-        ("Go to\u200bthe shop", "hides 1 invisible character.*U\\+200B at position 5"),
-        ("abc\u202edef", "U\\+202E"),
-        ("nul\x00", "U\\+0000"),
-        ("\ud800", "U\\+D800"),
-        ("tag\U000e0041", "U\\+E0041"),
-    ],
-)
-def test_bad_instructions_are_refused_in_one_line(instruction: str, message: str) -> None:
-    with pytest.raises(InvalidTask, match=message) as caught:
+@pytest.mark.parametrize("instruction", ["", " \n\t", "x" * (MAX_INSTRUCTION + 1)], ids=["empty", "blank", "long"])
+def test_empty_and_too_long_instructions_are_refused(instruction: str) -> None:
+    with pytest.raises(InvalidTask):
         Task(id="t", instruction=instruction)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "instruction",
-    ["Schalte das Licht ein", "سلام‌خوش", "👩‍🚀 launch", "tab\tand\nnewline", "x" * MAX_INSTRUCTION],
-    ids=["german", "persian", "emoji", "layout", "longest"],
+    [
+        "Grö\xadße",  # soft hyphen
+        "سلام\u200cخوش",
+        "👩\u200d🚀 launch",
+        "Go to\u200bthe shop",
+        "\ufeffpasted",
+        "\u200eleft\u202eright\u202c",
+        "tab\tand\r\nnewline",
+        "x" * MAX_INSTRUCTION,
+    ],
+    ids=["hyphen", "persian", "emoji", "zero-width", "bom", "directional", "layout", "longest"],
 )
-def test_ordinary_text_of_any_script_is_accepted(instruction: str) -> None:
+def test_text_of_any_script_is_stored_as_it_is(instruction: str) -> None:
     assert Task(id="t", instruction=instruction).instruction == instruction
+    assert Step(action=instruction, observation=instruction).observation == instruction
 
 
-@pytest.mark.parametrize("bad", ["", "  ", "a\x00b", "x" * 501])
+def test_controls_and_lone_surrogates_are_normalised() -> None:
+    assert Task(id="t", instruction="a\0b\x1b[31m\ud800c").instruction == "a␀b␛[31m\ufffdc"
+    assert Step(action="\ud83d\ude00").action == "😀"  # a pair is one character
+
+
+@pytest.mark.parametrize("bad", ["", "  ", "a\x00b", "a\u200bb", "x" * 501])
 def test_bad_task_ids_are_refused(bad: str) -> None:
-    with pytest.raises(InvalidTask, match="task id"):
+    with pytest.raises(InvalidTask):
         Task(id=bad, instruction="go")
 
 
 @given(st.text(alphabet=st.characters()))
-def test_any_text_of_an_agent_or_environment_becomes_storable(text: str) -> None:
+def test_any_text_is_read_again_as_it_was_stored(text: str) -> None:
     step = Step(thought=text, action=text, observation=text)
-    for kept in (step.thought, step.action, step.observation):
-        assert not hidden_characters(kept)
-        kept.encode("utf-8")
-        assert len(kept) == len(text)
+    assert len(step.action) <= len(text)
     again = Trajectory.model_validate_json(Trajectory(task_id="t", steps=(step,)).model_dump_json())
     assert again.steps == (step,)
 
 
-def test_very_long_text_is_cut_and_says_so() -> None:
-    kept = visible("x" * (MAX_TEXT + 7))
-    assert kept.endswith("[47 characters cut]")
-    assert MAX_TEXT - 50 < len(kept) <= MAX_TEXT
-    assert visible(kept) == kept
+def test_a_trajectory_of_the_first_edition_is_read() -> None:
+    old = '{"task_id":"t","steps":[],"answer":null,"stop_reason":"unreadable","usage":{"agent":{"calls":1}}}'
+    trajectory = Trajectory.model_validate_json(old)
+    assert trajectory.stop_reason == "unparseable"
+    assert trajectory.usage["agent"] == RoleUsage(calls=1)
 
 
-def test_no_character_that_python_can_print_is_hidden() -> None:
-    assert not hidden_characters("".join(filter(str.isprintable, map(chr, range(0x110000)))))
+def test_feedback_and_checks_are_stored_only_if_there_are_some() -> None:
+    assert not {"feedback", "checks"} & Trajectory(task_id="t").model_dump().keys()
+    full = Trajectory(task_id="t", feedback="wrong team", checks=(Check(after=1, decision="revise"),))
+    assert Trajectory.model_validate_json(full.model_dump_json()) == full
 
 
-@pytest.mark.parametrize("code", range(128))
-def test_of_ascii_control_characters_are_hidden_and_layout_is_not(code: int) -> None:
-    one = chr(code)
-    hides = unicodedata.category(one) == "Cc" and one not in "\t\n\r"
-    for text in (one, f"a {one}", f"a\n{one}\nb", f"ä\n{one}"):  # of one line, of several, and of more than ASCII
-        assert visible(text) == (text.replace(one, "\ufffd") if hides else text)
-        assert [position for position, _ in hidden_characters(text)] == ([text.index(one)] if hides else [])
-
-
-def test_the_schema_that_distillers_read_gives_no_titles_to_copy() -> None:
-    assert '"Title"' not in json.dumps(MemoryDraft.model_json_schema())
-
-
-@pytest.mark.parametrize(
-    ("odd", "why"),
-    [
-        (10**4300, "more than 4,300 digits"),
-        (-(10**5000), "more than 4,300 digits"),
-    ],
-    ids=["long", "long and negative"],
-)
-@pytest.mark.parametrize(
-    "around", [lambda odd: odd, lambda odd: [1, odd], lambda odd: {"a": {"b": [odd]}}], ids=["bare", "listed", "deep"]
-)
-def test_env_args_that_would_not_be_read_as_written_are_refused(odd: Any, why: str, around: Any) -> None:
-    with pytest.raises(InvalidTask, match=why):
+@pytest.mark.parametrize("around", [lambda odd: odd, lambda odd: [1, odd], lambda odd: {"a": [odd]}])
+@pytest.mark.parametrize("odd", [10**4300, -(10**5000)], ids=["long", "negative"])
+def test_env_args_that_could_not_be_read_again_are_refused(odd: Any, around: Any) -> None:
+    with pytest.raises(InvalidTask):
         Task(id="t", instruction="x", env_args={"answer": around(odd)})
 
 
@@ -105,10 +81,16 @@ def test_other_env_args_come_back_as_they_were() -> None:
     args = {"a": 10**4300 - 1, "b": [1e308, -0.0, None, True, "naïve 🎉"], "c": {"d": -(2**64)}}
     task = Task(id="t", instruction="x", env_args=args)
     assert Task.model_validate_json(task.model_dump_json()).env_args == args
+    assert task.without_ground_truth().env_args == {}
 
 
 @pytest.mark.parametrize("reward", [2, -0.1, float("nan"), float("inf")])
-def test_a_reward_is_of_0_to_1(reward: float) -> None:
-    with pytest.raises(pydantic.ValidationError, match="reward"):
+def test_a_reward_is_in_0_to_1(reward: float) -> None:
+    with pytest.raises(pydantic.ValidationError):
         Outcome(reward=reward, success=True)
-    assert [Outcome(reward=each, success=False).reward for each in (0, 0.5, 1)] == [0, 0.5, 1]
+
+
+def test_usage_adds_up() -> None:
+    assert RoleUsage(calls=1, seconds=0.5) + RoleUsage(calls=2, prompt_tokens=7) == RoleUsage(
+        calls=3, prompt_tokens=7, seconds=0.5
+    )

@@ -1,0 +1,71 @@
+"""JSON Lines: one object a line, read with a line number in every error, written so that it can be read again."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rb_dspy.errors import InputError, RBError
+
+MAX_LINE = 64_000_000
+"""Longest line, in bytes, its end included."""
+
+
+def read_objects(
+    path: Path, expected: str = "a JSON object", *, error: type[RBError] = RBError, max_line: int = MAX_LINE
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects in a file, at least one, with their line numbers (from 1); blank lines are skipped.
+
+    Args:
+        path: The file.
+        expected: What each line should be, for messages.
+        error: What is raised if the disk refuses.
+        max_line: Bytes of the longest line, its end included.
+
+    Raises:
+        InputError: The file is missing or empty, or a line is too long or not a JSON object in UTF-8.
+    """
+    if path.is_dir() or not path.exists():
+        problem = "is a folder" if path.is_dir() else "no such file"
+        raise InputError(f"{path}: {problem}; expected a file with {expected} in each line")
+    empty = True
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(max_line + 1), b""), 1):
+                if len(line) > max_line:
+                    raise InputError(f"{path}:{number}: more than {max_line:,} bytes; split the line")
+                text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
+                if text:
+                    empty = False
+                    yield number, _parse(text, f"{path}:{number}", expected)
+    except OSError as exc:
+        raise error(f"{path}: cannot be read: {exc.strerror}") from exc
+    if empty:
+        raise InputError(f"{path}: the file is empty; expected {expected} in each line")
+
+
+def encode(value: Mapping[str, Any], *, max_line: int = MAX_LINE) -> bytes:
+    """``value`` as one line of UTF-8. Raises ``InputError`` if ``read_objects`` could not read it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InputError(f"cannot be written as JSON: {exc}") from exc
+    if not text.isascii():  # two surrogates that make a pair are one character to every reader
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    line = text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
+    if len(line) > max_line:
+        raise InputError(f"takes {len(line):,} bytes as JSON; expected at most {max_line:,}")
+    return line
+
+
+def _parse(text: bytes, place: str, expected: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, too many digits or brackets
+        raise InputError(f"{place}: cannot be parsed ({exc}); expected {expected}, in UTF-8") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: is {type(value).__name__}, not an object; expected {expected}")
+    return value

@@ -1,0 +1,85 @@
+"""Text as it is stored, printed, counted and summarised."""
+
+from __future__ import annotations
+
+import pydantic
+import pytest
+from hypothesis import given, strategies as st
+
+from rb_dspy.errors import InputError, describe_error
+from rb_dspy.text import (
+    MAX_TEXT,
+    counted,
+    estimate_tokens,
+    first_error,
+    invisible,
+    normalise,
+    printable,
+    summary_line,
+)
+
+
+@given(st.text(alphabet=st.characters()))
+def test_normalised_text_is_unicode_and_stays_so(text: str) -> None:
+    stored = normalise(text)
+    stored.encode("utf-8")
+    assert "\0" not in stored
+    assert normalise(stored) == stored
+
+
+def test_long_text_is_cut_once_and_says_so() -> None:
+    stored = normalise("x" * (MAX_TEXT + 7))
+    assert len(stored) <= MAX_TEXT
+    assert "47 characters cut" in stored
+    assert normalise(stored) == stored
+
+
+@pytest.mark.parametrize("code", [*range(9), *range(11, 32), *range(127, 160), 0x2028, 0x202E, 0x2066, 0xD800])
+def test_a_terminal_gets_no_character_that_it_would_execute(code: int) -> None:
+    shown = printable(f"a{chr(code)}b")
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert shown.startswith("a\\")
+
+
+def test_ordinary_text_is_printed_as_it_is() -> None:
+    for text in ("line\n\ttab", "Grö\xadße 👩\u200d🚀 日本語", ""):
+        assert printable(text) == text
+
+
+@pytest.mark.parametrize(("text", "expected"), [("a\u200bb", "U+200B"), ("\0", "U+0000"), ("ü name", ""), ("日本", "")])
+def test_a_name_may_not_hide_characters(text: str, expected: str) -> None:
+    assert invisible(text) == expected
+
+
+def test_tokens_are_estimated_by_script() -> None:
+    assert estimate_tokens("") == 0
+    assert estimate_tokens("x" * 350) == 100
+    assert estimate_tokens("漢" * 350) == estimate_tokens("한" * 350) == 350
+    assert estimate_tokens("x" * 350 + "漢" * 100) == 200
+
+
+def test_errors_in_one_line() -> None:
+    assert summary_line(ValueError("a\n  b")) == "a b"
+    assert summary_line(ValueError("a" * 10), 4) == "aaaa…"
+    assert summary_line(ValueError()) == "ValueError"
+    assert describe_error(ValueError("a\nb")) == "ValueError: a b"
+    assert describe_error(InputError("a\nb")) == "a b"
+    assert describe_error(ValueError()) == "ValueError"
+
+
+def test_the_first_error_of_a_model() -> None:
+    class Inner(pydantic.BaseModel):
+        numbers: list[int]
+
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Inner.model_validate({"numbers": [1, "x"]})
+    place, why = first_error(caught.value)
+    assert place == "numbers.1"
+    assert why[0].islower()
+
+
+def test_counts() -> None:
+    assert counted(1, "lesson") == "1 lesson"
+    assert counted(2000, "lesson") == "2,000 lessons"
+    assert counted(0, "entry", "entries") == "0 entries"
