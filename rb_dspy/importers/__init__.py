@@ -1,0 +1,127 @@
+"""Rollouts of agents that are not ours, as trajectories.
+
+One file a format: ``trajectory`` (our own fields and steps), ``chat_messages`` (OpenAI and Anthropic), ``langchain``,
+``responses`` (OpenAI) and ``dspy_agents``. One list may mix the message formats, as client libraries do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import dspy
+import pydantic
+
+from rb_dspy.errors import InvalidTrajectory
+from rb_dspy.importers import chat_messages, dspy_agents, langchain, responses, trajectory
+from rb_dspy.importers.content import plain
+from rb_dspy.importers.conversation import Conversation
+from rb_dspy.schema import Task, Trajectory
+
+__all__ = ["Foreign", "to_trajectory"]
+
+Foreign: TypeAlias = Trajectory | dspy.Prediction | pydantic.BaseModel | Mapping[str, Any] | Sequence[Any]
+"""A ``Trajectory`` or its fields as a dict; a list of step dicts; a list of messages or items (dicts, or objects of the
+client library), or a state that has it under ``messages``; an OpenAI ``Response``; the prediction of a DSPy agent, its
+``trajectory`` or its ``history``.
+"""
+
+_Fields = dict[str, Any]
+
+
+def to_trajectory(task: Task, rollout: Foreign) -> Trajectory:
+    """Read the rollout of another agent as a trajectory of ``task``.
+
+    The rollout id is a digest of the content unless the rollout has a ``rollout_id``, so an equal rollout gets an equal
+    id. The answer is the agent's last text, if no tool call follows it.
+
+    Raises:
+        InvalidTrajectory: The rollout is empty, belongs to another task, or cannot be read.
+    """
+    if isinstance(rollout, dspy.Prediction) and isinstance(rollout.get("trajectory"), Trajectory):
+        rollout = rollout["trajectory"]
+    if isinstance(rollout, Trajectory):
+        result = rollout
+    else:
+        data = plain(rollout)
+        if not isinstance(data, dict | list):
+            raise InvalidTrajectory(
+                f"got {type(rollout).__name__} for a trajectory; expected a Trajectory, a dict with 'steps' or"
+                " 'messages', a list of messages or steps, or the prediction of a DSPy agent"
+            )
+        fields = _read(data, is_prediction=isinstance(rollout, dspy.Prediction))
+        result = trajectory.validate({"task_id": task.id, "stop_reason": "external", **fields})
+    if result.task_id != task.id:
+        raise InvalidTrajectory(f"the trajectory belongs to task {result.task_id!r}; expected task {task.id!r}")
+    return result
+
+
+def _read(data: _Fields | list[Any], is_prediction: bool = False) -> _Fields:
+    """Read the fields of a ``Trajectory`` from plain data."""
+    digest = _digest(data)
+    if isinstance(data, dict) and "messages" in data and "steps" not in data and not is_prediction:
+        return {**_read(_nested(data["messages"])), **trajectory.beside_messages(data)}
+    if isinstance(data, list):
+        fields = _read_list(data)
+    elif is_prediction or "trajectory" in data or "history" in data:
+        turns = data.get("trajectory", data.get("history"))
+        fields = dspy_agents.read_prediction(data, _read(_nested(turns)) if turns else {})
+        fields.pop("rollout_id", None)  # a digest of the turns alone, without the answer
+    elif isinstance(data.get("output"), list):
+        fields = _read_list(data["output"])
+    elif dspy_agents.is_numbered(data):
+        fields = {"steps": dspy_agents.numbered_steps(data)}
+    else:
+        fields = _read_list([data]) if _reader(data) else trajectory.read(data)
+    return {"rollout_id": digest, **fields}
+
+
+def _nested(data: Any) -> _Fields | list[Any]:
+    if isinstance(data, dict | list):
+        return data
+    raise InvalidTrajectory(f"the messages or the trajectory are a {type(data).__name__}; expected a list or a dict")
+
+
+def _read_list(elements: list[Any]) -> _Fields:
+    if not elements:
+        raise InvalidTrajectory("the trajectory is empty; expected at least one message or step")
+    for i, element in enumerate(elements):
+        if not isinstance(element, dict):
+            raise InvalidTrajectory(f"element {i} is a {type(element).__name__}; expected a message or a step")
+    if all("action" in element and _reader(element) is None for element in elements):
+        return {"steps": trajectory.read_steps(elements)}
+    if dspy_agents.is_code(elements):
+        return {"steps": dspy_agents.code_steps(elements)}
+    if dspy_agents.is_history(elements):
+        return dspy_agents.read_history(elements)
+    conversation = Conversation()
+    for i, element in enumerate(elements):
+        reader = _reader(element)
+        if reader is None:
+            raise InvalidTrajectory(
+                f"element {i} is neither a message nor a step (its fields: {', '.join(sorted(element))[:80]!r});"
+                " expected 'role' or a known 'type' in each (messages), or 'action' in each (steps)"
+            )
+        try:
+            reader(element, conversation)
+        except InvalidTrajectory as exc:
+            raise InvalidTrajectory(f"message {i}: {exc}") from None
+    return conversation.fields()
+
+
+def _reader(element: _Fields) -> Callable[[_Fields, Conversation], None] | None:
+    if responses.matches(element):
+        return responses.read
+    if langchain.matches(element):
+        return langchain.read
+    return chat_messages.read if chat_messages.matches(element) else None
+
+
+def _digest(data: Any) -> str:
+    try:
+        text = json.dumps(data, sort_keys=True)
+    except ValueError as exc:  # an integer with thousands of digits
+        raise InvalidTrajectory(f"the trajectory has no JSON form: {exc}") from None
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,0 +1,50 @@
+"""Messages of LangChain and LangGraph: objects, their dicts, and the forms that they are saved in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rb_dspy.importers import chat_messages
+from rb_dspy.importers.content import kind
+from rb_dspy.importers.conversation import Conversation
+
+_ROLES = {
+    **{name: name for name in ("human", "user", "ai", "assistant", "system", "tool", "function", "chat")},
+    "HumanMessageChunk": "user",
+    "AIMessageChunk": "assistant",
+    "SystemMessageChunk": "system",
+    "ToolMessageChunk": "tool",
+    "FunctionMessageChunk": "tool",
+}
+"""``type`` of a message -> its role. Chunks are streamed messages that were added up."""
+
+_ASIDE = ("reasoning_content", "refusal", "function_call")
+"""What stands in ``additional_kwargs`` and nowhere else."""
+
+
+def matches(message: dict[str, Any]) -> bool:
+    """Whether this is a message of LangChain."""
+    return kind(_unwrap(message)) in _ROLES
+
+
+def read(message: dict[str, Any], conversation: Conversation) -> None:
+    """Add a message to the conversation."""
+    message = _unwrap(message)
+    role = message.get("role") or _ROLES[kind(message)]
+    content, extra = message.get("content"), message.get("additional_kwargs")
+    if isinstance(content, list) and (message.get("tool_calls") or message.get("invalid_tool_calls")):
+        # Content has the provider's form of the same calls.
+        content = [part for part in content if not (isinstance(part, dict) and kind(part) in chat_messages.CALLS)]
+    aside = {name: extra[name] for name in _ASIDE if name in extra} if isinstance(extra, dict) else {}
+    if message.get("tool_calls"):
+        aside.pop("function_call", None)
+    chat_messages.read({**message, **aside, "role": role, "content": content}, conversation)
+
+
+def _unwrap(message: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a message that was saved with ``messages_to_dict`` (``data``) or ``dumpd`` (``kwargs``)."""
+    for name in ("data", "kwargs"):
+        fields = message.get(name)
+        if isinstance(fields, dict) and "role" not in message and "content" not in message:
+            return {"type": message.get("type"), **fields}
+    return message

@@ -1,0 +1,68 @@
+"""Our own format: the fields of a trajectory, and steps of thought, action and observation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import pydantic
+
+from rb_dspy.errors import InvalidTrajectory
+from rb_dspy.importers.content import verbatim
+from rb_dspy.schema import StopReason, Trajectory
+
+_TEXTS = ("thought", "action", "observation")
+
+
+def read(fields: dict[str, Any]) -> dict[str, Any]:
+    """Read the fields of a trajectory. Its answer may be any JSON."""
+    texts = {"answer": verbatim(fields["answer"])} if fields.get("answer") is not None else {}
+    steps = fields.get("steps", ())
+    if not isinstance(steps, list | tuple):
+        raise InvalidTrajectory(f"'steps' is a {type(steps).__name__}; expected a list of thought, action, observation")
+    return {**fields, **texts, "steps": read_steps(steps)}
+
+
+def read_steps(steps: Sequence[Any]) -> list[Any]:
+    """Read steps. Thought, action and observation may be any JSON."""
+    return [
+        {name: verbatim(value) if name in _TEXTS else value for name, value in step.items()}
+        if isinstance(step, dict)
+        else step
+        for step in steps
+    ]
+
+
+def beside_messages(state: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a trajectory that stand beside ``messages``; a state may have any others, too.
+
+    LangGraph's ``structured_response`` is the answer if there is no ``answer``.
+    """
+    names = ("task_id", "rollout_id", "first_observation")
+    fields = {name: state[name] for name in names if isinstance(state.get(name), str)}
+    answer = state.get("answer", state.get("structured_response"))
+    if answer is not None:
+        fields["answer"] = verbatim(answer)
+    if state.get("stop_reason") in get_args(StopReason):
+        fields["stop_reason"] = state["stop_reason"]
+    return fields
+
+
+def validate(fields: dict[str, Any]) -> Trajectory:
+    """A trajectory of these fields.
+
+    Raises:
+        InvalidTrajectory: A field is unknown, missing or of the wrong type, or there is neither a step nor an answer.
+    """
+    try:
+        trajectory = Trajectory.model_validate(fields)
+    except pydantic.ValidationError as exc:
+        error = exc.errors(include_url=False, include_context=False)[0]
+        place = ".".join(map(str, error["loc"]))[:80]
+        raise InvalidTrajectory(
+            f"{place}: {error['msg'].lower()}; expected the fields of a Trajectory, with steps of thought, action and"
+            " observation"
+        ) from None
+    if not trajectory.steps and trajectory.answer is None:
+        raise InvalidTrajectory("the trajectory is empty; expected 'steps', 'messages' or an 'answer'")
+    return trajectory

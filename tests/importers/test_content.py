@@ -1,0 +1,138 @@
+"""The text of parts and tool results: whatever has words is kept, media are a placeholder."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rb_dspy.importers import to_trajectory
+from rb_dspy.schema import Task
+
+TASK = Task(id="t", instruction="Look.")
+BYTES = "aGVsbG8="
+PIXELS = {"type": "base64", "media_type": "image/png", "data": BYTES}
+
+
+def observed(result: Any) -> str:
+    """The observation of a step whose tool returned ``result``: the same for OpenAI and Anthropic."""
+    openai = [
+        {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "look", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": result},
+    ]
+    anthropic = [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": result}]},
+    ]
+    (text,) = {to_trajectory(TASK, messages).steps[0].observation for messages in (openai, anthropic)}
+    return text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"type": "charge", "id": 2, "status": "FAILED"},
+        {"type": "json", "value": {"refunded": None}},
+        {"type": "search_result", "source": "kb", "title": "Rules", "content": [{"type": "text", "text": "zurück"}]},
+        {"type": "text", "value": "DENIED"},
+        {"type": "text", "text": "order 1", "status": "FAILED"},
+        {"type": "reasoning", "score": 3},
+        {"type": "file", "name": "a.txt", "size": 10},
+        {"kind": "charge", "id": 2},
+    ],
+    ids=str,
+)
+def test_a_record_in_a_tools_result_stays_whole(record: dict[str, Any]) -> None:
+    first = {"type": "charge", "id": 1}
+    assert [json.loads(line) for line in observed([first, record]).split("\n")] == [first, record]
+    assert "\\u" not in observed([record])
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ("DENIED", "DENIED"),
+        ({"type": "text", "text": "DENIED", "annotations": {}, "cache_control": {"type": "ephemeral"}}, "DENIED"),
+        ({"type": "output_text", "text": "DENIED", "annotations": [], "logprobs": None}, "DENIED"),
+        ({"type": "refusal", "refusal": "No."}, "No."),
+        ({"type": "thinking", "thinking": "Hm.", "signature": "xyz"}, "Hm."),
+        ({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm."}]}, "Hm."),
+        ({"type": "text", "text": ""}, ""),
+        (SimpleNamespace(type="text", text="DENIED", citations=None), "DENIED"),
+        (7, "7"),
+        ({"refunded": False}, '{"refunded": false}'),
+        ([{"type": "text", "text": "DENIED"}], "DENIED"),
+    ],
+    ids=str,
+)
+def test_a_text_in_a_tools_result_is_its_words(part: Any, text: str) -> None:
+    assert observed(part) == observed([part]) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ({"type": "image"}, "[image]"),
+        ({"type": "image", "source": PIXELS, "cache_control": None}, "[image]"),
+        ({"type": "image", "data": BYTES, "mimeType": "image/png"}, "[image]"),
+        ({"type": "image", "source_type": "base64", "data": BYTES, "mime_type": "image/png", "id": "1"}, "[image]"),
+        ({"type": "image", "url": f"data:image/png;base64,{BYTES}"}, "[image]"),
+        ({"type": "image_url", "image_url": {"url": "https://a/b.png", "detail": "low"}}, "[image]"),
+        ({"type": "input_image", "image_url": None, "file_id": "f", "detail": "auto"}, "[image]"),
+        ({"type": "computer_screenshot", "image_url": f"data:image/png;base64,{BYTES}"}, "[image]"),
+        ({"type": "input_audio", "input_audio": {"data": BYTES, "format": "wav"}}, "[audio]"),
+        ({"type": "input_audio", "audio": BYTES, "transcript": "DENIED"}, "DENIED"),
+        ({"type": "video", "base64": BYTES, "mime_type": "video/mp4"}, "[video]"),
+        ({"type": "file", "file": {"filename": "a.pdf", "file_data": BYTES}}, "a.pdf\n[file]"),
+        ({"type": "file", "base64": BYTES, "mime_type": "application/pdf"}, "[file]"),
+        ({"type": "file", "source_type": "text", "text": "DENIED", "mime_type": "text/plain"}, "DENIED"),
+        ({"type": "document", "source": {"type": "url", "url": "https://a/b.pdf"}}, "[file]"),
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "DENIED"}}, "DENIED"),
+        ({"type": "document", "source": "kb", "title": "Rules", "content": "DENIED"}, "Rules\nkb\nDENIED"),
+        (
+            {
+                "type": "document",
+                "title": "Rules",
+                "context": "of 2026",
+                "source": {"type": "content", "content": [{"type": "text", "text": "DENIED"}]},
+            },
+            "Rules\nof 2026\nDENIED",
+        ),
+    ],
+    ids=str,
+)
+def test_media_are_a_placeholder_and_their_words_are_kept(part: dict[str, Any], text: str) -> None:
+    assert observed([part]) == text
+    asked = [{"role": "user", "content": ["Look:", part]}, {"role": "assistant", "content": "I see."}]
+    assert to_trajectory(TASK, asked).first_observation == f"Look:\n{text}"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": [{"type": "hologram", "words": "Paris"}]}, '{"type": "hologram", "words": "Paris"}'),
+        ({"content": [{"type": "text", "text": "Paris", "parsed": {}}]}, "Paris"),
+        ({"content": {"type": "text", "text": "Paris"}}, "Paris"),
+        ({"content": None, "refusal": "I will not."}, "I will not."),
+        ({"content": None, "audio": {"id": "a", "data": BYTES, "expires_at": 1, "transcript": "Paris"}}, "Paris"),
+        ({"content": None, "audio": {"id": "a"}}, "[audio]"),
+    ],
+    ids=str,
+)
+def test_whatever_the_assistant_says_is_kept(message: dict[str, Any], text: str) -> None:
+    assert to_trajectory(TASK, [{"role": "assistant", **message}]).answer == text
+
+
+def test_what_only_the_provider_can_read_is_left_out() -> None:
+    results = [{"type": "web_search_result", "title": "Rules", "url": "u", "encrypted_content": "SECRET"}]
+    blocks = [
+        {"type": "redacted_thinking", "data": "SECRET"},
+        {"type": "server_tool_use", "id": "w", "name": "web_search", "input": {"query": "q"}},
+        {"type": "web_search_tool_result", "tool_use_id": "w", "content": results},
+        {"type": "text", "text": "Done."},
+    ]
+    (search, done) = to_trajectory(TASK, [{"role": "assistant", "content": blocks}]).steps
+    assert (search.action, json.loads(search.observation)["title"]) == ('web_search({"query": "q"})', "Rules")
+    assert "SECRET" not in f"{search}{done}"

@@ -1,0 +1,200 @@
+"""One conversation gives the same steps in every format; results are matched with their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai.types.responses import Response
+
+from rb_dspy.errors import InvalidTrajectory
+from rb_dspy.importers import to_trajectory
+from rb_dspy.schema import Task
+from tests.importers.conversations import ASKED, FORMATS, REFUND, LangChainMessage
+
+TASK = Task(id="t", instruction="Refund it.")
+
+
+def steps(rollout: Any) -> list[tuple[str, str, str]]:
+    return [(step.thought, step.action, step.observation) for step in to_trajectory(TASK, rollout).steps]
+
+
+@pytest.mark.parametrize("rollout", FORMATS.values(), ids=FORMATS)
+def test_every_format_gives_the_same_steps(rollout: Callable[[], Any]) -> None:
+    trajectory = to_trajectory(TASK, rollout())
+    assert steps(trajectory) == REFUND
+    assert (trajectory.answer, trajectory.first_observation, trajectory.stop_reason) == ("Done!", ASKED, "external")
+    assert trajectory.rollout_id == to_trajectory(TASK, rollout()).rollout_id
+
+
+@pytest.mark.parametrize("rollout", FORMATS.values(), ids=FORMATS)
+def test_a_call_without_a_result_has_an_empty_observation(rollout: Callable[[], Any]) -> None:
+    messages: Any = rollout()
+    if not isinstance(messages, list | tuple):  # a state
+        messages = messages["messages"] if isinstance(messages, dict) else messages.messages
+    trajectory = to_trajectory(TASK, messages[:-2])
+    assert (steps(trajectory), trajectory.answer) == ([REFUND[0], (*REFUND[1][:2], "")], None)
+
+
+def call(name: str, id: str | None = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": "{}"}, **({} if id is None else {"id": id})}
+
+
+def observations(*messages: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(action, observation) for _, action, observation in steps(list(messages))]
+
+
+def test_parallel_calls_are_steps_and_their_results_come_in_any_order() -> None:
+    said = {"role": "assistant", "content": "Both.", "tool_calls": [call("f", "a"), call("g", "b"), call("f", "c")]}
+    results = [{"role": "tool", "tool_call_id": id, "content": f"of {id}"} for id in ("c", "a")]
+    assert steps([said, *results]) == [("Both.", "f({})", "of a"), ("", "g({})", ""), ("", "f({})", "of c")]
+    blocks = [{"type": "tool_use", "id": id, "name": "f", "input": {}} for id in "ab"]
+    answers = [{"type": "tool_result", "tool_use_id": id, "content": f"of {id}"} for id in "ba"]
+    found = steps([{"role": "assistant", "content": blocks}, {"role": "user", "content": answers}])
+    assert found == [("", "f({})", "of a"), ("", "f({})", "of b")]
+
+
+@pytest.mark.parametrize("key", ["name", "tool_name"])
+@pytest.mark.parametrize("id", [None, ""])
+def test_results_without_ids_belong_to_the_calls_they_name(key: str, id: str | None) -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [call("f", id), call("g", id), call("f", id)]}
+    results = [{"role": "tool", key: name, "content": f"{i}"} for i, name in enumerate(("g", "f", "f"))]
+    assert observations(said, *results) == [("f({})", "1"), ("g({})", "0"), ("f({})", "2")]
+
+
+def test_results_without_id_and_name_come_in_the_order_of_the_calls() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [call("f"), call("g")]}
+    results = [{"role": "tool", "name": "tools", "content": "one"}, {"role": "tool", "content": "two"}]
+    assert observations(said, *results) == [("f({})", "one"), ("g({})", "two")]
+
+
+def test_calls_that_share_an_id_each_get_their_result() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [call("f", "0"), call("g", "0")]}
+    one, two = ({"role": "tool", "tool_call_id": "0", "content": text} for text in ("one", "two"))
+    assert observations(said, one, two) == [("f({})", "one"), ("g({})", "two")]
+    assert observations(said, {**one, "name": "g"}, two) == [("f({})", "two"), ("g({})", "one")]
+    with pytest.raises(InvalidTrajectory, match="message 3"):
+        observations(said, one, two, one)
+    calls = [{"type": "function_call", "call_id": "0", "name": name, "arguments": "{}"} for name in "fg"]
+    results = [{"type": "function_call_output", "call_id": "0", "output": text} for text in ("one", "two")]
+    assert observations(*calls, *results) == [("f({})", "one"), ("g({})", "two")]
+
+
+def test_an_id_that_comes_again_belongs_to_the_latest_call() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [call("f", "0")]}
+    result = {"role": "tool", "tool_call_id": "0", "content": "R"}
+    assert observations(said, {"role": "user", "content": "Stop."}, said, result) == [
+        ("f({})", "Stop."),
+        ("f({})", "R"),
+    ]
+    assert observations(said, result, said, result) == [("f({})", "R"), ("f({})", "R")]
+
+
+def test_text_without_a_call_is_an_action_and_the_last_one_the_answer() -> None:
+    texts = ["Hi", "Which country?", "France", "Paris", "Thanks"]
+    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    trajectory = to_trajectory(TASK, messages)
+    assert steps(trajectory) == [("", "Which country?", "France"), ("", "Paris", "Thanks")]
+    assert (trajectory.answer, trajectory.first_observation) == ("Paris", "Hi")
+    goes_on = {"role": "assistant", "content": None, "tool_calls": [call("f", "a")]}
+    assert to_trajectory(TASK, [*messages, goes_on]).answer is None
+
+
+def test_a_users_word_between_call_and_result_is_kept() -> None:
+    said = {"role": "assistant", "tool_calls": [call("f", "a")]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "R"}
+    assert observations(said, {"role": "user", "content": "STOP"}, result) == [("f({})", "STOP\nR")]
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"role": "assistant", "content": "Paris", "reasoning_content": "Hm."},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Paris"}]},
+        LangChainMessage("ai", "Paris", additional_kwargs={"reasoning_content": "Hm."}),
+        LangChainMessage("ai", [{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": "Paris"}]),
+    ],
+    ids=lambda thought: type(thought).__name__,
+)
+def test_a_thought_is_no_part_of_the_answer(thought: Any) -> None:
+    trajectory = to_trajectory(TASK, [thought])
+    assert (steps(trajectory), trajectory.answer) == ([("Hm.", "Paris", "")], "Paris")
+
+
+def test_a_last_thought_is_kept_and_an_empty_one_is_no_step() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    done = [
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""},
+        {"type": "function_call_output", "call_id": "a", "output": "R"},
+    ]
+    assert steps([*done, thought]) == [("", "f()", "R"), ("Hm.", "", "")]
+    assert steps([*done, {**thought, "summary": []}]) == [("", "f()", "R")]
+
+
+def test_calls_that_langchain_could_not_parse_are_failed_steps() -> None:
+    invalid = {"type": "invalid_tool_call", "name": "refund", "args": "{bad", "id": "2", "error": "not JSON"}
+    turn = LangChainMessage(
+        "ai",
+        [{"type": "text", "text": "Refund."}, {"type": "tool_use", "id": "2", "name": "refund", "input": "{bad"}],
+        tool_calls=[{"name": "lookup", "args": {}, "id": "1"}],
+        invalid_tool_calls=[invalid, {**invalid, "id": None, "error": None}],
+    )
+    found = steps([turn, LangChainMessage("tool", "try again", tool_call_id="2", status="error")])
+    assert found[:2] == [("Refund.", "lookup({})", ""), ("", "refund({bad)", "[error] not JSON\n[error] try again")]
+    assert found[2][1] == "refund({bad)"
+    assert found[2][2].startswith("[error]")
+
+
+def test_a_structured_response_of_langgraph_is_the_answer() -> None:
+    state = {"messages": [LangChainMessage("ai", "Paris")], "structured_response": {"capital": "Paris"}}
+    assert to_trajectory(TASK, state).answer == '{"capital": "Paris"}'
+
+
+def test_a_whole_response_with_hosted_tools_is_read() -> None:
+    output: list[dict[str, Any]] = [
+        {"type": "reasoning", "id": "0", "summary": [{"type": "summary_text", "text": "Search."}]},
+        {"type": "web_search_call", "id": "1", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "mcp_list_tools", "id": "2", "server_label": "s", "tools": []},
+        {"type": "mcp_call", "id": "3", "server_label": "s", "name": "pay", "arguments": "{}", "error": "no money"},
+        {
+            "type": "code_interpreter_call",
+            "id": "4",
+            "container_id": "c",
+            "status": "completed",
+            "code": "print(6)",
+            "outputs": [{"type": "logs", "logs": "6"}],
+        },
+        {"type": "image_generation_call", "id": "5", "status": "completed", "result": "aGVsbG8="},
+        {
+            "type": "message",
+            "id": "6",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Six.", "annotations": []}],
+        },
+    ]
+    fields = {"id": "r", "created_at": 0, "model": "m", "object": "response", "parallel_tool_calls": True}
+    response = Response.model_validate({**fields, "output": output, "tool_choice": "auto", "tools": []})
+    trajectory = to_trajectory(TASK, response)
+    assert trajectory.answer == "Six."
+    assert [(step.thought, step.action, step.observation) for step in trajectory.steps] == [
+        ("Search.", 'web_search({"type": "search", "query": "q"})', ""),
+        ("", "pay({})", "[error] no money"),
+        ("", "code_interpreter(print(6))", '{"logs": "6", "type": "logs"}'),
+        ("", "image_generation()", "[image]"),
+        ("", "Six.", ""),
+    ]
+    assert to_trajectory(TASK, response.model_dump(exclude_none=True)).steps == trajectory.steps
+
+
+def test_a_local_shells_output_has_the_id_of_its_call() -> None:
+    call = {"type": "local_shell_call", "action": {"command": ["ls"]}}
+    output = {"type": "local_shell_call_output"}
+    calls = [{**call, "id": f"item {id}", "call_id": id} for id in "ab"]
+    outputs = [{**output, "id": id, "output": f"of {id}"} for id in "ba"]
+    assert [observation for _, observation in observations(*calls, *outputs)] == ["of a", "of b"]
+
+
+def test_a_message_alone_is_a_rollout() -> None:
+    assert steps({"role": "assistant", "content": "Paris"}) == [("", "Paris", "")]
