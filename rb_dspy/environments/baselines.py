@@ -1,12 +1,12 @@
-"""Three players that need no language model: they show whether an environment's scoring can be trusted."""
+"""Three policies without a language model. They show whether an environment's scoring can be trusted."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rb_dspy.errors import InputError
@@ -14,14 +14,12 @@ from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import Outcome, Task
 
 Policy = Literal["random", "empty", "oracle"]
-"""Blind guesses; an empty action each turn; the family's own solution."""
-
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+"""Blind guesses; an empty action every turn; the family's own solution."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BaselineRow:
-    """What one policy reached: means over ``tasks`` tasks; reward and success in [0, 1], seconds a task."""
+    """Result of one policy: means over ``tasks`` tasks. Reward and success are in [0, 1], seconds are per task."""
 
     policy: Policy
     tasks: int
@@ -34,9 +32,9 @@ class BaselineRow:
 def run_baseline(
     family: EnvironmentFamily, task: Task, policy: Policy, *, seed: int = 0, max_steps: int = 50
 ) -> Outcome:
-    """Play ``task`` once and give its outcome. Deterministic for task, policy and seed, as far as the oracle is.
+    """Play ``task`` once and return its outcome. Deterministic for task, policy and seed if the oracle is.
 
-    Raises ``InputError`` for an unknown policy or a task without ground truth, and what the environment raises.
+    Raises ``InputError`` for an unknown policy or a task without ground truth, and whatever the environment raises.
     """
     return _play(family, task, policy, seed, max_steps)[0]
 
@@ -44,26 +42,26 @@ def run_baseline(
 def compare(
     family: EnvironmentFamily, *, seed: int = 0, tasks: int = 20, max_steps: int = 50
 ) -> tuple[BaselineRow, ...]:
-    """One row a policy, over the same first ``tasks`` tasks of the family's stream for ``seed``.
+    """Play the first ``tasks`` tasks for ``seed`` with each policy; one row per policy.
 
-    Sound scoring shows random and empty below the oracle, and the oracle at 1. Raises ``InputError`` where the family
+    If scoring is sound, the oracle reaches 1 and the other policies stay below it. Raises ``InputError`` if the family
     generates no tasks.
     """
     drawn = list(itertools.islice(family.tasks(seed=seed), tasks))
     if not drawn:
-        raise InputError(f"{family.name} gave no tasks to compare on; expected tasks >= 1 of a family that makes some")
+        raise InputError(f"{family.name} generated no tasks to compare on; expected tasks >= 1")
     rows = []
-    for policy in POLICIES:
+    for policy in get_args(Policy):
         start = time.perf_counter()
-        played = [_play(family, task, policy, seed, max_steps) for task in drawn]
-        n = len(played)
+        results = [_play(family, task, policy, seed, max_steps) for task in drawn]
+        n = len(results)
         rows.append(
             BaselineRow(
                 policy=policy,
                 tasks=n,
-                reward=sum(outcome.reward for outcome, _ in played) / n,
-                success=sum(outcome.success for outcome, _ in played) / n,
-                steps=sum(steps for _, steps in played) / n,
+                reward=sum(outcome.reward for outcome, _ in results) / n,
+                success=sum(outcome.success for outcome, _ in results) / n,
+                steps=sum(steps for _, steps in results) / n,
                 seconds=(time.perf_counter() - start) / n,
             )
         )
@@ -71,32 +69,36 @@ def compare(
 
 
 def _play(family: EnvironmentFamily, task: Task, policy: Policy, seed: int, max_steps: int) -> tuple[Outcome, int]:
-    """The outcome, and how many steps were taken."""
+    """Return the outcome and the number of steps."""
     environment = family.make(task)
-    steps = 0
     try:
         environment.reset(task)
-        actions = _actions(family, environment, task, policy, seed)
-        for steps, action in enumerate(itertools.islice(actions, max_steps), start=1):  # noqa: B007 (used below)
-            if environment.step(action)[1]:
+        steps, done = 0, False
+        for action in itertools.islice(_actions(family, environment, task, policy, seed), max_steps):
+            _, done = environment.step(action)
+            steps += 1
+            if done:
                 break
         outcome = environment.outcome()
-        if outcome is None:
-            raise InputError(f"task {task.id!r} has no ground truth; baselines need a task whose outcome is known")
-        return outcome, steps
     finally:
         environment.close()
+    if outcome is None:
+        raise InputError(f"task {task.id!r} has no ground truth; baselines need tasks with a known outcome")
+    return outcome, steps
 
 
 def _actions(
     family: EnvironmentFamily, environment: Environment, task: Task, policy: Policy, seed: int
 ) -> Iterator[str]:
-    """What the policy does, turn by turn; without end but for the oracle."""
+    """Yield the policy's actions. Only the oracle's end."""
     if policy == "oracle":
-        return iter(family.oracle(task))
-    if policy == "empty":
-        return itertools.repeat("")
-    if policy == "random":
-        rng = random.Random(f"{seed} {task.id}")  # seeding with text is the same in every process
-        return (family.random_action(environment, task, rng) for _ in itertools.count())
-    raise InputError(f"unknown policy {policy!r}; expected one of {', '.join(POLICIES)}")
+        yield from family.oracle(task)
+        return
+    rng = random.Random(f"{seed} {task.id}")  # a text seed gives the same numbers in every process
+    while True:
+        if policy == "empty":
+            yield ""
+        elif policy == "random":
+            yield family.random_action(environment, task, rng)
+        else:
+            raise InputError(f"unknown policy {policy!r}; expected one of {', '.join(get_args(Policy))}")

@@ -1,19 +1,20 @@
-"""The reasoning-gym package: generated questions in some 80 kinds, each with its own verifier."""
+"""The reasoning-gym package: generated questions of some 80 kinds, each with its own verifier."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import math
 import random
-import sys
-import types
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import pydantic
 
-from rb_dspy.environments.generate import chosen_templates, distinct, in_turn, mixed_seed
-from rb_dspy.environments.reasoning_gym_scoring import SUCCESS, judged
-from rb_dspy.environments.reasoning_gym_screen import SMALL_MODEL_TEMPLATES, TEMPLATES
+from rb_dspy.environments.answers import unquoted
+from rb_dspy.environments.generated import distinct, in_turn, mixed_seed, select_templates
+from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES, TEMPLATES
 from rb_dspy.environments.single_turn import Score, SingleTurn
 from rb_dspy.errors import InputError, MissingDependency
 from rb_dspy.protocols import Environment
@@ -21,23 +22,33 @@ from rb_dspy.schema import Outcome, Task
 
 __all__ = ["SMALL_MODEL_TEMPLATES", "SUCCESS", "ReasoningGym"]
 
+SUCCESS = 0.99
+"""Reward from which an answer is right. Verifiers give 1.0 up to float error, and partial credit below."""
+
 MAX_QUESTION = 4_000
-"""Longest question that is asked, in characters: about 1,000 tokens, or an 8k window's quarter for number grids."""
+"""Longest question that is asked, in characters."""
 
 MAX_OWN_ANSWER = 1_000
-"""Questions whose own answer is longer, in characters, are not asked: they do not fit one turn's output."""
+"""Questions whose own answer is longer, in characters, are not asked: they do not fit the output of one turn."""
 
 _CHUNK = 500
-"""Entries a dataset seed; the package's own default."""
+"""Entries of one dataset; the package's own default."""
 
-_NEED_SAT_SOLVER = frozenset({"zebra_puzzles"})
+_ALPHABETS: dict[str, re.Pattern[str]] = {
+    "binary_matrix": re.compile(r"[\d\s,\[\]]*", re.ASCII),
+    "countdown": re.compile(r"(?:[\d\s+\-/().]|\*(?!\*))*", re.ASCII),
+    "n_queens": re.compile(r"""[Q_\s,\[\]"']*""", re.ASCII),
+    "spiral_matrix": re.compile(r"[\d\s,\[\]]*", re.ASCII),
+    "string_insertion": re.compile(r"""[A-E\s,\[\]"']*""", re.ASCII),
+}
+"""Families whose verifier passes the answer to ``eval`` -> the answers that it may see.
 
-_GENERATOR_FAILED = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
-"""What the package's generators raise when a draw does not come out; ``maze`` does so about once in 300."""
+An agent's answer is untrusted text. These alphabets allow no call, no attribute and no power, and every right answer.
+"""
 
 
-class _Entry(pydantic.BaseModel):
-    """``env_args``: everything that is needed to make the entry again, and nothing of its answer."""
+class _Args(pydantic.BaseModel):
+    """``env_args``: what is needed to generate the entry again, without its answer."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -50,102 +61,89 @@ class _Entry(pydantic.BaseModel):
 class ReasoningGym:
     """Single-turn questions; a template is a family of the package, with the package's own mixture of difficulty.
 
-    The agent's action is its answer. It is scored as it stands, stripped of surrounding white space, and again without
-    surrounding quotes, backticks, code fence or ``<answer>`` tags; the better score counts. An answer is right from a
-    reward of ``SUCCESS``. Deterministic: the same seed gives the same tasks in every process. No question repeats
-    within one stream; streams of other seeds repeat a few under other ids (11 of 2,000 of all templates, seeds 0 and
-    1), most of them short puzzles. The package's own answer to each scores 1. Source: reasoning-gym 0.1.25.
+    The action is the answer. It is scored stripped of white space, and again without outer quotes; the better score
+    counts. An answer is right from a reward of ``SUCCESS``. Deterministic: the same seed gives the same tasks in every
+    process. No question repeats within one stream. The package's own answer scores 1. Source: reasoning-gym 0.1.25.
     """
 
     name = "reasoning-gym"
 
     def check(self) -> None:
-        if importlib.util.find_spec("reasoning_gym") is None:
-            raise MissingDependency("reasoning-gym is not installed; pip install 'rb-dspy[text]'")
+        for module in ("reasoning_gym", "pycosat"):  # the package imports its SAT solver whatever is asked of it
+            if importlib.util.find_spec(module) is None:
+                raise MissingDependency(f"{module} is not installed; pip install 'rb-dspy[text]'")
 
     def templates(self) -> Sequence[str]:
-        return TEMPLATES if _has_sat_solver() else tuple(name for name in TEMPLATES if name not in _NEED_SAT_SOLVER)
+        return TEMPLATES
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
         self.check()
-        chosen = chosen_templates(self.name, self.templates(), templates)
-        return in_turn([distinct(_draws(template, seed)) for template in chosen])
+        chosen = select_templates(self.name, self.templates(), templates)
+        return in_turn(distinct(_draws(template, seed)) for template in chosen)
 
     def make(self, task: Task) -> Environment:
         self.check()
-        _args(task)
+        _args(task)  # refuse a task of another family before an agent works on it
         return SingleTurn(_scorer)
 
     def oracle(self, task: Task) -> Sequence[str]:
         return (_entry(task)[1]["answer"],)
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
-        """The right answer to another question of the family: the best guess of a player who has not read this one."""
-        other = _args(task).model_copy(update={"seed": rng.getrandbits(31), "size": _CHUNK})
-        dataset = _dataset(other)
-        entries = (_made(dataset, index) for index in range(other.size))
+        """The right answer to another question of the family: a blind guess in the right form."""
+        dataset = _dataset(_args(task).family, rng.getrandbits(31))
+        entries = (_generate(dataset, index) for index in range(_CHUNK))
         return next((str(entry["answer"]) for entry in entries if entry is not None), "")
 
 
 def _draws(family: str, seed: int) -> Iterator[tuple[Hashable, Task] | None]:
-    """Question and task, entry by entry, without end; None for an entry that cannot be asked."""
-    number = 0
-    while True:
-        dataset_seed = mixed_seed("reasoning-gym", family, seed, number // _CHUNK)
-        dataset = _dataset(_Entry(family=family, seed=dataset_seed, index=0, size=_CHUNK))
-        for index in range(_CHUNK):
-            entry = _made(dataset, index)
-            yield _draw(family, f"{seed}-{number}", dataset_seed, index, dataset, entry) if entry else None
-            number += 1
+    """Yield question and task of each entry, without end; None for an entry that cannot be asked."""
+    for number in itertools.count():
+        chunk, index = divmod(number, _CHUNK)
+        if index == 0:
+            dataset_seed = mixed_seed("reasoning-gym", family, seed, chunk)
+            dataset = _dataset(family, dataset_seed)
+        entry = _generate(dataset, index)
+        if entry is None or not _is_sound(family, dataset, entry):
+            yield None
+            continue
+        task = Task(
+            id=f"reasoning-gym/{family}/{seed}-{number}",
+            instruction=entry["question"],
+            env="reasoning-gym",
+            env_args=_Args(family=family, seed=dataset_seed, index=index, size=_CHUNK).model_dump(),
+            domain=dataset.category,
+            template=family,
+        )
+        yield task.instruction, task
 
 
-def _draw(
-    family: str, suffix: str, dataset_seed: int, index: int, dataset: Any, entry: dict[str, Any]
-) -> tuple[Hashable, Task] | None:
-    question, own = entry["question"], entry["answer"]
-    if len(question) > MAX_QUESTION or len(own) > MAX_OWN_ANSWER:
-        return None
-    if not judged(family, dataset, entry, own).success:
-        return None  # the package cannot solve it itself: base_conversion, for one, writes 0 as an empty text
-    task = Task(
-        id=f"reasoning-gym/{family}/{suffix}",
-        instruction=question,
-        env="reasoning-gym",
-        env_args=_Entry(family=family, seed=dataset_seed, index=index, size=_CHUNK).model_dump(),
-        domain=dataset.category,
-        template=family,
-    )
-    return question, task
+def _is_sound(family: str, dataset: Any, entry: dict[str, Any]) -> bool:
+    """Whether the entry is of a sensible length, and its own answer is right: some write 0 as an empty text."""
+    if len(entry["question"]) > MAX_QUESTION or len(entry["answer"]) > MAX_OWN_ANSWER:
+        return False
+    return _score(family, dataset, entry, entry["answer"]).success
 
 
-def _dataset(args: _Entry) -> Any:
-    """A fresh dataset: some keep state while they make an entry, so none is shared between threads."""
-    if not _has_sat_solver():
-        # The package imports its SAT solver on its first line, whatever is asked of it. The solver is a C extension
-        # that comes as source only; where it could not be built, an empty module lets the other families work.
-        sys.modules.setdefault("pycosat", types.ModuleType("pycosat"))
+def _dataset(family: str, seed: int, size: int = _CHUNK) -> Any:
+    """A fresh dataset. Some keep state while they generate an entry, so threads must not share one."""
     import reasoning_gym
 
-    return reasoning_gym.create_dataset(args.family, seed=args.seed, size=args.size)
+    return reasoning_gym.create_dataset(family, seed=seed, size=size)
 
 
-def _has_sat_solver() -> bool:
-    built = sys.modules.get("pycosat")
-    return hasattr(built, "solve") if built is not None else importlib.util.find_spec("pycosat") is not None
-
-
-def _made(dataset: Any, index: int) -> dict[str, Any] | None:
-    """One entry (``question``, ``answer``, ``metadata``), or None where the generator gave up on it."""
+def _generate(dataset: Any, index: int) -> dict[str, Any] | None:
+    """One entry (``question``, ``answer``, ``metadata``); None if the generator failed, as ``maze`` sometimes does."""
     try:
         entry: dict[str, Any] = dataset[index]
-    except _GENERATOR_FAILED:
+    except Exception:  # noqa: BLE001 (the package's generators raise anything)
         return None
     return entry
 
 
-def _args(task: Task) -> _Entry:
+def _args(task: Task) -> _Args:
     try:
-        args = _Entry.model_validate(task.env_args)
+        args = _Args.model_validate(task.env_args)
     except pydantic.ValidationError:
         raise InputError(
             f"task {task.id!r}: env_args do not describe a reasoning-gym entry; expected family, seed, index and size"
@@ -156,22 +154,39 @@ def _args(task: Task) -> _Entry:
 
 
 def _entry(task: Task) -> tuple[Any, dict[str, Any]]:
-    """The dataset and the entry that ``task`` was made from; ``InputError`` where it does not come out the same."""
+    """The dataset and entry of ``task``. Raises ``InputError`` if the installed package asks another question."""
     args = _args(task)
-    dataset = _dataset(args)
-    entry = _made(dataset, args.index)
+    dataset = _dataset(args.family, args.seed, args.size)
+    entry = _generate(dataset, args.index)
     if entry is None or entry["question"] != task.instruction:
         raise InputError(
-            f"task {task.id!r}: the installed reasoning-gym makes another question of it; draw the stream anew"
+            f"task {task.id!r}: the installed reasoning-gym generates another question for it; draw the stream again"
         )
     return dataset, entry
 
 
 def _scorer(task: Task) -> Score:
     dataset, entry = _entry(task)
-    family = _args(task).family
+    return lambda answer: _score(_args(task).family, dataset, entry, answer)
 
-    def score(answer: str) -> Outcome:
-        return judged(family, dataset, entry, answer)
 
-    return score
+def _score(family: str, dataset: Any, entry: dict[str, Any], answer: str) -> Outcome:
+    """The better outcome of the answer with and without outer quotes: some right answers are quoted themselves."""
+    outcome = _verify(family, dataset, entry, answer.strip())
+    if outcome.success or (bare := unquoted(answer)) == answer.strip():
+        return outcome
+    return max(outcome, _verify(family, dataset, entry, bare), key=lambda each: each.reward)
+
+
+def _verify(family: str, dataset: Any, entry: dict[str, Any], answer: str) -> Outcome:
+    """Score with the package's verifier. An answer that it cannot read is wrong; ``info["error"]`` says why."""
+    if not answer:
+        return Outcome(reward=0.0, success=False, info={"error": "the answer is empty"})
+    if family in _ALPHABETS and not _ALPHABETS[family].fullmatch(answer):
+        return Outcome(reward=0.0, success=False, info={"error": "characters that no answer of this family has"})
+    try:
+        score = float(dataset.score_answer(answer, entry))
+    except Exception as exc:  # noqa: BLE001 (verifiers raise anything on answers that they cannot read)
+        return Outcome(reward=0.0, success=False, info={"error": f"the verifier raised {type(exc).__name__}"})
+    reward = min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
+    return Outcome(reward=reward, success=reward >= SUCCESS)

@@ -1,170 +1,140 @@
-"""Ground truth for the scorer, out of reach of everything else that runs in an episode."""
+"""From a task to its environment, and environments whose outcome only the scorer can read."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from inspect import iscoroutine
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from rb_dspy.environments.factory import make_environment
-from rb_dspy.errors import InfrastructureError, RBError
-from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens, is_instant, says_done
+from rb_dspy.errors import InfrastructureError, RBError, describe_error
+from rb_dspy.plugins import environment_family
+from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Outcome, Task
-from rb_dspy.wording import one_line
+
+
+def make_environment(task: Task, rollout_id: str) -> Environment:  # noqa: ARG001 (the call shape of a factory)
+    """Make a fresh environment of the family ``task.env``, the same for every rollout.
+
+    Raises ``InputError`` if the family is not installed, ``MissingDependency`` if it cannot run here.
+    """
+    return environment_family(task.env).make(task)
 
 
 class ScoredEnvironments:
-    """An ``EnvironmentFactory`` whose environments report their outcome here when they are closed.
+    """An ``EnvironmentFactory`` that hides outcomes from the program and stores them when environments are closed.
 
-    Hand it to a program in place of the plain factory, and read ``outcome`` afterwards. Safe to use from several
-    threads. A rollout that is run again under the same ids replaces the earlier outcome.
+    Pass it to a program instead of the plain factory and read ``outcome`` afterwards. A rollout that runs again under
+    the same ids replaces the earlier result. Safe to use from several threads.
     """
 
     def __init__(self, factory: EnvironmentFactory = make_environment) -> None:
         self._factory = factory
-        self._lock = threading.Lock()
-        self._outcomes: dict[tuple[str, str], tuple[Outcome | None, ...]] = {}
-        self._broke: dict[tuple[str, str], str] = {}
+        self._results: dict[tuple[str, str], tuple[tuple[Outcome | None, ...], str]] = {}
 
     def __call__(self, task: Task, rollout_id: str) -> Environment:
-        def keep(passes: Sequence[Outcome | None], broke: str) -> None:
-            with self._lock:
-                self._outcomes[task.id, rollout_id] = tuple(passes)
-                self._broke[task.id, rollout_id] = broke
+        def store(passes: Sequence[Outcome | None], error: str) -> None:
+            self._results[task.id, rollout_id] = tuple(passes), error
 
-        return _Sealed(self._factory(task, rollout_id), keep)
+        return _Sealed(self._factory(task, rollout_id), store)
 
     def outcome(self, task_id: str, rollout_id: str) -> Outcome | None:
-        """What the rollout reached; None where it is not closed yet, never began, or its environment broke.
-
-        Of one that was reopened, what it had reached when it ended last: an agent's later moves, broken off, change
-        nothing of what is handed in.
-        """
-        reached = self.passes(task_id, rollout_id)
-        return reached[-1] if reached else None
-
-    def broke(self, task_id: str, rollout_id: str) -> str:
-        """What the environment's ``outcome`` raised, at its last end or an earlier one; else empty."""
-        with self._lock:
-            return self._broke.get((task_id, rollout_id), "")
-
-    def truth(self, task_id: str, rollout_id: str) -> Outcome | None:
-        """``outcome``. Raises ``InfrastructureError`` where scoring ``broke``: nobody is to take that for unknown."""
-        reached, why = self.outcome(task_id, rollout_id), self.broke(task_id, rollout_id)
-        if why and reached is None:
-            raise InfrastructureError(f"task {task_id}: {why}")
-        return reached
+        """The outcome at the last end of the episode; None if it is unknown, not closed yet, or broken."""
+        return next(reversed(self.passes(task_id, rollout_id)), None)
 
     def passes(self, task_id: str, rollout_id: str) -> tuple[Outcome | None, ...]:
-        """What it had reached each time it ended: more than once where it was reopened. Empty before it is closed."""
-        with self._lock:
-            return self._outcomes.get((task_id, rollout_id), ())
+        """The outcome each time the episode ended: several if it was reopened, none before it is closed."""
+        return self._results.get((task_id, rollout_id), ((), ""))[0]
 
+    def broke(self, task_id: str, rollout_id: str) -> str:
+        """What the environment's ``outcome`` raised, in one line; empty if nothing."""
+        return self._results.get((task_id, rollout_id), ((), ""))[1]
 
-_Keep = Callable[[Sequence[Outcome | None], str], None]
-"""Takes what was reached each time an episode ended, and what scoring raised."""
+    def truth(self, task_id: str, rollout_id: str) -> Outcome | None:
+        """Return ``outcome``. Raises ``InfrastructureError`` if there is none because scoring broke."""
+        outcome, error = self.outcome(task_id, rollout_id), self.broke(task_id, rollout_id)
+        if outcome is None and error:
+            raise InfrastructureError(f"task {task_id}: {error}")
+        return outcome
 
 
 class _Sealed:
-    """An environment as a program may see it: everything but its outcome."""
+    """An environment without its outcome, which is stored when it is closed.
 
-    def __init__(self, inner: Environment, keep: _Keep) -> None:
+    The first pass always counts. One after ``reopen`` counts if the agent ended it or handed in an answer.
+    """
+
+    def __init__(self, inner: Environment, store: Callable[[Sequence[Outcome | None], str], None]) -> None:
         self._inner = inner
-        self._keep = keep
-        self._whole = False
-        """An episode was started, and every call since came back: its outcome means something."""
-        self._ended = False
-        """The last move ended the episode, or what is handed in was read after it: no other was to come."""
+        self._store = store
         self._passes: list[Outcome | None] = []
-        """What had been reached each time the episode ended."""
-        self._broke = ""
+        self._error = ""
+        self._intact = False  # the episode was started, and no call raised
+        self._counts = True
         self._closed = False
 
     @property
-    def instant(self) -> bool:
-        """Scoring is of the environment's calls, too."""
-        return is_instant(self._inner)
-
-    @property
     def action_rules(self) -> str:
-        """Asked for when they are read: they may be known once the episode has begun only."""
         return self._inner.action_rules
 
+    @property
+    def action_pattern(self) -> str | None:
+        return getattr(self._inner, "action_pattern", None)
+
     def reset(self, task: Task) -> str:
-        self._whole = False
-        observation = self._inner.reset(task)
-        self._whole = True
+        self._intact = True
+        observation: str = self._call(self._inner.reset, task)
         return observation
 
     def step(self, action: str) -> tuple[str, bool]:
-        whole, self._whole, self._ended = self._whole, False, False
-        answer = self._inner.step(action)
-        self._whole, self._ended = whole, _over(answer)
-        return answer
+        observation, done = self._call(self._inner.step, action)
+        self._counts = self._counts or bool(done)
+        return observation, done
 
     def valid_actions(self) -> Sequence[str] | None:
         return self._inner.valid_actions()
 
     def answer(self) -> str | None:
-        self._ended = False
-        answer = self._inner.answer()
-        self._ended = True
-        return answer
+        self._counts = True
+        return self._inner.answer()
 
     def outcome(self) -> NoReturn:
-        raise RBError("ground truth is for the scorer: ask ScoredEnvironments.outcome after the environment is closed")
+        raise RBError("outcome() is for the scorer; call ScoredEnvironments.outcome after the environment is closed")
 
     def reopen(self) -> str | None:
-        """Take down what was reached up to here, and go on where the environment can.
-
-        Before it goes on: should what follows break off, this is what is handed in.
-        """
-        if not isinstance(self._inner, Reopens):
+        """Note the outcome so far and let the episode go on, if the environment can."""
+        reopen = getattr(self._inner, "reopen", None)
+        if reopen is None:
             return None
-        self._ended = False
-        self._take_down()
-        whole, self._whole = self._whole, False
-        observation = self._inner.reopen()
-        self._whole = whole
+        self._end_pass()
+        self._counts = False
+        observation: str | None = self._call(reopen)
         return observation
 
     def close(self) -> None:
-        """Report what was reached, or what reading it raised, and close; a second call does nothing.
-
-        A broken episode reports None, and one that broke after it was reopened nothing more than before.
-        """
         if self._closed:
             return
         self._closed = True
         try:
-            if self._ended or not self._passes:
-                self._keep(self._passes, "the environment's outcome has not come back")  # should it hang, for good
-                self._take_down()
+            if self._counts:
+                self._end_pass()
+            self._store(self._passes, self._error)
         finally:
-            self._keep(self._passes, self._broke)
             self._inner.close()
 
-    def _take_down(self) -> None:
-        outcome = None
+    def _call(self, method: Callable[..., Any], *arguments: object) -> Any:
+        """Call the environment. If it raises, the outcome is unknown from then on."""
         try:
-            if self._whole:
-                outcome = self._told()
-        except Exception as exc:  # noqa: BLE001 (an environment may raise anything; it is the task's error)
-            self._broke = self._broke or f"the environment's outcome broke: {one_line(exc, 300, kind=True)}"
-        finally:
-            self._passes.append(outcome)
+            return method(*arguments)
+        except BaseException:
+            self._intact = False
+            raise
 
-    def _told(self) -> Outcome | None:
-        outcome: object = self._inner.outcome()
-        if iscoroutine(outcome):
-            outcome.close()
-            raise TypeError("it is async, and environments are not awaited; make it a plain method")
-        if not isinstance(outcome, Outcome | None):
-            raise TypeError(f"its outcome is {outcome!r}; expected an Outcome, or None where nobody knows it")
-        return outcome
-
-
-def _over(answer: object) -> bool:
-    """Whether a step ended the episode; one that gave anything odd did not, and is refused by who asked for it."""
-    return isinstance(answer, tuple) and len(answer) == 2 and says_done(answer[1]) is True
+    def _end_pass(self) -> None:
+        outcome: object = None
+        try:
+            outcome = self._inner.outcome() if self._intact else None
+            if not isinstance(outcome, Outcome | None):
+                raise TypeError(f"got {type(outcome).__name__}; expected an Outcome or None")
+        except Exception as exc:  # noqa: BLE001 (an environment may raise anything; the task reports it)
+            outcome = None
+            self._error = self._error or f"outcome() failed: {describe_error(exc, 300)}"
+        self._passes.append(outcome)

@@ -2,128 +2,140 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 
-from rb_dspy.environments.engine import ENGINE, Engine, Frame, Game, NoSuchGame
-from rb_dspy.environments.generate import chosen_templates, distinct, in_turn, mixed_seed
-from rb_dspy.environments.textworld_episode import GameArgs, GameEpisode
+import pydantic
+
+from rb_dspy.environments.answers import unquoted
+from rb_dspy.environments.generated import distinct, in_turn, mixed_seed, select_templates
+from rb_dspy.environments.textworld_engine import ENGINE, Engine, Frame, Game, NoSuchGame
+from rb_dspy.errors import InputError, RBError
 from rb_dspy.protocols import Environment, Fold
-from rb_dspy.schema import Task
+from rb_dspy.schema import Outcome, Task
 
 FOLDS: tuple[Fold, ...] = ("train", "dev", "test")
 """The engine's folds: each has its own objects to put away, or its own preparations of the same ingredients."""
 
-_TRIES = 8
-"""The engine's solutions are random walks: the shortest of so many is taken."""
+MAX_ACTION = 1_000
+"""Characters of an action that the engine reads; the longest valid one has about 60."""
 
-_TELLING = re.compile(r"(?:take|cook|slice|dice|chop) ")
+_SOLUTIONS = 8
+"""The engine's solutions are random walks: the oracle takes the shortest of so many."""
+
+_REQUIRED = re.compile(r"(?:take|cook|slice|dice|chop) ")
 _ROOM = re.compile(r"You are in (the [^.]+)\.")
 
 
-@dataclasses.dataclass(frozen=True)
+class GameArgs(pydantic.BaseModel):
+    """``env_args``: what is needed to generate the game again."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    params: str
+    fold: Fold
+    seed: int = pydantic.Field(ge=0, lt=2**31)
+    step_limit: int = pydantic.Field(ge=1)
+
+    @classmethod
+    def of(cls, task: Task) -> GameArgs:
+        """The arguments of ``task``. Raises ``InputError`` if they describe no game."""
+        try:
+            return cls.model_validate(task.env_args)
+        except pydantic.ValidationError:
+            raise InputError(
+                f"task {task.id!r}: env_args do not describe a game; expected params, fold, seed and step_limit"
+            ) from None
+
+
+@dataclass(frozen=True)
 class Variant:
-    """One setting of a game: its parameters in the engine's words, the most steps, and what the agent is told of it."""
+    """One setting of a game: its parameters in the engine's words, the step limit, and a note for the agent."""
 
     name: str
     params: str
     step_limit: int
-    told: str = ""
+    note: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TextWorld:
-    """A family of one game; a template is ``<game>/<variant>/<fold>``; splits keep folds whole.
+    """A family of one game. A template is ``<game>/<variant>/<fold>``.
 
-    The instruction is the game's own task description, with the room the player starts in and the step limit. Reward is
-    the engine's score, cut to [0, 1]; success is a game that is won. A game ends when it is won, lost, or at its step
-    limit. Deterministic for a task, but for ``oracle``, whose way through several rooms differs from call to call. No
-    game repeats within one stream. Source: textworld-express 1.1.0.
+    The instruction is the game's own task description, with the room where the player starts and the step limit. Reward
+    is the engine's score, cut to [0, 1]; success is a game that is won. A game ends when it is won, lost, or at its
+    step limit. Deterministic for a task, except for ``oracle``, whose way through several rooms differs between calls.
+    No game repeats within one stream. Source: textworld-express 1.1.0.
     """
 
     name: str
     domain: str
-    action_rules: str
     variants: tuple[Variant, ...]
     engine: Engine = ENGINE
-    instruction_tells_all: bool = False
-    """What there is to cook, or to put away, is to be seen in the game."""
+    instruction_is_unique: bool = False
+    """What to cook or to put away is seen in the game, not in the instruction."""
 
     def check(self) -> None:
         self.engine.check()
 
     def templates(self) -> Sequence[str]:
-        return tuple(self._variants())
+        return tuple(self._templates())
 
-    def folds(self) -> Mapping[str, Fold]:
-        return {template: fold for template, (_, fold) in self._variants().items()}
-
-    def fold(self, task: Task) -> Fold | None:
-        """That which the game is made with, and not what the template says: a file may have its own."""
-        return next((fold for fold in FOLDS if fold == task.env_args.get("fold")), None)
+    def fold_of(self, template: str) -> Fold | None:
+        """The fold of a template; None if it is not one of this family."""
+        return self._templates()[template][1] if template in self._templates() else None
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
-        """See ``EnvironmentFamily``; the engine is asked for every game, so Java is needed here already."""
+        """See ``EnvironmentFamily``. The engine generates every game, so this needs Java."""
         self.check()
-        chosen = chosen_templates(self.name, self.templates(), templates)
-        return in_turn([distinct(self._draws(template, seed)) for template in chosen])
+        chosen = select_templates(self.name, self.templates(), templates)
+        return in_turn(distinct(self._draws(template, seed)) for template in chosen)
 
     def make(self, task: Task) -> Environment:
-        GameArgs.of(task)  # a task of another family is refused before an agent works on it
-        return GameEpisode(self.engine, self.name, self.action_rules)
+        GameArgs.of(task)  # refuse a task of another family before an agent works on it
+        return GameEpisode(self.engine, self.name)
 
     def oracle(self, task: Task) -> Sequence[str]:
-        """The shortest of a few solutions that the engine finds."""
-        args = GameArgs.of(task)
-        with self.engine.game() as game:
-            return min((_solution(game, self.name, args) for _ in range(_TRIES)), key=len)
+        """The shortest of several solutions that the engine finds."""
+        with closing(self.engine.open()) as game:
+            return min((_solution(game, self.name, GameArgs.of(task)) for _ in range(_SOLUTIONS)), key=len)
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
         return rng.choice(environment.valid_actions() or [""])
 
-    def _variants(self) -> dict[str, tuple[Variant, Fold]]:
-        """Template -> its variant and fold."""
+    def _templates(self) -> dict[str, tuple[Variant, Fold]]:
         pairs = itertools.product(self.variants, FOLDS)
         return {f"{self.name}/{variant.name}/{fold}": (variant, fold) for variant, fold in pairs}
 
     def _draws(self, template: str, seed: int) -> Iterator[tuple[Hashable, Task] | None]:
-        """What tells a game from others, and its task; None for a seed that the engine makes no game of."""
-        variant, fold = self._variants()[template]
+        """Yield what makes a game different from others, and its task; None for a seed without a game."""
+        variant, fold = self._templates()[template]
         for number in itertools.count():
-            args = GameArgs.model_validate(
-                {
-                    "params": variant.params,
-                    "fold": fold,
-                    "seed": mixed_seed("textworld", template, seed, number),
-                    "step_limit": variant.step_limit,
-                }
-            )
-            with self.engine.game() as game:
+            game_seed = mixed_seed("textworld", template, seed, number)
+            args = GameArgs(params=variant.params, fold=fold, seed=game_seed, step_limit=variant.step_limit)
+            with closing(self.engine.open()) as game:
                 try:
                     first = game.start(self.name, args.params, args.fold, args.seed, solve=True)
                 except NoSuchGame:
                     yield None
                     continue
-                told = [game.description(), variant.told, _start(first), f"You have {args.step_limit} steps."]
-                # Where a solution walks is chance; what it takes and prepares is the task.
-                wanted = frozenset(action for action in game.solution() if _TELLING.match(action))
+                start = f"You start in {room[1]}." if (room := _ROOM.match(first.observation)) else ""
+                parts = (game.description(), variant.note, start, f"You have {args.step_limit} steps.")
+                # A solution walks by chance; what it takes and prepares is the task.
+                required = frozenset(action for action in game.solution() if _REQUIRED.match(action))
             task = Task(
                 id=f"{template}/{seed}-{number}",
-                instruction=" ".join(filter(None, told)),
+                instruction=" ".join(filter(None, parts)),
                 env=self.name,
                 env_args=args.model_dump(),
                 domain=self.domain,
                 template=template,
             )
-            yield (first.observation, wanted), task
-
-
-def _start(frame: Frame) -> str:
-    room = _ROOM.match(frame.observation)
-    return f"You start in {room[1]}." if room else ""
+            yield (first.observation, required), task
 
 
 def _solution(game: Game, name: str, args: GameArgs) -> list[str]:
@@ -131,48 +143,102 @@ def _solution(game: Game, name: str, args: GameArgs) -> list[str]:
     return game.solution()
 
 
-# No hint of how to play: what the games ask for is what an agent is to learn, and a bank to keep.
-_ACTION_RULES = "An action is one command, copied from the list of valid actions; for example: look around"
+class GameEpisode:
+    """One game and one player.
+
+    An action is matched to the valid ones regardless of case, white space, outer quotes and a full stop at its end.
+    Any other text goes to the engine, whose message is the observation.
+    """
+
+    # No hint of how to play: what the games ask for is what an agent has to learn.
+    action_rules = "An action is one command, copied from the list of valid actions; for example: look around"
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self._name = name
+        self._game: Game | None = None
+        self._frame: Frame | None = None
+        self._steps = 0
+        self._step_limit = 0
+
+    def reset(self, task: Task) -> str:
+        args = GameArgs.of(task)
+        self._game = self._game or self._engine.open()
+        self._frame = self._game.start(self._name, args.params, args.fold, args.seed)
+        self._steps, self._step_limit = 0, args.step_limit
+        return self._frame.observation
+
+    def step(self, action: str) -> tuple[str, bool]:
+        game, frame = self._current()
+        if self._is_over(frame):
+            return "The episode is over.", True
+        line = " ".join(action[:MAX_ACTION].encode("utf-8", "replace").decode().split())  # py4j sends no surrogates
+        by_text = {valid.casefold(): valid for valid in frame.valid_actions}
+        self._frame = game.step(by_text.get(unquoted(unquoted(line).removesuffix(".")).casefold(), line))
+        self._steps += 1
+        return self._frame.observation, self._is_over(self._frame)
+
+    def reopen(self) -> str | None:
+        """A game goes on if it is neither won nor lost nor out of steps."""
+        return None if self._is_over(self._current()[1]) else "The game goes on."
+
+    def valid_actions(self) -> Sequence[str]:
+        return self._current()[1].valid_actions
+
+    def answer(self) -> None:
+        return None
+
+    def outcome(self) -> Outcome:
+        frame = self._current()[1]
+        info: dict[str, pydantic.JsonValue] = {"score": frame.score, "steps": self._steps, "lost": frame.lost}
+        return Outcome(reward=min(max(frame.score, 0.0), 1.0), success=frame.won, info=info)
+
+    def close(self) -> None:
+        if self._game is not None:
+            self._game.close()
+        self._game = None
+
+    def _current(self) -> tuple[Game, Frame]:
+        if self._game is None or self._frame is None:
+            raise RBError("no episode is open; call reset(task) first")
+        return self._game, self._frame
+
+    def _is_over(self, frame: Frame) -> bool:
+        return frame.won or frame.lost or self._steps >= self._step_limit
 
 
 def TWC(engine: Engine = ENGINE) -> TextWorld:
     """TextWorld Commonsense: take what lies about and put it where such things usually go.
 
-    One object alone is left out: random play puts it away in a third of the games.
+    Games with one object are left out: random play solves a third of them.
     """
-    variants = (
-        Variant("1-location-2-objects", _twc(1, 2), 14, "There are 2 objects to put away."),
-        Variant("1-location-3-objects", _twc(1, 3), 20, "There are 3 objects to put away."),
-        Variant("2-locations-2-objects", _twc(2, 2), 25, "There are 2 objects to put away."),
-        Variant("2-locations-2-objects-doors", _twc(2, 2, doors=1), 30, "There are 2 objects to put away."),
-        Variant("3-locations-3-objects", _twc(3, 3), 45, "There are 3 objects to put away."),
-        Variant("3-locations-4-objects-doors", _twc(3, 4, doors=1), 50, "There are 4 objects to put away."),
-    )
-    return TextWorld("twc", "household", _ACTION_RULES, variants, engine)
+    games = ((1, 2, 0, 14), (1, 3, 0, 20), (2, 2, 0, 25), (2, 2, 1, 30), (3, 3, 0, 45), (3, 4, 1, 50))
+    return TextWorld("twc", "household", tuple(_twc(*game) for game in games), engine)
 
 
 def CookingWorld(engine: Engine = ENGINE) -> TextWorld:
     """CookingWorld: gather, cut and heat what the cookbook says, then prepare and eat the meal.
 
-    One ingredient in one room is left out: 40 seeds give only about 10 different kitchens.
+    Games with one ingredient in one room are left out: 40 seeds give only about 10 different kitchens.
     """
-    variants = (
-        Variant("1-location-2-ingredients", _cooking(1, 2, 2), 25),
-        Variant("1-location-3-ingredients", _cooking(1, 3, 5), 30),
-        Variant("2-locations-2-ingredients", _cooking(2, 2, 2), 30),
-        Variant("3-locations-2-ingredients", _cooking(3, 2, 2), 40),
-        Variant("3-locations-2-ingredients-doors", _cooking(3, 2, 2, doors=1), 50),
-    )
-    return TextWorld("cookingworld", "cooking", _ACTION_RULES, variants, engine)
+    games = ((1, 2, 2, 0, 25), (1, 3, 5, 0, 30), (2, 2, 2, 0, 30), (3, 2, 2, 0, 40), (3, 2, 2, 1, 50))
+    return TextWorld("cookingworld", "cooking", tuple(_cooking(*game) for game in games), engine)
 
 
-def _twc(locations: int, objects: int, doors: int = 0) -> str:
-    return f"numLocations={locations},numItemsToPutAway={objects},includeDoors={doors},limitInventorySize=0"
+def _twc(locations: int, objects: int, doors: int, step_limit: int) -> Variant:
+    params = f"numLocations={locations},numItemsToPutAway={objects},includeDoors={doors},limitInventorySize=0"
+    note = f"There are {objects} objects to put away."
+    return Variant(_variant_name(locations, f"{objects}-objects", doors), params, step_limit, note)
 
 
-def _cooking(locations: int, ingredients: int, others: int, doors: int = 0) -> str:
+def _cooking(locations: int, ingredients: int, others: int, doors: int, step_limit: int) -> Variant:
     """Doors come with an inventory of limited size: the harder setting."""
-    return (
+    params = (
         f"numLocations={locations},numIngredients={ingredients},numDistractorItems={others},"
         f"includeDoors={doors},limitInventorySize={doors}"
     )
+    return Variant(_variant_name(locations, f"{ingredients}-ingredients", doors), params, step_limit)
+
+
+def _variant_name(locations: int, things: str, doors: int) -> str:
+    return f"{locations}-location{'s' * (locations > 1)}-{things}{'-doors' * doors}"

@@ -1,8 +1,8 @@
-"""Which families of reasoning-gym are tasks here, and why the others are not: screened against release 0.1.25.
+"""Which families of reasoning-gym 0.1.25 are templates here, and why the others are not.
 
-The screen, over several seeds and 300 entries a family: the family's own answer scores 1, the same seed gives the same
-question in another process (with another string hash), no fixed answer wins everywhere, no answer runs as code or takes
-seconds to check, nothing is printed, and the question is of a sensible length.
+The screen, over several seeds and 300 entries a family: the family's own answer scores 1; the same seed gives the same
+question in another process; no fixed answer wins everywhere; no answer runs as code or takes seconds to check; nothing
+is printed; the question has a sensible length.
 """
 
 from __future__ import annotations
@@ -24,20 +24,13 @@ _NAMES = """
 TEMPLATES: tuple[str, ...] = tuple(_NAMES.split())
 """The sound families, in the order in which they take turns."""
 
-SMALL_MODEL_TEMPLATES: tuple[str, ...] = (
-    "basic_arithmetic",
-    "binary_alternation",
-    "chain_sum",
-    "color_cube_rotation",
-    "decimal_chain_sum",
-    "group_anagrams",
-    "needle_haystack",
-    "number_format",
-    "number_sequence",
-    "palindrome_generation",
-    "products",
-)
-"""Families that the embedded 1.5b model solved 1 to 3 times of 4 at first sight: neither out of reach nor finished."""
+_SMALL = """
+    basic_arithmetic binary_alternation chain_sum color_cube_rotation decimal_chain_sum group_anagrams
+    needle_haystack number_format number_sequence palindrome_generation products
+"""
+
+SMALL_MODEL_TEMPLATES: tuple[str, ...] = tuple(_SMALL.split())
+"""Families that the embedded 1.5b model solved 1 to 3 times of 4: neither out of reach nor trivial."""
 
 _OWN_ANSWER = "it gives no answer of its own, so its scoring cannot be checked"
 _HASHED = "its questions depend on Python's string hash: the same seed asks something else in another process"

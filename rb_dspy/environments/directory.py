@@ -1,0 +1,175 @@
+"""The environment ``directory``: which team owns the service of an alert. Only memory can know.
+
+The owner is drawn from the seed and shown after the answer, as a person would say it. So the first alert of a service
+can only be guessed, and every later one is solved by whoever kept the fact.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pydantic
+
+from rb_dspy.environments.answers import AcceptedAnswers
+from rb_dspy.environments.generated import in_turn, mixed_seed, select_templates
+from rb_dspy.errors import InputError
+from rb_dspy.protocols import Environment
+from rb_dspy.schema import MemoryDraft, Outcome, Task
+
+SERVICES = 12
+TEAMS = 6
+
+_SERVICES = """
+    badger bramble canyon cobalt dahlia ember falcon fjord gannet granite heron indigo jasmine juniper kestrel lantern
+    lichen magnet marlin nimbus nutmeg orchid otter pebble pepper quartz raven saffron sorrel thistle tundra umber
+    velvet walnut willow zephyr
+"""
+_TEAMS = """
+    Accra Bergen Cairo Dakar Delhi Hanoi Lima Minsk Osaka Oslo Perth Porto Quito Riga Seoul Sofia Tunis Turin
+"""
+_PHRASINGS = {
+    "errors": "The service {} returns error 500 since this morning. Which team has to be paged?",
+    "dashboard": "A customer reports that the dashboard of {} stays empty. Which team looks after it?",
+    "queue": "{} is slow and its queue keeps growing. Name the team that has to act.",
+    "deployment": "The last deployment of {} failed half way. Which team do we call to roll it back?",
+    "logout": "Users complain that {} logs them out every minute. Whose service is that?",
+    "nightly-job": "Last night the batch job of {} did not run. Which team should know?",
+    "certificate": "In two days the certificate of {} expires. Find the team that renews it.",
+    "disk": "Disk usage on the hosts of {} is at 97 percent. To which team does this ticket go?",
+    "memory": "The pods of {} run out of memory and restart. Who is on call for it?",
+    "backup": "No backup of {} has been written for a week. Which team is responsible?",
+    "timeouts": "Since the network change, calls to {} time out. Assign the incident to a team.",
+    "duplicates": "Every message from {} arrives twice. Which team owns this service?",
+}
+
+
+class _Args(pydantic.BaseModel):
+    """``env_args``: the ground truth of one alert."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    service: str
+    owner: str
+    teams: tuple[str, ...]
+
+    @classmethod
+    def of(cls, task: Task) -> _Args:
+        try:
+            return cls.model_validate(task.env_args)
+        except pydantic.ValidationError:
+            raise InputError(
+                f"task {task.id!r}: env_args describe no alert; expected service, owner and teams"
+            ) from None
+
+
+class Directory:
+    """Alerts about services; the action names the team that owns the service.
+
+    A template is a phrasing. A seed draws a world of its own: 12 services, 6 teams, and who owns what. Every 12 tasks
+    name each service once, so that after the first 12 the same facts are needed again; the stream ends after
+    12 tasks for each template. After the only action the agent is told who the owner is. Success is the right team: 1/6
+    for a random answer, 0 for an empty one, 1 with ``lessons`` in memory.
+    """
+
+    name = "directory"
+
+    def check(self) -> None:
+        """Needs nothing."""
+
+    def templates(self) -> Sequence[str]:
+        return tuple(_PHRASINGS)
+
+    def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
+        return _alerts(seed, select_templates(self.name, self.templates(), templates))
+
+    def make(self, task: Task) -> Environment:
+        return _Alert(_Args.of(task))
+
+    def oracle(self, task: Task) -> Sequence[str]:
+        return (_Args.of(task).owner,)
+
+    def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
+        return rng.choice(_Args.of(task).teams)
+
+    def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
+        """What a perfect memory would hold: one fact for each service of ``tasks``."""
+        owners = {args.service: args.owner for args in map(_Args.of, tasks)}
+        return [
+            MemoryDraft(
+                title=f"Owner of {service}",
+                description=f"When a task is about the service {service}.",
+                content=f"The service {service} is owned by team {owner}.",
+            )
+            for service, owner in owners.items()
+        ]
+
+    def keeps_fact(self, task: Task, lesson: str) -> bool:
+        """Whether ``lesson`` says which team owns the service of ``task``."""
+        args = _Args.of(task)
+        return args.service in lesson.casefold() and args.owner.casefold() in lesson.casefold()
+
+
+def _alerts(seed: int, templates: Sequence[str]) -> Iterator[Task]:
+    """Rounds of all services, templates in turn. In each round a service meets a template that is new to it."""
+    rng = random.Random(mixed_seed("directory", seed))
+    services, teams = rng.sample(_SERVICES.split(), SERVICES), sorted(rng.sample(_TEAMS.split(), TEAMS))
+    owners = dict(zip(services, rng.sample(teams * (SERVICES // TEAMS), SERVICES), strict=True))
+
+    def alert(template: str, service: str) -> Task:
+        return Task(
+            id=f"directory/{seed}/{template}/{service}",
+            instruction=_PHRASINGS[template].format(service),
+            env="directory",
+            env_args={"service": service, "owner": owners[service], "teams": list(teams)},
+            domain="operations",
+            template=template,
+        )
+
+    n = len(templates)
+    for shift in rng.sample(range(n), n):
+        numbers = rng.sample(range(SERVICES), SERVICES)
+        yield from in_turn(
+            iter([alert(template, services[number]) for number in numbers if (number + shift) % n == index])
+            for index, template in enumerate(templates)
+        )
+
+
+class _Alert:
+    """One alert and one action. Its world is fixed when it is made, so ``reset`` starts it again."""
+
+    action_rules = (
+        "Your action is the name of one team, copied from the list of valid actions. There is one turn; after it you"
+        " are told which team owns the service."
+    )
+
+    def __init__(self, args: _Args) -> None:
+        self._args = args
+        self._answer: str | None = None
+
+    def reset(self, task: Task) -> str:
+        self._args = _Args.of(task)
+        self._answer = None
+        return "The alert is given in the task. Your next action names the team."
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if self._answer is not None:
+            return "The alert is closed: a team was named before.", True
+        self._answer = action
+        verdict = "Right" if self._is_right() else "Wrong"
+        return f"{verdict}: the service {self._args.service} is owned by team {self._args.owner}.", True
+
+    def valid_actions(self) -> Sequence[str]:
+        return self._args.teams
+
+    def answer(self) -> str | None:
+        return self._answer
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=float(self._is_right()), success=self._is_right())
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _is_right(self) -> bool:
+        return self._answer is not None and self._answer in AcceptedAnswers([self._args.owner])

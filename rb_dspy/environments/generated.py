@@ -1,0 +1,60 @@
+"""Tasks that are generated from a seed."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Task
+
+MAX_MISSES = 500
+"""A template has run out of tasks after so many unusable or repeated draws in a row."""
+
+
+def mixed_seed(*parts: str | int) -> int:
+    """A seed in [0, 2**31) that depends on every part; the same on every machine.
+
+    Neighbouring seeds must not be used as they are: reasoning-gym adds seed and index, and Java's generator starts
+    alike for them, so that neighbouring streams would overlap.
+    """
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def select_templates(family: str, existing: Sequence[str], templates: Sequence[str] | None) -> tuple[str, ...]:
+    """Return ``templates``, by default all ``existing``. Raises ``InputError`` for a template that does not exist."""
+    for template in templates or ():
+        if template not in existing:
+            near = difflib.get_close_matches(template, existing, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"list them with: rb-dspy envs {family}"
+            raise InputError(f"unknown template {template!r} of {family}; {hint}")
+    return tuple(existing if templates is None else templates)
+
+
+def distinct(draws: Iterable[tuple[Hashable, Task] | None]) -> Iterator[Task]:
+    """Yield tasks whose key is new, since an agent could win a repeated one by recall. None is an unusable draw."""
+    seen: set[Hashable] = set()
+    misses = 0
+    for draw in draws:
+        if draw is None or draw[0] in seen:
+            misses += 1
+            if misses == MAX_MISSES:
+                return
+        else:
+            misses = 0
+            seen.add(draw[0])
+            yield draw[1]
+
+
+def in_turn(sources: Iterable[Iterator[Task]]) -> Iterator[Task]:
+    """Yield one task of each source in turn, until all have run out."""
+    live = deque(sources)
+    while live:
+        source = live.popleft()
+        task = next(source, None)
+        if task is not None:
+            live.append(source)
+            yield task

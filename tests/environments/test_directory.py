@@ -1,0 +1,106 @@
+"""Who owns what: a world that only memory can know."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from rb_dspy.environments.directory import SERVICES, TEAMS, Directory
+from rb_dspy.schema import Task
+from rb_dspy.stream import TaskStream
+
+FAMILY = Directory()
+TASKS = tuple(FAMILY.tasks(seed=20))
+
+
+def world(tasks) -> dict[str, str]:
+    return {task.env_args["service"]: task.env_args["owner"] for task in tasks}
+
+
+def answered(task: Task, action: str):
+    environment = FAMILY.make(task)
+    environment.reset(task)
+    return environment.step(action), environment.outcome()
+
+
+@pytest.mark.parametrize("n", [12, 24, 36, 144])
+def test_every_twelve_tasks_need_each_fact_once(n):
+    assert set(Counter(task.env_args["service"] for task in TASKS[:n]).values()) == {n // SERVICES}
+    assert len(world(TASKS[:n])) == SERVICES
+
+
+def test_the_stream_ends_when_every_phrasing_was_used_for_every_service():
+    assert len(TASKS) == len({task.instruction for task in TASKS}) == SERVICES * len(FAMILY.templates())
+    assert len(list(FAMILY.tasks(seed=20, templates=FAMILY.templates()[:5]))) == 5 * SERVICES
+
+
+def test_a_seed_draws_a_world_of_its_own_and_task_ids_carry_it():
+    worlds = [world(itertools.islice(FAMILY.tasks(seed=seed), 12)) for seed in range(20)]
+    assert len({tuple(sorted(each.items())) for each in worlds}) == 20
+    shared = [(a[s], b[s]) for a, b in itertools.combinations(worlds, 2) for s in a.keys() & b.keys()]
+    assert sum(one == other for one, other in shared) < len(shared) / 4, "no service has the same owner everywhere"
+    assert all(task.id.startswith("directory/20/") for task in TASKS)
+
+
+def test_each_team_owns_as_many_services():
+    assert set(Counter(world(TASKS).values()).values()) == {SERVICES // TEAMS}
+    assert {tuple(task.env_args["teams"]) for task in TASKS} == {tuple(sorted(set(world(TASKS).values())))}
+
+
+def test_the_instruction_names_the_service_and_no_team():
+    for task in TASKS:
+        assert task.env_args["service"] in task.instruction
+        assert not any(team in task.instruction for team in task.env_args["teams"])
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_last_observation_states_the_owner(right):
+    task = TASKS[0]
+    owner = task.env_args["owner"]
+    other = next(team for team in task.env_args["teams"] if team != owner)
+    (observation, done), outcome = answered(task, owner if right else other)
+
+    assert done
+    assert outcome.success is right
+    assert task.env_args["service"] in observation
+    assert owner in observation
+    assert other not in observation
+
+
+def test_case_and_quotes_around_a_team_do_not_matter_but_a_list_of_teams_is_wrong():
+    task = TASKS[0]
+    assert answered(task, f' "{task.env_args["owner"].upper()}".')[1].success
+    assert not answered(task, ", ".join(task.env_args["teams"]))[1].success
+
+
+def test_there_is_one_action_and_no_second_attempt():
+    task = TASKS[0]
+    environment = FAMILY.make(task)
+    environment.reset(task)
+    assert environment.valid_actions() == tuple(task.env_args["teams"])
+    environment.step("nobody")
+    assert environment.step(task.env_args["owner"])[1]
+    assert (environment.answer(), environment.outcome().success) == ("nobody", False)
+    assert not hasattr(environment, "reopen"), "the owner was told"
+
+
+def test_random_play_solves_a_sixth():
+    from rb_dspy.environments import compare
+
+    rates = [compare(FAMILY, seed=seed, tasks=144)[0].success for seed in range(8)]
+    assert sum(rates) / 8 == pytest.approx(1 / TEAMS, abs=0.04)
+
+
+def test_oracle_lessons_hold_one_fact_for_each_service_and_solve_every_task():
+    lessons = FAMILY.lessons(TASKS)
+    assert len(lessons) == SERVICES
+    for task in TASKS:
+        (fact,) = (lesson for lesson in lessons if task.env_args["service"] in lesson.title)
+        assert task.env_args["service"] in fact.content
+        (named,) = (team for team in task.env_args["teams"] if team in fact.content)
+        assert answered(task, named)[1].success
+    assert len(FAMILY.lessons(TASKS[:4])) == 4
+
+
+def test_it_is_a_named_stream():
+    assert TaskStream.named("directory", n=36, seed=20).tasks == TASKS[:36]
