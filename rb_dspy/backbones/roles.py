@@ -1,70 +1,68 @@
-"""Which language model plays which role, bound when a call is made.
+"""Which language model plays which role.
 
-No LM is ever pinned on a predictor: pinned LMs are dropped or deep-copied by optimizers and end up in saved state.
+LMs are bound when a call is made and never pinned on a predictor: optimizers drop or copy pinned LMs, and saved states
+would contain them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import dspy
 
-from rb_dspy.backbones.chat import ChatAdapter
-from rb_dspy.backbones.hosted import HostedLM
-from rb_dspy.backbones.patience import Patience
 from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import BackboneError, ConfigError
 
-_LIKE = {"contraster": "distiller", "selector": "judge"}
-"""Whose LM a role takes before the agent's: they do the same kind of work."""
+_KEY = "rb_dspy_backbones"
+"""Where the active backbones stand in dspy's settings, which reach copied contexts and the threads that dspy starts."""
 
 
 def fallbacks(role: str) -> tuple[str, ...]:
-    """``role``, and the roles whose LM plays it where it has none of its own, in order."""
-    return tuple(dict.fromkeys((role, _LIKE.get(role, "agent"), "agent")))
-
-
-_KEY = "rb_dspy_backbones"
-"""Where active backbones stand among dspy's settings, which reach copied contexts and the threads that dspy starts."""
+    """``role``, and the role whose LM plays it if it has none of its own."""
+    return (role,) if role == "agent" else (role, "agent")
 
 
 class Backbones:
-    """Role -> LM.
+    """Role -> language model.
 
-    Each role takes a ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
-    ``"local/qwen2.5-coder-1.5b"``). A role that is not given falls back: the contraster to the distiller, the selector
-    to the judge, all to the agent, and the agent to the LM of ``dspy.configure``. That one, and what an optimizer puts
-    in its place (``teacher_settings``), is the last resort: it is not asked where there is an agent. Two roles given
-    equal names or equal ``BackboneConfig``s share one LM object. Copies of a program share their backbones, and no
-    program saves them.
+    Which LM answers: the predictor's own (``set_lm``), else the role's, else the agent's, else the one of
+    ``dspy.context`` or ``dspy.configure``. Copies of a program share their backbones; a saved state contains none.
+
+    Args:
+        agent: A ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
+            ``"local/qwen2.5-coder-1.5b"``); likewise for the other roles.
+        judge: Judges rollouts.
+        distiller: Writes lessons from one rollout.
+        contraster: Writes lessons from several rollouts of one task.
+        selector: Chooses one of several rollouts.
+
+    Raises:
+        ConfigError: A value is none of these.
+        BackboneError: A named environment variable is not set, or dspy refuses the model's settings.
     """
 
     def __init__(
         self, agent: Any = None, judge: Any = None, distiller: Any = None, contraster: Any = None, selector: Any = None
     ) -> None:
-        given = {
-            "agent": agent,
-            "judge": judge,
-            "distiller": distiller,
-            "contraster": contraster,
-            "selector": selector,
+        values = (agent, judge, distiller, contraster, selector)
+        shared: list[tuple[BackboneConfig, Any]] = []
+        self._lms: dict[str, Any] = {
+            role: _as_lm(value, shared) for role, value in zip(ROLES, values, strict=True) if value is not None
         }
-        made: list[tuple[BackboneConfig, Any]] = []
-        self._lms: dict[str, Any] = {role: _as_lm(each, made) for role, each in given.items() if each is not None}
 
     @classmethod
-    def of(cls, given: Backbones | Mapping[str, Any] | object | None) -> Backbones | None:
-        """``given``, or the backbones that a dict of roles describes. Raises ``ConfigError`` for anything else."""
-        if given is None or isinstance(given, Backbones):
-            return given
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"got {type(given).__name__} for backbones; expected Backbones(agent=...)")
-        _check_roles(given)
-        return cls(**given)
+    def of(cls, backbones: Backbones | Mapping[str, Any] | None) -> Backbones | None:
+        """Return ``backbones``, or those that a dict of roles describes."""
+        if backbones is None or isinstance(backbones, Backbones):
+            return backbones
+        if not isinstance(backbones, Mapping):
+            raise ConfigError(f"backbones: got {type(backbones).__name__}; expected Backbones(agent=...) or a dict")
+        _check_roles(backbones)
+        return cls(**backbones)
 
     @classmethod
     def from_settings(cls, configs: Mapping[Role, BackboneConfig]) -> Backbones:
@@ -72,25 +70,24 @@ class Backbones:
         return cls(**{str(role): config for role, config in configs.items()})
 
     def lm(self, role: str) -> Any:
-        """The LM of ``role``, or of the role it falls back to. Raises ``BackboneError`` where there is none."""
+        """Return the LM that plays ``role``. Raises ``BackboneError`` if there is none."""
         lm = next((self._lms[name] for name in fallbacks(role) if name in self._lms), None) or dspy.settings.lm
         if lm is None:
             raise BackboneError(
-                f"no language model for role {role!r}; give Backbones(agent=...), call dspy.configure(lm=...), or use a"
-                " step of a program by itself within program.backbones.use()"
+                f"no language model for the role {role!r}; pass Backbones(agent=...) or call dspy.configure(lm=...)"
             )
         return lm
 
-    def replace(self, **given: Any) -> Backbones:
-        """These with other LMs in the roles that are ``given``; None takes a role's own away, so that it falls back.
+    def replace(self, **roles: Any) -> Backbones:
+        """Return these with other LMs in ``roles``; None removes a role's own.
 
         ``program.backbones = program.backbones.replace(judge="openai/gpt-4o")`` swaps one role.
         """
-        _check_roles(given)
-        return type(self)(**{**self._lms, **given})
+        _check_roles(roles)
+        return type(self)(**{**self._lms, **roles})
 
     def names(self, role: str) -> bool:
-        """Whether ``role`` was given an LM of its own."""
+        """Whether ``role`` has an LM of its own."""
         return role in self._lms
 
     def roles(self) -> dict[str, Any]:
@@ -99,132 +96,93 @@ class Backbones:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Make these the backbones of what is called inside the block, in dspy's own threads and copied contexts too.
-
-        A program that was given backbones keeps them: set ``program.backbones`` to change that.
-        """
+        """Use these for the calls inside the block: a step by itself, as in ``dspy.Evaluate(program.judge)``."""
         with dspy.context(**{_KEY: self}):
             yield
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ROLES:
-            raise ConfigError(
-                f"backbones do not change: set program.backbones = program.backbones.replace({name}=...), as copies of"
-                " a program share them"
-            )
+            raise ConfigError(f"backbones are immutable; use program.backbones = program.backbones.replace({name}=...)")
         super().__setattr__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backbones:
         return self
 
     def __reduce__(self) -> Any:
-        raise BackboneError("backbones are never saved or pickled; give the loaded program its own Backbones(...)")
+        raise BackboneError("backbones cannot be pickled, since they may hold keys; pass Backbones(...) after loading")
 
     def __repr__(self) -> str:
         return f"Backbones({', '.join(f'{role}={lm.model}' for role, lm in self._lms.items())})"
 
 
-def _check_roles(given: Mapping[str, Any]) -> None:
-    strange = [role for role in given if role not in ROLES]
-    if strange:
-        raise ConfigError(f"backbones: {strange[0]!r} is no role; expected some of {', '.join(ROLES)}")
+def active() -> Backbones:
+    """The backbones of the program that is running, or an empty one, with which every role has the configured LM."""
+    backbones: Backbones | None = dspy.settings.get(_KEY, None)
+    return backbones or _NONE
 
 
-def active(own: Backbones | None = None) -> Backbones:
-    """``own``, else those in use around the caller, else some without an LM, so that all falls back."""
-    found: Backbones = own or dspy.settings.get(_KEY, None) or _NONE
-    return found
-
-
-def in_use() -> bool:
-    """Whether the caller is inside ``Backbones.use()``."""
-    return dspy.settings.get(_KEY, None) is not None
+def lm_for(role: str) -> Any:
+    """The LM that plays ``role`` in this context. Raises ``BackboneError`` if there is none."""
+    return active().lm(role)
 
 
 @contextmanager
-def none_in_use() -> Iterator[None]:
-    """Inside the block it is as if the caller were not inside ``Backbones.use()``."""
+def no_backbones() -> Iterator[None]:
+    """Inside the block no backbones are active, whatever is around it: the LM of ``dspy.context`` plays every role."""
     with dspy.context(**{_KEY: None}):
         yield
 
 
-def stands_in(role: str) -> bool:
-    """Whether the LM that plays ``role`` here was given for another role."""
-    backbones = active()
-    return not backbones.names(role) and any(backbones.names(other) for other in fallbacks(role))
-
-
-def lm_of(role: str) -> Any:
-    """The LM that plays ``role`` in this context."""
-    return active().lm(role)
-
-
-def lm_for_others(role: str) -> Any:
-    """The LM for what is not a step of ours and plays ``role``: the role's own, else the configured one, else the one
-    that the role falls back to; None where there is none.
-    """
-    backbones = active()
-    if dspy.settings.lm is not None and not backbones.names(role):
-        return dspy.settings.lm
-    with suppress(BackboneError):
-        return backbones.lm(role)
-    return None
-
-
 def adapter_for(lm: Any) -> Any:
-    """The adapter of ``dspy.configure`` if there is one; a grammar where ``lm``'s engine takes one; else plain chat.
-
-    Ours never make a second LM call of their own accord: the one repair belongs to ``rb_dspy.steps.ask``.
-    """
-    if dspy.settings.adapter is not None:
-        return dspy.settings.adapter
-    if "grammar" in (getattr(lm.engine, "supported_params", ()) if hasattr(lm, "engine") else ()):
-        from rb_dspy.backbones.grammar import GrammarAdapter
-
-        return GrammarAdapter()
-    return _CHAT
+    """The adapter of ``dspy.configure``, else the one that ``lm`` asks for (local models), else dspy's default."""
+    return dspy.settings.adapter or getattr(lm, "adapter", None)
 
 
-def _as_lm(given: Any, made: list[tuple[BackboneConfig, Any]]) -> Any:
-    """The LM that ``given`` is or describes; those described so far, and this one then, are ``made``."""
-    if isinstance(given, dspy.BaseLM):
-        return given
-    if isinstance(given, str):
-        if not given:
-            raise ConfigError("a backbone's name is empty; expected PROVIDER/MODEL, as in openai/gpt-4o-mini")
-        given = BackboneConfig(model=given)
-    if not isinstance(given, BackboneConfig):
-        raise ConfigError(f"a backbone is a dspy.LM, a BackboneConfig or a model's name; got {type(given).__name__}")
-    lm = next((lm for known, lm in made if known == given), None)
+def _check_roles(roles: Mapping[str, Any]) -> None:
+    unknown = [role for role in roles if role not in ROLES]
+    if unknown:
+        raise ConfigError(f"backbones: {unknown[0]!r} is not a role; expected {', '.join(ROLES)}")
+
+
+def _as_lm(value: Any, shared: list[tuple[BackboneConfig, Any]]) -> Any:
+    """The LM that ``value`` is or describes. Equal descriptions share one LM."""
+    if isinstance(value, dspy.BaseLM):
+        return value
+    if isinstance(value, str):
+        if not value:
+            raise ConfigError("the name of a backbone is empty; expected PROVIDER/MODEL, as in openai/gpt-4o-mini")
+        value = BackboneConfig(model=value)
+    if not isinstance(value, BackboneConfig):
+        raise ConfigError(f"backbones: got {type(value).__name__}; expected a dspy.LM, a BackboneConfig or a name")
+    lm = next((lm for config, lm in shared if config == value), None)
     if lm is None:
-        lm = _described(given)
-        made.append((given, lm))
+        lm = _make_lm(value)
+        shared.append((value, lm))
     return lm
 
 
-def _described(given: BackboneConfig) -> Any:
-    if given.model.startswith("local/"):
-        from rb_dspy.backbones.llamacpp import local_lm
+def _make_lm(config: BackboneConfig) -> Any:
+    if config.model.startswith("local/"):
+        from rb_dspy.backbones.local import local_lm
 
-        return local_lm(given)
-    kwargs: dict[str, Any] = {}
-    if given.api_key_env is not None:
-        key = os.environ.get(given.api_key_env)
+        return local_lm(config)
+    kwargs: dict[str, Any] = deepcopy(config.options)
+    if config.api_key_env is not None:
+        key = os.environ.get(config.api_key_env)
         if not key:
-            raise BackboneError(
-                f"{given.model}: the environment variable {given.api_key_env} is not set; export the key"
-            )
+            raise BackboneError(f"{config.model}: environment variable {config.api_key_env} is not set; export the key")
         kwargs["api_key"] = key
-    for name in ("api_base", "timeout", "temperature", "max_tokens"):
-        if getattr(given, name) is not None:
-            kwargs[name] = getattr(given, name)
-    if given.patience is not None:
-        kwargs["patience"] = Patience(given.patience)
+    for name in ("api_base", "timeout", "max_tokens"):
+        if getattr(config, name) is not None:
+            kwargs[name] = getattr(config, name)
+    if isinstance(config.temperature, int | float):
+        kwargs["temperature"] = config.temperature
     try:
-        return HostedLM(given.model, cache=given.cache, omit=given.omit, options=deepcopy(given.options), **kwargs)
+        lm = dspy.LM(config.model, cache=config.cache, num_retries=config.num_retries, **kwargs)
     except (ValueError, TypeError, dspy.LMError) as exc:
-        raise BackboneError(f"{given.model}: {exc}") from exc
+        raise BackboneError(f"{config.model}: {exc}") from exc
+    lm.omit_temperature = config.temperature == "none"
+    return lm
 
 
 _NONE = Backbones()
-_CHAT = ChatAdapter()

@@ -1,0 +1,94 @@
+"""One call of a language model: the role's LM, its sampling settings, its usage, and our own errors."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from typing import Any
+
+import dspy
+
+from rb_dspy.backbones.errors import translate
+from rb_dspy.backbones.roles import adapter_for, lm_for
+from rb_dspy.backbones.usage import report
+from rb_dspy.concurrency import check_cancelled
+from rb_dspy.errors import UnparseableOutput
+
+_ATTEMPTS_APART = 1_000
+"""Rollout ids of one attempt of ``dspy.BestOfN`` and of the next: more than a task has rollouts."""
+
+
+def call(
+    predict: Any, role: str, *, temperature: float, max_tokens: int, rollout: int = 0, **inputs: Any
+) -> dspy.Prediction:
+    """Call ``predict`` with the language model of ``role``.
+
+    A temperature or ``max_tokens`` that the LM itself has been given takes precedence over the arguments.
+
+    Args:
+        predict: A ``dspy.Predict``, or a module with the same inputs and outputs.
+        role: Whose language model answers, unless ``predict`` has one of its own (``set_lm``).
+        temperature: Sampling temperature of the step.
+        max_tokens: Cap of the answer, in tokens.
+        rollout: Number of the rollout or pass. From 1 on, unless the temperature is 0, it distinguishes calls that are
+            otherwise equal: it is a part of dspy's cache key, and is added to the seed of an LM that has one.
+        **inputs: Input fields.
+
+    Raises:
+        BackboneError: This language model cannot be used at all.
+        ContextOverflow: The prompt is too long.
+        UnparseableOutput: The answer could not be parsed, nor that to dspy's fallback in JSON.
+        InfrastructureError: Any other error of the language model, after dspy's retries.
+    """
+    check_cancelled()
+    lm = getattr(predict, "lm", None) or lm_for(role)
+    started = time.perf_counter()
+    tracker = None
+    try:
+        with dspy.context(lm=lm, adapter=adapter_for(lm)), dspy.track_usage() as tracker:
+            if _takes_config(predict):
+                inputs["config"] = _config(lm, predict, temperature, max_tokens, rollout)
+            prediction: dspy.Prediction = predict(**inputs)
+    except Exception as exc:
+        if tracker is not None and not tracker.usage_data:
+            tracker = None  # the call failed: not one that was answered from the cache
+        error = translate(exc, role, str(lm.model))
+        if error is exc:
+            raise
+        raise error from exc
+    finally:
+        report(role, tracker, time.perf_counter() - started)
+    return prediction
+
+
+def value(prediction: dspy.Prediction, name: str, role: str) -> Any:
+    """Return an output field of ``prediction``.
+
+    Raises:
+        UnparseableOutput: The module that answered has no such field, or left it empty.
+    """
+    result = prediction.get(name)
+    if result is None:
+        fields = ", ".join(map(str, prediction.keys())) or "nothing"
+        raise UnparseableOutput(f"the {role}'s module returned no {name!r} (got: {fields}); add that output field")
+    return result
+
+
+def _config(lm: Any, predict: Any, temperature: float, max_tokens: int, rollout: int) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    own = {**lm.kwargs, **getattr(predict, "config", {})}
+    if own.get("temperature") is None and not getattr(lm, "omit_temperature", False):
+        config["temperature"] = temperature
+    if own.get("max_tokens") is None and own.get("max_completion_tokens") is None:
+        config["max_tokens"] = max_tokens
+    if rollout and (own.get("temperature") if own.get("temperature") is not None else temperature):
+        config["rollout_id"] = _ATTEMPTS_APART * (own.get("rollout_id") or 0) + rollout
+        if own.get("seed") is not None:
+            config["seed"] = own["seed"] + rollout
+    return config
+
+
+def _takes_config(predict: Any) -> bool:
+    """Whether ``predict`` passes ``config`` on, as dspy's own modules do; others use the LM's own settings."""
+    parameters = inspect.signature(type(predict).forward).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD or each.name == "config" for each in parameters)

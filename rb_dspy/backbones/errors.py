@@ -1,0 +1,87 @@
+"""What an error of a language model means for the program, and what a person can do about it."""
+
+from __future__ import annotations
+
+import re
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
+
+from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, RBError, UnparseableOutput
+from rb_dspy.text import summary_line
+
+_FATAL = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
+
+_HINTS = {
+    dspy.LMAuthError: "the provider refused the key: check the environment variable that holds it",
+    dspy.LMNotConfiguredError: "no key: export the provider's key, or name its variable in api_key_env",
+    dspy.LMBillingError: "the account has no credit left",
+    dspy.LMTransportError: "the server cannot be reached: check api_base and that it runs",
+    dspy.LMTimeoutError: "the server did not answer in time: check api_base, or raise the role's timeout (seconds)",
+    dspy.LMUnsupportedModelError: "the provider has no such model: check its name",
+    dspy.LMConfigurationError: "the model's name or settings are not usable: expected PROVIDER/MODEL",
+    dspy.LMRateLimitError: "too many requests: try again later, or send fewer at once (matts.at_once)",
+    dspy.LMServerError: "the provider's server failed: try again later",
+}
+"""Of a class, and of its subclasses that have none of their own."""
+
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|exceed_context_size|(?:maximum|exceeds?).{0,40}context (?:length|size|window)"
+    r"|context (?:length|size|window).{0,40}exceed|(?:prompt|input|request) is too long"
+    r"|too many (?:input|prompt) tokens"
+)
+"""How servers that have no error code for it say that the prompt does not fit (vLLM, llama.cpp, SGLang, LM Studio)."""
+
+
+def translate(exc: Exception, role: str, model: str) -> Exception:
+    """Return the error of ours that ``exc``, raised by a call of ``role``, stands for.
+
+    Returns:
+        ``BackboneError`` if this model cannot be used at all, ``ContextOverflow`` if a shorter prompt may fit,
+        ``UnparseableOutput`` if the answer could not be parsed, and ``InfrastructureError`` for every other error of a
+        language model: this task broke, the next may not. An exception that is none of these is returned as it is.
+    """
+    own = _own(exc)
+    if own is not None:
+        return own
+    if isinstance(exc, AdapterParseError):
+        return UnparseableOutput(f"the {role}'s answer could not be parsed: {summary_line(exc, 300)}")
+    if isinstance(exc, ContextWindowExceededError) or _is_too_long(exc):
+        return ContextOverflow(f"{role} ({model}): the prompt does not fit the context window")
+    if isinstance(exc, _FATAL) or _is_missing(exc):
+        return BackboneError(f"{role} ({model}): {explain(exc)}")
+    if isinstance(exc, dspy.LMError):
+        return InfrastructureError(f"{role} ({model}): {explain(exc)}")
+    return exc
+
+
+def explain(exc: BaseException) -> str:
+    """Return one line: what is wrong with a language model, what to do about it, and the server's own words."""
+    own = _own(exc)
+    if own is not None:
+        return summary_line(own)
+    text = summary_line(exc)
+    if _is_missing(exc):
+        hint: str | None = "the server has no such model, or nothing is at this address: check its name and api_base"
+    else:
+        hint = next((_HINTS[kind] for kind in type(exc).__mro__ if kind in _HINTS), None)
+    return f"{hint} ({text[:160]})" if hint else text[:240]
+
+
+def _own(exc: BaseException) -> RBError | None:
+    """An error of ours that dspy wrapped, such as that of a local model whose file is missing."""
+    cause: BaseException | None = exc
+    while cause is not None and not isinstance(cause, RBError):
+        cause = cause.__cause__
+    return cause
+
+
+def _is_too_long(exc: BaseException) -> bool:
+    if not isinstance(exc, dspy.LMInvalidRequestError):
+        return False
+    return exc.status == 413 or _TOO_LONG.search(str(exc)[:1000].lower()) is not None
+
+
+def _is_missing(exc: BaseException) -> bool:
+    """Whether a server answered 404, or litellm does not know the provider: dspy has no error class for these."""
+    return getattr(exc, "status", None) == 404 or "LLM Provider NOT provided" in str(exc)

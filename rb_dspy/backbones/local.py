@@ -1,0 +1,288 @@
+"""The embedded model: ``local/NAME`` as a ``dspy.LM``, answered by llama.cpp's own server in a child process.
+
+The server (``local_server``) listens on loopback with a random key. It starts at the first call, is shared by all LMs
+of this process with the same file, context, slots and threads, is started again if it died, and ends with this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import importlib.util
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dspy
+from dspy import lm15
+
+from rb_dspy.backbones import local_server, models
+from rb_dspy.backbones.adapters import ActionAdapter
+from rb_dspy.config import BackboneConfig
+from rb_dspy.errors import BackboneError, ConfigError, MissingDependency, ModelFileError
+
+PROVIDER = "local"
+DEFAULT_SEED = 0
+DEFAULT_TIMEOUT = 3600.0
+"""Seconds. An answer has no first byte before its last token: dspy's own 600 are too few for a busy machine, and a
+server that dies closes its connections."""
+MAX_DEFAULT_THREADS = 8
+"""Beyond this, more threads rarely make a small model faster."""
+_CONNECTION = ("api_base", "api_key")
+
+
+def local_lm(config: BackboneConfig) -> dspy.LM:
+    """The LM of a ``local/NAME`` backbone. NAME is a name of the catalogue or the path of a .gguf file.
+
+    Raises ``MissingDependency`` if xllamacpp or the model is not on this machine, ``ModelFileError`` if the file is
+    damaged (at the first call if only loading shows it), ``ConfigError`` for settings of hosted models.
+    """
+    for name, hosted in (("api_base", config.api_base), ("api_key_env", config.api_key_env)):
+        if hosted is not None:
+            raise ConfigError(f"{config.model} runs on this machine; {name} is for hosted models: remove it")
+    return LocalLM(
+        config.model,
+        context=config.context,
+        slots=config.slots,
+        threads=config.threads,
+        temperature=None if config.temperature == "none" else config.temperature,
+        max_tokens=config.max_tokens,
+        cache=config.cache,
+        timeout=config.timeout or DEFAULT_TIMEOUT,
+        **config.options,
+    )
+
+
+class LocalLM(dspy.LM):
+    """A ``dspy.LM`` that starts its server when it is called.
+
+    Without a ``seed`` the seed is made from ``rollout_id``, else it is 0. Equal prompts and seeds give equal texts, but
+    for rounding, which depends on how much of the prompt the server has cached.
+    ``adapter`` is the adapter that suits it. Copies, saved states and pickles never contain the server's key.
+    """
+
+    adapter = ActionAdapter()
+
+    def __init__(
+        self, model: str, *, context: int = 8192, slots: int = 4, threads: int | None = None, **kwargs: Any
+    ) -> None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise MissingDependency("local models need xllamacpp: run `pip install rb-dspy[local]`")
+        path = _model_file(model.removeprefix(f"{PROVIDER}/"), context)
+        self.server = ServerSettings(path, context, slots, threads or _default_threads())
+        _register_provider()  # dspy binds the providers that are registered when the LM is made
+        super().__init__(model, num_retries=kwargs.pop("num_retries", 0), **kwargs)
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        self.connect()
+        return super().__call__(prompt, messages=messages, **self._with_seed(prompt, kwargs))
+
+    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """``__call__`` for asyncio."""
+        await asyncio.to_thread(self.connect)
+        return await super().acall(prompt, messages=messages, **self._with_seed(prompt, kwargs))
+
+    def connect(self) -> None:
+        """Start the server unless it runs. Raises ``ModelFileError`` or ``BackboneError`` if it cannot start."""
+        running = running_server(self.server)
+        self.kwargs["api_base"], self.kwargs["api_key"] = running.url, running.key
+
+    def dump_state(self) -> dict[str, Any]:
+        """What ``load_state`` needs: no address, no key."""
+        state = {name: value for name, value in super().dump_state().items() if name not in _CONNECTION}
+        return {**state, "context": self.server.context, "slots": self.server.slots, "threads": self.server.threads}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "kwargs": {name: value for name, value in self.kwargs.items() if name not in _CONNECTION}}
+
+    def _with_seed(self, prompt: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        settings = {**self.kwargs, **kwargs}
+        if isinstance(prompt, lm15.Request) or "request" in kwargs or settings.get("seed") is not None:
+            return kwargs
+        rollout = settings.get("rollout_id")
+        return {**kwargs, "seed": DEFAULT_SEED if rollout is None else seed_of(rollout)}
+
+
+def seed_of(rollout: object) -> int:
+    """The seed of a rollout id: a small number itself, for anything else a hash."""
+    if isinstance(rollout, int) and 0 <= rollout < 2**31:
+        return rollout
+    return int.from_bytes(hashlib.sha256(str(rollout).encode()).digest()[:4]) >> 1
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """LMs with equal settings share a server. ``context`` is in tokens, for each of ``slots`` sequences."""
+
+    path: Path
+    context: int
+    slots: int
+    threads: int
+
+
+class _Key:
+    """The key as dspy accepts it (a callable), so that nothing that prints, copies or pickles an LM contains it."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __call__(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "<key of the local server>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Key:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _Key, ("",)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running child: its process, the address of its API, and its key."""
+
+    process: subprocess.Popen[str]
+    url: str
+    key: _Key
+
+
+_servers: dict[ServerSettings, Server] = {}
+_lock = threading.Lock()
+
+
+def running_server(settings: ServerSettings) -> Server:
+    """This process's server with these settings, started if there is none or it died."""
+    with _lock:
+        server = _servers.get(settings)
+        if server is not None and server.process.poll() is not None:
+            _end(server.process)
+            server = None
+        if server is None:
+            server = _servers[settings] = _start(settings)
+        return server
+
+
+def stop_servers() -> None:
+    """End all servers of this process and free their memory; the next call of an LM starts its server again."""
+    with _lock:
+        for server in _servers.values():
+            if server.process.stdin is not None:
+                server.process.stdin.close()
+        for server in _servers.values():
+            _end(server.process)
+        _servers.clear()
+
+
+atexit.register(stop_servers)
+
+
+def _start(settings: ServerSettings) -> Server:
+    key = secrets.token_urlsafe(32)
+    numbers = (settings.context, settings.slots, settings.threads)
+    # -P: the folder of the script, which holds names such as errors and models, is not a place to import from.
+    process = subprocess.Popen(
+        [sys.executable, "-P", local_server.__file__, str(settings.path), *map(str, numbers)],
+        env={**os.environ, local_server.KEY_VARIABLE: key},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the parent
+    )
+    try:
+        line = process.stdout.readline().strip() if process.stdout is not None else ""
+    except BaseException:
+        process.kill()
+        _end(process)
+        raise
+    if not line.startswith("http"):
+        _end(process)
+        _explain_exit(settings, line, process.returncode)
+    return Server(process, f"{line}/v1", _Key(key))
+
+
+def _explain_exit(settings: ServerSettings, line: str, code: int) -> NoReturn:
+    what = f"{settings.path} with {settings.slots} slots of {settings.context:,} tokens"
+    if code < 0:
+        raise BackboneError(
+            f"the local server was killed (signal {-code}) while it loaded {what}: memory is short, probably; use a"
+            " smaller model, or lower context or slots"
+        )
+    if not line:
+        raise BackboneError(
+            f"the local server ended with exit code {code} and did not load {what}: reinstall xllamacpp"
+        )
+    raise ModelFileError(
+        f"{what} cannot be loaded: the file is damaged or of an unknown kind, or memory is short; get it again, or"
+        " lower context or slots"
+    )
+
+
+def _end(process: subprocess.Popen[str], seconds: float = 5.0) -> None:
+    """Wait for a process whose stdin is closed, or kill it."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _forget_servers() -> None:
+    """After a fork: the servers are the parent's, and must see its end, so this process lets go of their pipes."""
+    global _lock
+    _lock = threading.Lock()
+    for server in _servers.values():
+        server.process.returncode = 0  # not a child of this process
+        for pipe in (server.process.stdin, server.process.stdout):
+            if pipe is not None:
+                pipe.close()
+    _servers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_servers)
+
+
+def _register_provider() -> None:
+    access = lm15.AccessPolicy(
+        PROVIDER,
+        env_keys=(local_server.KEY_VARIABLE,),
+        base_url="http://127.0.0.1/v1",  # every LM states the address of its own server
+        supports=lm15.EndpointSupport(complete=True, stream=True),
+    )
+    definition = lm15.ProviderDefinition.chat(access, compat=lm15.OpenAIChatCompat(max_tokens_field="max_tokens"))
+    lm15.register_provider(definition, supports=lm15.ModelSupport(response_schema=True))
+
+
+def _model_file(name: str, context: int) -> Path:
+    if not name.endswith(".gguf"):
+        spec = models.find(name)
+        if context > spec.context:
+            raise ConfigError(f"{name} has a context of {spec.context:,} tokens, got {context:,}: lower context")
+        return models.model_path(name)
+    path = Path(name).absolute()
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise MissingDependency(f"{path}: {error.strerror}; expected the path of a .gguf file") from error
+    if magic != b"GGUF":
+        raise ModelFileError(f"{path} is not a GGUF file (it starts with {magic!r}); give the path of a model file")
+    return path
+
+
+def _default_threads() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_DEFAULT_THREADS)

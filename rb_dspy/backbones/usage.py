@@ -1,0 +1,71 @@
+"""Who used how much: calls, tokens and seconds per role, also if rollouts run in threads.
+
+Ledgers are kept in dspy's settings, which reach copied contexts and the threads that dspy starts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dspy
+
+from rb_dspy.schema import RoleUsage, Usage
+
+_KEY = "rb_dspy_ledgers"
+
+
+class Ledger:
+    """A sum per role. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._roles: Usage = {}
+
+    def add(self, role: str, usage: RoleUsage) -> None:
+        """Add ``usage`` to the sum of ``role``."""
+        with self._lock:
+            self._roles[role] = self._roles.get(role, RoleUsage()) + usage
+
+    def usage(self) -> Usage:
+        """Role -> usage so far; a copy."""
+        with self._lock:
+            return dict(self._roles)
+
+
+@contextmanager
+def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
+    """Count the calls that are made inside the block, in threads too. An outer ledger counts them as well."""
+    ledger = Ledger() if ledger is None else ledger
+    with dspy.context(**{_KEY: (*_open(), ledger)}):
+        yield ledger
+
+
+def report(role: str, tracker: Any, seconds: float) -> None:
+    """Add one call of ``role`` to every open ledger."""
+    usage = usage_of(tracker, seconds)
+    for ledger in _open():
+        ledger.add(role, usage)
+
+
+def usage_of(tracker: Any, seconds: float) -> RoleUsage:
+    """What one call used, by a tracker of ``dspy.track_usage``.
+
+    dspy records one entry for each response of a server, and none for a response from its cache: a call without an
+    entry is a cached one. ``tracker`` is None for a call that failed before it began.
+    """
+    entries = [entry for each in tracker.usage_data.values() for entry in each] if tracker is not None else []
+    return RoleUsage(
+        calls=max(1, len(entries)),
+        prompt_tokens=sum(int(e.get("prompt_tokens") or e.get("input_tokens") or 0) for e in entries),
+        completion_tokens=sum(int(e.get("completion_tokens") or e.get("output_tokens") or 0) for e in entries),
+        cached_calls=0 if entries or tracker is None else 1,
+        seconds=seconds,
+    )
+
+
+def _open() -> tuple[Ledger, ...]:
+    ledgers: tuple[Ledger, ...] = dspy.settings.get(_KEY, ())
+    return ledgers

@@ -1,0 +1,190 @@
+"""What the adapter of local models sends: a schema of what is possible, and prompts that only grow at the end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import dspy
+import pydantic
+import pytest
+from dspy import lm15
+
+from rb_dspy.backbones.adapters import MAX_ACTIONS, MAX_CHARS, MAX_ITEMS, ActionAdapter, json_pattern
+from rb_dspy.errors import InputError
+
+
+class Engine:
+    """Answers every request with the same text, as a server with JSON schemas would, and keeps the requests."""
+
+    supports_response_schema = True
+    supported_params = frozenset({"response_format"})
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        self.requests: list[lm15.Request] = []
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        self.requests.append(request)
+        return lm15.Response(
+            id="1",
+            model=request.model,
+            message=lm15.Message.assistant(self.answer),
+            finish_reason="stop",
+            usage=lm15.Usage(),
+        )
+
+    @property
+    def schema(self) -> Any:
+        """The JSON schema of the last request."""
+        schema = find_schema(self.requests[-1].config.response_format)
+        assert schema is not None
+        return schema
+
+    def texts(self, number: int) -> list[str]:
+        """The prompt of a request, message by message."""
+        request = self.requests[number]
+        return [str(request.system), *(message.text or "" for message in request.messages)]
+
+
+def find_schema(value: Any) -> Any:
+    """The first JSON schema of an object in a nested value."""
+    if isinstance(value, Mapping):
+        if value.get("type") == "object" and "properties" in value:
+            return value
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return next((schema for each in value if (schema := find_schema(each)) is not None), None)
+    return None
+
+
+class Act(dspy.Signature):
+    """Act."""
+
+    task: str | None = dspy.InputField()
+    action_pattern: str | None = dspy.InputField()
+    history: dspy.History = dspy.InputField()
+    observation: str = dspy.InputField()
+    valid_actions: list[str] | None = dspy.InputField()
+    thought: str = dspy.OutputField()
+    action: str = dspy.OutputField()
+
+
+class Lesson(pydantic.BaseModel):
+    title: str = pydantic.Field(json_schema_extra={"maxLength": 80})
+    content: str
+
+
+class Learn(dspy.Signature):
+    """Learn."""
+
+    task: str = dspy.InputField()
+    label: Literal["success", "failure"] = dspy.OutputField()
+    lessons: list[Lesson] = dspy.OutputField()
+    three: list[Lesson] = dspy.OutputField(max_length=3)
+
+
+def call(signature: type[dspy.Signature], answer: str, **inputs: Any) -> tuple[Engine, Any]:
+    engine = Engine(answer)
+    with dspy.context(lm=dspy.LM("fake/model", engine=engine, cache=False), adapter=ActionAdapter()):
+        return engine, dspy.Predict(signature)(**inputs)
+
+
+def act(answer: str = '{"thought": "t", "action": "a"}', **inputs: Any) -> tuple[Engine, Any]:
+    return call(Act, answer, history=dspy.History(messages=[]), observation="o", **inputs)
+
+
+def test_the_action_is_one_of_the_valid_ones() -> None:
+    engine, _ = act(valid_actions=["open", "close", "open"])
+    assert engine.schema["properties"]["action"]["enum"] == ["open", "close"]
+    assert "enum" not in engine.schema["properties"]["thought"]
+
+
+@pytest.mark.parametrize("valid", [None, [], [f"go {number}" for number in range(MAX_ACTIONS + 1)]])
+def test_no_or_too_many_valid_actions_leave_a_bounded_text(valid: list[str] | None) -> None:
+    engine, _ = act(valid_actions=valid)
+    assert "enum" not in engine.schema["properties"]["action"]
+    assert engine.schema["properties"]["action"]["maxLength"] == MAX_CHARS
+
+
+def test_the_action_matches_the_pattern_which_is_not_shown() -> None:
+    engine, _ = act(action_pattern="^(SELECT [0-9]{1,3}|done)$")
+    assert engine.schema["properties"]["action"]["pattern"] == "^((SELECT [0-9]{1,3}|done))$"
+    assert not any("SELECT" in text or "action_pattern" in text for text in engine.texts(0))
+
+
+def test_valid_actions_go_before_a_pattern() -> None:
+    engine, _ = act(valid_actions=["open"], action_pattern="close")
+    assert engine.schema["properties"]["action"]["enum"] == ["open"]
+    assert "pattern" not in engine.schema["properties"]["action"]
+
+
+def test_every_string_and_list_has_an_end() -> None:
+    engine, _ = call(Learn, '{"label": "success", "lessons": [], "three": []}', task="t")
+    properties = engine.schema["properties"]
+    lesson = engine.schema["$defs"]["Lesson"]["properties"]
+    assert properties["lessons"]["maxItems"] == MAX_ITEMS
+    assert properties["three"]["maxItems"] == 3
+    assert (lesson["title"]["maxLength"], lesson["content"]["maxLength"]) == (80, MAX_CHARS)
+    assert properties["label"]["enum"] == ["success", "failure"]
+
+
+def test_a_prompt_starts_with_the_prompt_and_the_answer_before() -> None:
+    answer = '{"thought": "größer, \\"so\\"", "action": "open"}'
+    engine = Engine(answer)
+    with dspy.context(lm=dspy.LM("fake/model", engine=engine, cache=False), adapter=ActionAdapter()):
+        turns: list[dict[str, Any]] = []
+        for step in range(3):
+            now = {"observation": f"o{step}", "valid_actions": ["open"], **({} if step else {"task": "t"})}
+            result = dspy.Predict(Act)(**now, history=dspy.History(messages=list(turns)))
+            turns.append({**now, "thought": result.thought, "action": result.action})
+    for step in range(2):
+        before, after = engine.texts(step), engine.texts(step + 1)
+        assert after[: len(before) + 1] == [*before, answer]
+        assert len(after) == len(before) + 2
+
+
+@pytest.mark.parametrize("thinking", ["<think>\n{}\n</think>\n", ' <think>{"action": "b"}</think>', ""])
+def test_thinking_before_the_answer_is_ignored(thinking: str) -> None:
+    _, result = act(thinking + '{"thought": "a <think>b</think>", "action": "a"}')
+    assert (result.thought, result.action) == ("a <think>b</think>", "a")
+
+
+def test_an_lm_without_schemas_gets_none() -> None:
+    engine = Engine('{"thought": "t", "action": "a"}')
+    engine.supports_response_schema = False
+    with dspy.context(lm=dspy.LM("fake/model", engine=engine, cache=False), adapter=ActionAdapter()):
+        dspy.Predict(Act)(observation="o", history=dspy.History(messages=[]), valid_actions=["open"])
+    assert find_schema(engine.requests[-1].config.response_format) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched", "refused"),
+    [
+        (r"^(SELECT .*|ANSWER: .*)$", ['SELECT "a" FROM b', "ANSWER: c\\d"], ["DROP a", "SELECT a\nDROP b"]),
+        (r"go (north|south)", ["go north"], ["go east", "go north now"]),
+        (r"\d+\.\w{2}", ["12.ab"], ["a.12"]),
+        (r'say "[^"]+"', ['say "hello"'], ['say ""']),
+        (r"a\\b\/\[c\]", [r"a\b/[c]"], ["a"]),
+        (r"""["']x["\']""", ["'x'", '"x"'], ["x"]),
+        (r"größer{1,2} \$", ["größerr $"], ["größ $"]),
+        (r"a|b", ["a", "b"], ["ab"]),
+    ],
+)
+def test_a_pattern_matches_the_json_form_of_what_it_matched(
+    pattern: str, matched: list[str], refused: list[str]
+) -> None:
+    translated = json_pattern(pattern)
+    for text in matched:
+        assert re.fullmatch(pattern, text)
+        assert re.fullmatch(translated, json.dumps(text, ensure_ascii=False)[1:-1])
+    for text in refused:
+        assert not re.fullmatch(translated, json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+@pytest.mark.parametrize("pattern", ["a(?=b)", r"(a)\1", r"\bgo", "(", "(?P<x>a)", "a$b"])
+def test_a_pattern_that_cannot_be_enforced_is_refused(pattern: str) -> None:
+    with pytest.raises(InputError, match=re.escape(repr(pattern))):
+        json_pattern(pattern)

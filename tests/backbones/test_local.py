@@ -1,0 +1,254 @@
+"""The embedded model: one server per setting, which ends with its process, and whose key is nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy.backbones import models
+from rb_dspy.backbones.local import LocalLM, local_lm, running_server, stop_servers
+from rb_dspy.config import BackboneConfig
+from rb_dspy.errors import ConfigError, MissingDependency, ModelFileError
+
+NAME = "local/smollm2-135m"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _servers_end() -> Iterator[None]:
+    models.get("smollm2-135m")
+    yield
+    stop_servers()
+
+
+def make(**changes: Any) -> LocalLM:
+    """One thread and short windows, since other tests run beside."""
+    config = {"model": NAME, "context": 1024, "slots": 2, "threads": 1, "temperature": 0.0, "max_tokens": 12}
+    lm = local_lm(BackboneConfig(**{**config, **changes}))
+    assert isinstance(lm, LocalLM)
+    return lm
+
+
+def process_of(lm: LocalLM) -> subprocess.Popen[str]:
+    return running_server(lm.server).process
+
+
+class Turn(dspy.Signature):
+    """Name a colour."""
+
+    history: dspy.History = dspy.InputField()
+    observation: str = dspy.InputField()
+    valid_actions: list[str] | None = dspy.InputField()
+    action_pattern: str | None = dspy.InputField()
+    action: str = dspy.OutputField()
+
+
+def turn(lm: LocalLM, **inputs: Any) -> Any:
+    with dspy.context(lm=lm, adapter=lm.adapter):
+        return dspy.Predict(Turn)(**{"observation": "Go.", "history": dspy.History(messages=[]), **inputs})
+
+
+def test_it_starts_at_the_first_call_and_is_shared() -> None:
+    stop_servers()
+    first, second = make(), make(max_tokens=4)
+    assert "api_base" not in first.kwargs
+    first("Hello")
+    second("Hello")
+    assert process_of(first).pid == process_of(second).pid != os.getpid()
+
+
+def test_the_action_is_constrained_by_the_real_server() -> None:
+    lm = make(max_tokens=24, temperature=1.0)
+    assert turn(lm, valid_actions=["zq open blue", "zq open red"]).action in ("zq open blue", "zq open red")
+    assert turn(lm, action_pattern=r'^say "[a-c]{2}" \d$').action[:5] == 'say "'
+
+
+def test_only_what_is_new_is_read_at_the_next_step() -> None:
+    lm = make(max_tokens=20)
+    turns: list[dict[str, Any]] = []
+    reads = []
+    for step in range(3):
+        now = {"observation": f"You are in room {step}.", "valid_actions": ["red", "green"]}
+        result = turn(lm, **now, history=dspy.History(messages=list(turns)))
+        usage = lm.history[-1]["usage"]
+        reads.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
+        turns.append({**now, "action": result.action})
+    assert max(reads[1:]) < 90, reads
+
+
+def test_seeds_decide_and_rollouts_have_seeds() -> None:
+    lm = make(temperature=1.0)
+    lm("Tell a story.")  # a cached prompt rounds differently from a new one
+    texts = [lm("Tell a story.", rollout_id=number)[0] for number in (1, 2, 1)]
+    assert texts[0] == texts[2] != texts[1]
+    assert lm("Tell a story.", seed=1) == [texts[0]]
+
+
+def test_settings_of_the_config_reach_the_lm() -> None:
+    lm = make(temperature=0.5, max_tokens=3, cache=True, options={"top_p": 0.5})
+    assert {name: lm.kwargs[name] for name in ("temperature", "max_tokens", "top_p")} == {
+        "temperature": 0.5,
+        "max_tokens": 3,
+        "top_p": 0.5,
+    }
+    assert lm.cache
+    lm("Hello")
+    assert lm.history[-1]["usage"]["completion_tokens"] == 3
+    with pytest.raises(ConfigError):
+        make(api_base="http://127.0.0.1:1/v1")
+
+
+def test_nothing_that_is_saved_or_shown_has_the_key() -> None:
+    lm = make()
+    lm("Hello")
+    server = running_server(lm.server)
+    key = server.key()
+    program = dspy.Predict(Turn)
+    program.lm = lm
+    shown = [pickle.dumps(program), repr(program.dump_state()), repr(lm.dump_state()), repr(vars(lm)), repr(server)]
+    shown += [pickle.dumps(copy.deepcopy(lm)), repr(process_of(lm).args), pickle.dumps(server.key)]
+    assert [each for each in shown if (key if isinstance(each, str) else key.encode()) in each] == []
+    answer = lm("Hello")
+    assert copy.deepcopy(lm)("Hello") == pickle.loads(pickle.dumps(lm))("Hello") == answer
+    assert LocalLM.load_state({k: v for k, v in lm.dump_state().items() if k != "_dspy_lm_class"})("Hello") == answer
+
+
+def test_nobody_gets_in_without_the_key() -> None:
+    lm = make()
+    request = urllib.request.Request(
+        f"{running_server(lm.server).url}/chat/completions", b'{"messages": []}', {"Origin": "https://example.org"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as answer:
+        assert answer.code == 401
+        assert answer.headers["Access-Control-Allow-Origin"] not in ("*", "https://example.org")
+
+
+def test_threads_and_async_calls_share_the_server() -> None:
+    stop_servers()
+    lm = make()
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda _: make()("Hello")[0], range(4)))
+        pids = set(pool.map(lambda _: process_of(lm).pid, range(4)))
+    assert len(texts) == 4
+    assert len(pids) == 1
+    assert asyncio.run(lm.acall("Hello")) == lm("Hello")
+
+
+def test_a_dead_server_is_started_again() -> None:
+    lm = make()
+    before = lm("Hello")
+    process = process_of(lm)
+    process.kill()
+    process.wait()
+    assert lm("Hello") == before
+    assert process_of(lm).pid != process.pid
+
+
+def test_a_prompt_that_is_too_long_is_dspys_error() -> None:
+    with pytest.raises(dspy.LMInvalidRequestError, match="context size"):
+        make()("word " * 1500)
+
+
+def test_files_that_are_no_models_are_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match=r"nowhere\.gguf"):
+        make(model=f"local/{tmp_path}/nowhere.gguf")
+    with pytest.raises(MissingDependency, match=r"rb-dspy models get qwen2\.5-coder-1\.5b"):
+        make(model="local/qwen2.5-coder-1.5b")
+    with pytest.raises(ConfigError, match="8,192"):
+        make(context=10_000)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"hello")
+    with pytest.raises(ModelFileError):
+        make(model=f"local/{path}")
+    path.write_bytes(b"GGUF" + bytes(9000))
+    with pytest.raises(ModelFileError, match="cannot be loaded") as damaged:
+        make(model=f"local/{path}")("Hello")
+    assert "\n" not in str(damaged.value)
+
+
+PARENT = textwrap.dedent("""
+    import os, sys, time
+    from pathlib import Path
+    from rb_dspy.backbones.local import ServerSettings, running_server, stop_servers
+    settings = ServerSettings(Path(sys.argv[1]), 512, 1, 1)
+    pid = running_server(settings).process.pid
+    forked = os.fork() if sys.argv[2] == "fork" else 1
+    if forked == 0:
+        assert running_server(settings).process.pid != pid
+        stop_servers()
+        Path(sys.argv[3]).touch()
+        time.sleep(60)
+    print(pid, forked, flush=True)
+    if sys.argv[2] == "ends":
+        sys.exit(7)
+    time.sleep(60)
+""")
+
+
+def start_parent(how: str, mark: Path) -> tuple[subprocess.Popen[str], int, int]:
+    path = models.model_path("smollm2-135m")
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(path), how, str(mark)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    child, forked = map(int, parent.stdout.readline().split())
+    return parent, child, forked
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", ["ends", "interrupted", "fork"])
+def test_the_server_ends_with_its_parent(how: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    parent, child, forked = start_parent(how, mark)
+    try:
+        if how == "interrupted":
+            os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+        elif how == "fork":
+            wait_until(mark.exists)  # the fork has started a server of its own
+            assert is_alive(child)
+            parent.kill()
+        parent.wait(20)
+        wait_until(lambda: not is_alive(child))
+        assert how != "fork" or is_alive(forked)  # a fork that lives on does not keep the server alive
+    finally:
+        if how == "fork":
+            os.kill(forked, signal.SIGKILL)
+        if parent.stdout is not None:
+            parent.stdout.close()
