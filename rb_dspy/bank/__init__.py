@@ -6,8 +6,8 @@ what counts as the same, and what may be found. Importing this imports no databa
 
 from rb_dspy.bank.bank import MemoryBank
 from rb_dspy.bank.duplicates import NearDuplicate
-from rb_dspy.bank.ingest import Ingest
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import BankStats, Finding
+from rb_dspy.bank.pending import Pending
 
-__all__ = ["BankStats", "BankStore", "Finding", "Ingest", "MemoryBank", "NearDuplicate"]
+__all__ = ["BankStats", "BankStore", "Finding", "MemoryBank", "NearDuplicate", "Pending"]

@@ -25,7 +25,7 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import MAX_TEXT, hidden_characters, visible
+from rb_dspy.text import MAX_TEXT, invisible, normalise
 
 _NAME = 200
 
@@ -40,7 +40,7 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 def checked_name(what: str, name: str | object) -> str:
     """``name`` if it can be one: 1 to 200 visible characters."""
-    if not isinstance(name, str) or not name.strip() or len(name) > _NAME or hidden_characters(name):
+    if not isinstance(name, str) or not name.strip() or len(name) > _NAME or invisible(name):
         raise InputError(f"{what} {str(name)[:40]!r}: expected 1 to {_NAME} visible characters")
     return name
 
@@ -73,8 +73,8 @@ def admit(scope: str, draft: ExperienceDraft, *, id: str | None = None, created_
         polarity=draft.polarity or ("success" if label == "success" else "failure"),
         label=label,
         run_id=draft.run_id,
-        distiller=visible(draft.distiller),
-        note=visible(draft.note),
+        distiller=normalise(draft.distiller),
+        note=normalise(draft.note),
         origin=checked_name("origin", draft.origin) if draft.origin else "",
         created_at=created_at or now(),
         shown=tuple(dict.fromkeys(draft.shown)),
@@ -85,8 +85,8 @@ def new_item(scope: str, draft: MemoryDraft, id: str | None = None) -> NewItem:
     """A draft as an item: its id is a hash of scope and text, unless it has one already."""
     texts = draft.title, draft.description, draft.content
     said = _said(*texts)
-    if _perhaps_hidden(said) or len(said) > MAX_TEXT:  # else ``visible`` changes nothing, and takes longer to say so
-        seen = visible(draft.title), visible(draft.description), visible(draft.content)
+    if _perhaps_hidden(said) or len(said) > MAX_TEXT:  # else ``normalise`` changes nothing, and takes longer to say so
+        seen = normalise(draft.title), normalise(draft.description), normalise(draft.content)
         if seen != texts:
             texts, said = seen, _said(*seen)
     digest = _hash(said)
@@ -138,19 +138,19 @@ def identity(scope: str, task: Task, trajectories: Sequence[Trajectory], *, run_
     if len(set(rollouts)) < len(rollouts):
         raise InputError(f"task {task.id}: rollout ids {sorted(rollouts)} are not different; give each rollout its own")
     if run_id:
-        return attempt_id(scope, task, rollouts, run_id=run_id)
+        return attempt_id(scope, task.id, rollouts, run_id=run_id)
     ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
-    return _attempt_id(scope, task, rollouts, f"[{','.join([_happened(trajectory) for trajectory in ordered])}]")
+    return _attempt_id(scope, task.id, rollouts, f"[{','.join([_happened(trajectory) for trajectory in ordered])}]")
 
 
-def attempt_id(scope: str, task: Task, rollout_ids: Sequence[str], *, run_id: str) -> str:
-    """``identity`` of an attempt of a run, which may be still to be made."""
-    return _attempt_id(scope, task, rollout_ids, _quoted(checked_name("run id", run_id)))
+def attempt_id(scope: str, task_id: str, rollout_ids: Sequence[str], *, run_id: str) -> str:
+    """``identity`` of an attempt of a run."""
+    return _attempt_id(scope, task_id, rollout_ids, _quoted(checked_name("run id", run_id)))
 
 
-def _attempt_id(scope: str, task: Task, rollout_ids: Sequence[str], attempt: str) -> str:
+def _attempt_id(scope: str, task_id: str, rollout_ids: Sequence[str], attempt: str) -> str:
     named = ",".join([_quoted(rollout) for rollout in sorted(rollout_ids)])
-    return "e" + _hash(f'["experience",{_quoted(scope)},{attempt},{_quoted(task.id)},[{named}]]'.encode("ascii"))
+    return "e" + _hash(f'["experience",{_quoted(scope)},{attempt},{_quoted(task_id)},[{named}]]'.encode("ascii"))
 
 
 def _happened(rollout: Trajectory) -> str:

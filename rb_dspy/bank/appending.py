@@ -13,7 +13,7 @@ from rb_dspy.bank.current import Current
 from rb_dspy.bank.embedding import with_vectors
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import NewExperience, Placed
-from rb_dspy.bank.stages import of_task
+from rb_dspy.bank.sources import of_task
 from rb_dspy.bank.stored import Stored, stored
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Experience

@@ -6,30 +6,30 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from rb_dspy.bank import given, portability, refusals
+from rb_dspy.bank import given, handwritten, pending, portability, refusals
 from rb_dspy.bank.admission import admit, checked_name, identity, now
 from rb_dspy.bank.appending import append, append_all
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.bank.current import Current
 from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
 from rb_dspy.bank.editing import edited
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.ingest import Ingest, begin, check_attempt
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
 from rb_dspy.bank.opening import chosen_embedder, copy_store, marked, open_store, restore_store
 from rb_dspy.bank.others import of_others
 from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
+from rb_dspy.bank.pending import Pending
 from rb_dspy.bank.places import Order, ordered
+from rb_dspy.bank.redaction import redact
+from rb_dspy.bank.retraction import note_of, retracted
 from rb_dspy.bank.retrieval import Finder, Mode
-from rb_dspy.bank.running import running
 from rb_dspy.bank.sources import no_item, source_of, source_of_id, unknown
-from rb_dspy.commands import bank_options
 from rb_dspy.errors import BankError, StorageError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import (
@@ -48,6 +48,9 @@ from rb_dspy.schema import (
 )
 
 DEFAULT_EMBEDDER = "minilm"
+
+_ERROR = 2_000
+"""Characters that are kept of why learning failed."""
 
 
 class MemoryBank:
@@ -134,6 +137,11 @@ class MemoryBank:
         """
         return restore_store(url, copy)
 
+    @property
+    def embedder(self) -> Embedder:
+        """What makes the vectors of this bank."""
+        return self._current.embedder
+
     def append(
         self,
         task: Task,
@@ -147,34 +155,84 @@ class MemoryBank:
         note: str = "",
         origin: str = "",
         shown: Sequence[MemoryItem] = (),
+        again: bool = True,
     ) -> Experience:
         """Store an experience whole, with the items that its drafts become: durable when it returns, or not stored.
 
-        The same attempt appended again (scope, ``run_id``, task id and rollout ids; without a run id also the same
-        rollouts) gives what was stored the first time, unchanged. ``polarity`` of the items follows the verdict:
-        success, else failure; of several verdicts one success decides. ``note`` says why there are no drafts.
-        ``origin`` names who brought this, where it was not learned here. ``shown``: what the agent had been given of
-        this scope's, kept with the verdict as exposures. A draft whose text an item of this scope has already becomes
-        one more provenance of that item. An experience without items is kept and never retrieved.
+        The same attempt appended again (scope, ``run_id`` and task id; without a run id the same rollouts) gives what
+        was stored the first time, unchanged. What was recorded of it is pending no more, in the same transaction.
+        ``polarity`` of the items follows the verdict: success, else failure; of several verdicts one success decides.
+        ``note`` says why there are no drafts. ``origin`` names who brought this, where it was not learned here.
+        ``shown``: what the agent had been given of this scope's, kept with the verdict as exposures. A draft whose text
+        an item of this scope has already becomes one more provenance of that item. ``again=False`` leaves out drafts
+        that were taken away before (``retracted``), and the note says so. An experience without items is kept and never
+        retrieved.
 
         Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
         ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored, unless the disk
         failed: that says that it is not known.
         """
+        dropped = {} if again else self.retracted(drafts)
         draft = given.drafted(
             self.scope,
             task,
             trajectory,
             verdict,
-            drafts,
+            [lesson for lesson in drafts if lesson not in dropped] if dropped else drafts,
             shown,
             run_id=run_id,
             polarity=polarity,
             distiller=distiller,
-            note=note,
+            note="; ".join(filter(None, [note, note_of(dropped)])) if dropped else note,
             origin=origin,
         )
         return self._append(draft)
+
+    def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
+        """The drafts that say, word for word, what somebody took away from this scope, by a delete or a rollback of
+        that very item or by an edit of it, and that no item says now; with what took each of them away.
+        """
+        return retracted(self._store, self.scope, given.each("drafts", drafts, MemoryDraft))
+
+    def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
+        """Store a lesson that a person wrote. It is found by its own text, and its polarity is success.
+
+        The same text written twice is one item. Raises ``InputError`` for an empty title or content, and like
+        ``append``.
+        """
+        lesson = handwritten.draft_of(title, content, description)
+        item = handwritten.stored_by_hand(self._store, self.scope, lesson)
+        if item is None:
+            draft = handwritten.experience_of(self._store, self.scope, lesson, origin=checked_name("origin", origin))
+            (item,) = self._append(draft).items
+        return item
+
+    def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
+        """Keep a rollout that is to be learned from: on disk when it returns, whole, and ``pending`` until ``append``.
+
+        The same rollout recorded again changes nothing: in a run that is the same task and rollout id, without one the
+        same content. Nor does a rollout of an attempt that was learned from (see ``append``). ``shown``: what the agent
+        had been given of this scope's.
+
+        Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
+        ``StorageError`` where the bank cannot be written.
+        """
+        (rollout,) = given.rollouts(task, [trajectory])
+        items = given.ids_of(self.scope, shown)
+        self._store.record(self.scope, pending.row(self.scope, task, rollout, run_id=run_id, shown=items))
+
+    def record_failure(self, task: Task, error: str, *, run_id: str = "", rollout_ids: Collection[str] = ()) -> None:
+        """Count a failed try to learn from what is pending of a task and a run, and keep ``error``, without keys.
+
+        ``rollout_ids``: of these rollouts only. Where none is pending nothing happens.
+        """
+        meant = [given.text("rollout id", id) for id in given.several("rollout_ids", rollout_ids)]
+        said = redact(given.text("error", error))[:_ERROR]
+        self._store.fail(self.scope, given.text("run id", run_id), given.task_of(task).id, meant, said)
+
+    def learned(self, run_id: str) -> set[str]:
+        """Ids of the tasks that a run has learned from here, with or without items."""
+        return self._store.learned(self.scope, given.text("run id", run_id))
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> Sequence[Experience]:
         """``append`` for many: read, embedded and stored in pages of 2,048, each of them whole or not at all.
@@ -186,76 +244,29 @@ class MemoryBank:
         admitted = (admit(self.scope, draft) for draft in given.many(drafts))
         return append_all(self._store, self.scope, self._current, admitted)
 
-    def ingest(
-        self,
-        task: Task,
-        trajectory: Trajectory | Sequence[Trajectory],
-        *,
-        run_id: str = "",
-        origin: str = "",
-        shown: Sequence[MemoryItem] = (),
-        instead: Ingest | None = None,
-    ) -> Ingest:
-        """``append`` in steps: the rollouts are kept now, and each step of learning from them when it is done.
+    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
+        """What was recorded and not learned from yet, oldest first: all, or what is of a run, of a task, of both.
 
-        The same attempt (as in ``append``) gives the same ingest, as far as it got.
-
-        ``instead``: an ingest of some of these rollouts, kept while others were under way. This one takes its place in
-        the same write, however far it got, so that never both wait. Who has begun to learn from it elsewhere is refused
-        at the next step, as where it was removed. Where it was learned from by then, that stays, and this one waits
-        beside it, since the other rollouts have been made; a warning in the log says that some are learned from twice.
+        In a run the rollouts of a task are one, without a run (``run_id=""``) each rollout is by itself. Others may be
+        learning from it right now.
         """
-        rollouts, items = given.rollouts(task, trajectory), given.ids_of(self.scope, shown)
-        return begin(
-            self._store,
-            self.scope,
-            self._append,
-            task,
-            rollouts,
-            run_id=run_id,
-            origin=origin,
-            shown=items,
-            instead=instead,
-        )
-
-    def check_attempt(self, task: Task, *rollout_ids: Sequence[str], run_id: str = "") -> None:
-        """Raise now what ``ingest`` would raise of an attempt that is still to be made, and paid for.
-
-        ``StorageError`` for a bank that refuses to be written; ``InputError`` where ``run_id`` names a run and its
-        attempt at ``task`` with one of these sets of rollout ids was removed from the bank.
-        """
-        self._store.writable()
-        if run_id:
-            check_attempt(self._store, self.scope, task, rollout_ids, run_id=run_id)
-
-    def pending(self) -> list[Ingest]:
-        """Ingests that are not admitted yet, oldest first: of processes that died, or that are at it right now.
-
-        Of several rollouts of one task, some of which are still under way, those that have ended are one.
-        """
-        store = self._store
-        return [Ingest(store, state, None, self._append) for state in store.ingestions(self.scope)]
-
-    def running(self, run_id: str) -> AbstractContextManager[None]:
-        """A block in which a run of this name is at work in this scope, as every reader and writer of it is told.
-
-        Others leave alone what waits of it (``Ingest.elsewhere``). ``run_stream`` has one of its own; a loop of yours
-        that awaits a program, or calls it in several threads, says so here. In a block of the same name, of this
-        context, it is that. However its process ends, the run has ended with it.
-
-        Raises ``InputError`` where a run of this name is at work elsewhere, in this process or another.
-        """
-        return running(self._store, self.scope, checked_name("run id", run_id))
-
-    def at_work(self, run_id: str | None = None) -> bool:
-        """Whether a run is at work in this scope, here or in another process: the one of this name, or any."""
-        return self._store.at_work(self.scope, run_id)
+        store, items = self._store, dict[str, MemoryItem | None]()
+        rows = {row.key: row for row in store.pending(self.scope, run_id, task_id)}
+        every = []
+        for group in pending.grouped(rows):
+            here = pending.ordered([rows[key] for key in group])
+            ids = dict.fromkeys(id for row in here for id in row.shown)
+            items |= {id: store.item(self.scope, id) for id in ids if id not in items}
+            every.append(pending.together(here, [item for id in ids if (item := items[id])], self))
+        return every
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
     ) -> Experience | None:
         """What ``append`` of these rollouts has stored already; None where nothing was learned from them yet."""
         id = identity(self.scope, task, given.rollouts(task, trajectory), run_id=run_id)
+        if run_id and (attempt := self._store.attempt(self.scope, run_id, task.id)):
+            id = attempt[0]
         return self._store.experience(self.scope, id)
 
     def retrieve(
@@ -403,16 +414,17 @@ class MemoryBank:
         return self._current.settled(stored)
 
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
-        """Take away an item, an experience with its items, or a pending ingest; the history of the first two stays.
+        """Take away an item, an experience with its items, or pending rollouts; the history of the first two stays.
 
         An item that another experience gave as well outlives an experience. What is damaged can be taken away too.
         ``dry_run`` tells what would go. Raises ``InputError`` for an unknown id.
         """
         store, wanted = self._store, given.id_(id)
-        if wanted in store.waiting(self.scope):
-            if not dry_run:
-                store.drop(self.scope, wanted)
-            return Removal(ingestions=(wanted,))
+        for group in pending.grouped(store.pending_keys(self.scope)):
+            if pending.group_id(self.scope, group) == wanted:
+                if not dry_run:
+                    store.forget(self.scope, group)
+                return Removal(pending=(wanted,))
         return store.remove(
             self.scope,
             kind="delete",

@@ -9,9 +9,8 @@ from itertools import islice
 import numpy as np
 
 from rb_dspy.bank.parts import NewExperience, item_text
-from rb_dspy.errors import InfrastructureError, InvalidVector
+from rb_dspy.errors import InfrastructureError, InvalidVector, describe_error
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.wording import one_line
 
 _SMALLEST = 1e-6
 
@@ -29,7 +28,7 @@ def embed(embedder: Embedder, texts: Sequence[str], dimension: int) -> Vectors:
     try:
         answer = embedder.embed(texts)
     except CancelledError as exc:
-        raise InfrastructureError(f"embedder {embedder.id} broke: {one_line(exc, kind=True)}") from exc
+        raise InfrastructureError(f"embedder {embedder.id} broke: {describe_error(exc)}") from exc
     try:
         rows = np.asarray(answer)
         if rows.dtype != np.float32:

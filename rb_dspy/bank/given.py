@@ -17,8 +17,7 @@ import pydantic
 
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
-from rb_dspy.text import visible
-from rb_dspy.wording import first_misfit
+from rb_dspy.text import first_error, normalise
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -52,9 +51,8 @@ def drafted(
 
 def refused(exc: pydantic.ValidationError) -> InputError:
     """The first error, in one line."""
-    misfit = first_misfit(exc)
-    said = misfit.message  # with the names of our classes, as they are written
-    return InputError(f"{misfit.place}: got {type(misfit.input).__name__}; {said[:1].lower()}{said[1:]}")
+    place, problem = first_error(exc)
+    return InputError(f"{place}: got {type(exc.errors()[0]['input']).__name__}; {problem}")
 
 
 def ids_of(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
@@ -74,9 +72,15 @@ def ids_of(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
 
 def rollouts(task: Task, given: Trajectory | Sequence[Trajectory]) -> tuple[Trajectory, ...]:
     """One rollout of ``task``, or several. Raises ``InputError`` for what is of another type, the task as well."""
-    if not isinstance(task, Task):
-        raise _another("task", task, "a Task")
+    task_of(task)
     return (given,) if isinstance(given, Trajectory) else each("trajectories", given, Trajectory)
+
+
+def task_of(given: Task | object) -> Task:
+    """A task. Raises ``InputError`` for what is none."""
+    if not isinstance(given, Task):
+        raise _another("task", given, "a Task")
+    return given
 
 
 def each(what: str, given: Sequence[T], kind: type[T]) -> tuple[T, ...]:
@@ -102,14 +106,14 @@ def text(what: str, given: str | object) -> str:
     """A text as it is stored. Raises ``InputError`` for what is none."""
     if not isinstance(given, str):
         raise _another(what, given, "text")
-    return visible(given)
+    return normalise(given)
 
 
 def id_(given: str | object) -> str:
     """An id as it is stored. Raises ``InputError`` for what is no text, such as the item that has it."""
     if not isinstance(given, str):
         raise InputError(f"got {type(given).__name__}; expected an id, which is text: give its id")
-    return visible(given)
+    return normalise(given)
 
 
 def whole_number(given: object) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,10 @@ from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import NewExperience, NewItem
 from rb_dspy.bank.renaming import ids_here
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.jsonlines import MAX_LINES, objects
+from rb_dspy.files import is_database
+from rb_dspy.jsonl import read_objects
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict
-from rb_dspy.text import visible
-from rb_dspy.wording import first_misfit
+from rb_dspy.text import normalise
 
 FORMAT = "rb_dspy-bank"
 VERSION = 1
@@ -39,7 +40,7 @@ class _Header(_Part):
     scope: str
     embedder: str
     dimension: int = pydantic.Field(strict=True, ge=1)
-    experiences: int = pydantic.Field(strict=True, ge=0, le=MAX_LINES)
+    experiences: int = pydantic.Field(strict=True, ge=0)
 
 
 class _Item(_Part):
@@ -75,6 +76,9 @@ def read(path: Path, scope: str, *, origin: str = "", store: BankStore | None = 
     Raises ``InputError`` naming the line: of what is no export, what was cut off or written by a newer rb_dspy, what
     does not fit together.
     """
+    real = Path(os.path.realpath(path))
+    if is_database(real) or (real.exists() and not real.is_file()):  # a pipe cannot be read twice
+        raise InputError(f"{path}: is no file of text, perhaps a bank; expected an export of a bank")
     seen, shown = _Seen(), set[str]()
     for new in _read(path, scope, origin, seen, {}):
         shown.update(new.shown)
@@ -87,7 +91,7 @@ def read(path: Path, scope: str, *, origin: str = "", store: BankStore | None = 
 
 
 def _read(path: Path, scope: str, origin: str, seen: _Seen, ids: Mapping[str, str]) -> Iterator[NewExperience]:
-    lines = objects(path, " of an export of a bank", error=StorageError, stranger=True)
+    lines = read_objects(path, "a JSON object of an export of a bank", error=StorageError)
     number, first = next(lines)
     header = _header(first, f"{path}:{number}")
     for number, given in lines:
@@ -185,7 +189,7 @@ def _admitted(line: _Line, scope: str, origin: str, seen: _Seen, number: int, id
         distiller=min(distillers, default=""),
         note=line.note,
         origin=origin or line.origin,
-        shown=tuple([ids.get(id, id) for id in map(visible, line.shown)]),
+        shown=tuple([ids.get(id, id) for id in map(normalise, line.shown)]),
     )
     items = tuple(
         [
@@ -224,6 +228,6 @@ def _check_time(created_at: str) -> None:
 
 def _misfit(exc: pydantic.ValidationError) -> str:
     """The first error in one line; keys are a stranger's text."""
-    misfit = first_misfit(exc)
-    place = ".".join(ascii(part)[1:-1][:40] if isinstance(part, str) else str(part) for part in misfit.loc)
-    return f"{place}: {misfit.why}"
+    error = exc.errors(include_url=False, include_context=False)[0]
+    place = ".".join(ascii(part)[1:-1][:40] if isinstance(part, str) else str(part) for part in error["loc"])
+    return f"{place}: {error['msg'].lower()}"

@@ -10,13 +10,14 @@ rows, one for an edit, a delete, a rollback. Rows are never changed or removed: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, Protocol
 
 from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
+from rb_dspy.bank.pending import Key, Row
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
+from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Snapshot
 
 
 class BankStore(Protocol):
@@ -62,10 +63,6 @@ class BankStore(Protocol):
 
     # What is written
 
-    def writable(self) -> None:
-        """Raise ``StorageError`` where every write would, whatever it is."""
-        ...
-
     def place(
         self,
         scope: str,
@@ -80,9 +77,10 @@ class BankStore(Protocol):
         An id that is there already gives what is stored under it, or was, when it has ended; so may any other that the
         store had to look at anyway.
         With ``refuse_removed`` one that has ended raises ``InputError`` (``refusals.removed_since``) and nothing is
-        stored. An ingestion of the same id is done with and goes. Where a live item has the text of a new one, the new
-        one gets its id (of several, the earliest's); where one has its id but another text (it was edited), an id of
-        its own.
+        stored; and where the run of one has learned from its task, what is stored of that is given. The rollouts that
+        were learned from are pending no more: those of the run and the task, without a run those of this content. Where
+        a live item has the text of a new one, the new one gets its id (of several, the earliest's); where one has its
+        id but another text (it was edited), an id of its own.
         ``embedder``: whose vectors these are; None, of the one that this store is bound to. Raises ``EmbedderMismatch``
         where the bank belongs to another one by now, and ``InvalidVector`` where one has another dimension than that
         one's; then nothing is stored.
@@ -98,35 +96,20 @@ class BankStore(Protocol):
         """
         ...
 
-    def settle(self) -> None:
-        """All that reads have shown so far is on disk: a read may show what somebody is still writing."""
-        ...
+    def record(self, scope: str, row: Row) -> None:
+        """Keep a rollout that is to be learned from. One that is kept, or was learned from, changes nothing.
 
-    def hold(self, ingestion: Ingestion, instead: Ingestion | None = None) -> Ingestion:
-        """Keep an ingestion, in its scope, and return what is kept: see ``stages.further``.
-
-        ``instead``: another of that scope, which goes in the same transaction, however far it got, and what is kept now
-        comes last. What is kept under its id stays where it is of other rollouts; nothing being kept is no error.
-
-        Raises ``InputError`` where nothing is kept under its id, and it is not a beginning or an experience was ever
-        stored under that id: it was learned from or removed meanwhile, and is not to come back. Then ``instead`` stays.
+        In a run that is any experience of the run and the task, without one any of this content. Raises ``InputError``
+        (``refusals.removed_since``) where it was removed since.
         """
         ...
 
-    def drop(self, scope: str, id: str) -> None:
-        """Forget an ingestion, if there is one."""
+    def fail(self, scope: str, run_id: str, task_id: str, rollout_ids: Collection[str], error: str) -> None:
+        """Count a failed try to learn from pending rollouts of a run and a task: these, or all if none is named."""
         ...
 
-    def claim(self, scope: str, run_id: str) -> Callable[[], None] | None:
-        """Say that a run of this name is at work in ``scope``, until what this gives is called or its process ends.
-
-        None where one says so already, in this process or another. Nothing is stored. Where it cannot be said, as in a
-        file that is only read, nobody hears of it, and what this gives does nothing.
-        """
-        ...
-
-    def at_work(self, scope: str, run_id: str | None = None) -> bool:
-        """Whether a run says so now: the one of this name, or any."""
+    def forget(self, scope: str, these: Sequence[Key]) -> None:
+        """These rollouts are pending no more."""
         ...
 
     def edit(
@@ -266,12 +249,20 @@ class BankStore(Protocol):
         """Tasks that have an experience."""
         ...
 
-    def ingestions(self, scope: str) -> list[Ingestion]:
-        """Those that are kept, in the order they came."""
+    def pending(self, scope: str, run_id: str | None = None, task_id: str | None = None) -> list[Row]:
+        """Rollouts that nothing was learned from yet, oldest first: all, or those of a run, of a task, of both."""
         ...
 
-    def waiting(self, scope: str) -> set[str]:
-        """The ids that ingestions are kept under, also those that are damaged."""
+    def pending_keys(self, scope: str) -> list[Key]:
+        """The keys of all of them, also of those that are damaged."""
+        ...
+
+    def learned(self, scope: str, run_id: str, at: int | None = None) -> set[str]:
+        """Tasks that a run has an experience of."""
+        ...
+
+    def attempt(self, scope: str, run_id: str, task_id: str) -> tuple[str, bool] | None:
+        """The id of what a run learned from a task, and whether that lives; None where it has learned nothing."""
         ...
 
     def snapshots(self, scope: str) -> list[Snapshot]:

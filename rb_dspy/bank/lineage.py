@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 from rb_dspy.bank.parts import Source
-from rb_dspy.schema import Ingestion
 
 
 class Member(NamedTuple):
@@ -123,19 +122,4 @@ def closure(
         losers=tuple(sorted(items.keys() - tainted - nameless)),
         unindexed=tuple(sorted({member.number for member in experiences} | emptied)),
         tainted=frozenset(tainted),
-    )
-
-
-def waiting_rollouts(
-    ingestions: Iterable[Ingestion], source: Source, *, descendants: bool, tainted: Collection[str]
-) -> tuple[str, ...]:
-    """Ids of the ingestions that go too: those of the removed run or origin, and with ``descendants`` those whose agent
-    had been shown an item that is ``tainted``.
-    """
-    return tuple(
-        waiting.id
-        for waiting in ingestions
-        if (source.kind == "run" and waiting.run_id == source.name)
-        or (source.kind == "origin" and waiting.origin == source.name)
-        or (descendants and not set(tainted).isdisjoint(waiting.shown))
     )

@@ -8,14 +8,14 @@ import re
 from pathlib import Path
 
 from rb_dspy import plugins
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.bank.given import file, whole_number
 from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.commands import bank_options
 from rb_dspy.errors import EmbedderMismatch, InputError, MissingDependency, UnknownScope
 from rb_dspy.protocols import Embedder
-from rb_dspy.wording import one_line
+from rb_dspy.text import summary_line
 
 _LONG = 10**18
 """Numbers of thousands of digits cannot even be written."""
@@ -113,7 +113,7 @@ def _store(path: Path | None, *, create: bool) -> BankStore:
         import sqlalchemy  # noqa: F401
     except ImportError as exc:
         raise MissingDependency(
-            f"a bank in a file needs SQLAlchemy ({one_line(exc, 200)}); pip install sqlalchemy, or open :memory:"
+            f"a bank in a file needs SQLAlchemy ({summary_line(exc, 200)}); pip install sqlalchemy, or open :memory:"
         ) from None
     from rb_dspy.bank.sqlite.store import SqliteStore
 

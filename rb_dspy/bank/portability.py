@@ -14,11 +14,14 @@ from pathlib import Path
 from rb_dspy.bank.importing import FORMAT, VERSION, check_said, read
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.files import replaced
-from rb_dspy.jsonlines import MAX_LINES, encoded
+from rb_dspy.files import atomic_write
+from rb_dspy.jsonl import encode
 from rb_dspy.schema import Experience
 
 __all__ = ["experiences", "read", "write"]
+
+_MOST = 10_000_000
+"""Experiences that the header has room for."""
 
 _PAGE = 500
 """Experiences of one read, so that no transaction stays open for long."""
@@ -43,14 +46,12 @@ def write(store: BankStore, scope: str, path: Path) -> int:
     where the disk does.
     """
     written = 0
-    with replaced(path, error=StorageError) as file:
+    with atomic_write(path, error=StorageError) as file:
         head = _head(store, scope)
         file.write(head(0))
         for experience in experiences(store, scope):
             file.write(_line(experience))
             written += 1
-        if written >= MAX_LINES:
-            raise InputError(f"{path}: {written:,} experiences; expected fewer than {MAX_LINES:,} in one file")
         file.seek(0)
         file.write(head(written))
     return written
@@ -79,7 +80,7 @@ def _line(experience: Experience) -> bytes:
     try:
         for item in experience.items:
             check_said(item.id, item)
-        return encoded(parts)
+        return encode(parts)
     except InputError as exc:
         raise InputError(f"experience {experience.id} could not be imported again: {exc}; delete it first") from None
 
@@ -89,5 +90,5 @@ def _head(store: BankStore, scope: str) -> Callable[[int], bytes]:
     stats = store.stats(scope)
     known = {"format": FORMAT, "version": VERSION, "scope": scope}
     known |= {"embedder": stats.embedder, "dimension": stats.dimension}
-    room = len(encoded(known | {"experiences": MAX_LINES}))
-    return lambda count: encoded(known | {"experiences": count})[:-1].ljust(room - 1) + b"\n"
+    room = len(encode(known | {"experiences": _MOST}))
+    return lambda count: encode(known | {"experiences": count})[:-1].ljust(room - 1) + b"\n"

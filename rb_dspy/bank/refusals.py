@@ -1,6 +1,6 @@
 """What every store of a bank refuses, each said here and nowhere else, so that all of them say it in the same words.
 
-``stages.further`` is another such place, ``vectors.check_lengths`` and ``passes.outrun`` as well. What only one kind of
+``vectors.check_lengths`` and ``passes.outrun`` are other such places. What only one kind of
 store can meet, such as a disk that is full, is said there.
 """
 
@@ -32,17 +32,11 @@ def uneven(new: NewExperience) -> InputError:
     return InputError(f"experience {new.id}: {len(new.items)} items and {len(new.item_vectors)} vectors for them")
 
 
-def removed_since(location: str, new: NewExperience) -> InputError:
-    """For ``place`` with ``refuse_removed``."""
+def removed_since(location: str, task_id: str, id: str) -> InputError:
+    """For ``record``, and ``place`` with ``refuse_removed``, of what was learned from as ``id``."""
     return InputError(
-        f"{location}: this attempt at {new.task.id[:40]!r} was learned from as {new.id} and removed since; append it"
-        " under another run_id"
+        f"{location}: this attempt at {task_id[:40]!r} was learned from as {id} and removed since; name another run_id"
     )
-
-
-def stored_already(location: str, id: str) -> InputError:
-    """For ``hold`` of what was learned from, and may have been removed since."""
-    return InputError(f"{location}: experience {id} was stored already, and is kept for good")
 
 
 def nothing_to_edit(location: str, scope: str, id: str) -> InputError:

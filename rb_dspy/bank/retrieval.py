@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.followers import Follower, LexicalFollower
 from rb_dspy.bank.given import whole_number
@@ -25,11 +26,10 @@ from rb_dspy.bank.index.word_view import WordView, search as search_words
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import UNITS, Finding, Match, Unit, task_key
 from rb_dspy.bank.records import whole
-from rb_dspy.commands import bank_options
 from rb_dspy.errors import BankError, EmbedderMismatch, InputError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Polarity, Retrieved
-from rb_dspy.text import visible
+from rb_dspy.text import normalise
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """What decides: the embedder's cosine, the words that are shared (BM25), or both by reciprocal rank."""
@@ -130,7 +130,7 @@ class Finder:
         view = self.view(unit)
         if not len(view):
             return []
-        text = visible(query)
+        text = normalise(query)
         excluded = [task_key(task) for task in exclude_tasks]
         rankings: list[Ranking] = []
         if mode != "lexical":

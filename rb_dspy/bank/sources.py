@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import Source
-from rb_dspy.commands import bank_options
 from rb_dspy.errors import InputError
-from rb_dspy.text import visible
+from rb_dspy.schema import Experience, Task
+from rb_dspy.text import normalise
 
 _GONE = {"delete": "deleted", "rollback": "taken away by a rollback"}
 
@@ -30,10 +31,10 @@ def source_of(store: BankStore, scope: str, text: str, *, descendants: bool) -> 
     """
     kind, sign, name = text.partition(":")
     if not (sign and kind in ("run", "origin")):
-        return _of_id(store, scope, visible(text), descendants=descendants)
+        return _of_id(store, scope, normalise(text), descendants=descendants)
     if not name.strip():
         raise InputError(f"source {text!r}: expected the name of a {kind} after the colon")
-    source = Source("run" if kind == "run" else "origin", visible(name))
+    source = Source("run" if kind == "run" else "origin", normalise(name))
     if not (_takes(store, scope, source, descendants=False) or _takes(store, scope, source, descendants=descendants)):
         raise InputError(f"{store.location}: scope {scope!r} has nothing of {kind} {source.name[:200]!r}")
     return source
@@ -53,7 +54,7 @@ def _of_id(store: BankStore, scope: str, id: str, *, descendants: bool) -> Sourc
 def _takes(store: BankStore, scope: str, source: Source, *, descendants: bool) -> bool:
     """Whether anything would go. Taking nothing away, it only reads."""
     planned = store.remove(scope, kind="rollback", source=source, descendants=descendants, note="", dry_run=True)
-    return bool(planned.experiences or planned.items or planned.ingestions)
+    return bool(planned.experiences or planned.items or planned.pending)
 
 
 def no_item(store: BankStore, scope: str, id: str) -> InputError:
@@ -72,3 +73,19 @@ def unknown(store: BankStore, scope: str, id: str, what: str) -> InputError:
     when = f"{_GONE[last.kind]} at {last.created_at}" if last.created_at else _GONE[last.kind]
     look = f"rb-dspy bank history {id[:40]}{bank_options(store.location, scope)}"
     return InputError(f"{told} any more: it was {when}; {look} tells of it")
+
+
+def of_task(known: Experience, task: Task, location: str) -> Experience:
+    """``known``, which has the id of an attempt at ``task``; ``location``: of the bank that it is in.
+
+    Raises ``InputError`` where it is of another task.
+
+    Ids are hashes of scope, run, task and rollouts, but an import keeps those that its file says.
+    """
+    if known.task.id == task.id:
+        return known
+    raise InputError(
+        f"task {task.id}: the id of this attempt, {known.id}, is that of an imported experience of another task"
+        f" ({known.task.id[:40]!r}); to learn from this one, name another run_id; to see where that one came from:"
+        f" rb-dspy bank show {known.id}{bank_options(location, known.scope)}"
+    )

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from rb_dspy.bank import pending
 from rb_dspy.bank.admission import new_item, overall
 from rb_dspy.bank.interface import BankStore
 from rb_dspy.bank.parts import NewExperience, NewItem
+from rb_dspy.bank.pending import Row
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.bank.stored import stored
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Experience, Ingestion, Label, MemoryDraft, Polarity, Step, Task, Trajectory, Verdict
+from rb_dspy.schema import Experience, Label, MemoryDraft, Polarity, Step, Task, Trajectory, Verdict
 
 SCOPE = "s"
 DIMENSION = 8
@@ -94,19 +96,20 @@ def give(store: BankStore, name: str, *lessons: str, **given: object) -> Experie
     return made
 
 
-def rollout(id: str, *, run_id: str = "r", origin: str = "", shown: Sequence[str] = (), note: str = "") -> Ingestion:
-    """Rollouts that wait to be learned from."""
-    made = new(id)
-    return Ingestion(
-        id=id,
-        scope=SCOPE,
-        task=made.task,
-        trajectories=made.trajectories,
-        run_id=run_id,
-        origin=origin,
-        shown=tuple(shown),
-        note=note,
-    )
+def rollout(task: str, *, run_id: str = "r", shown: Sequence[str] = ()) -> Row:
+    """A rollout that waits to be learned from."""
+    made = new("0", task=task)
+    return pending.row(SCOPE, made.task, made.trajectories[0], run_id=run_id, shown=shown)
+
+
+def pending_id(row: Row) -> str:
+    """The id of the experience that a rollout alone becomes."""
+    return pending.group_id(SCOPE, [row.key])
+
+
+def waiting(store: BankStore) -> list[str]:
+    """The tasks of the rollouts that wait to be learned from, in order."""
+    return [row.task.id for row in store.pending(SCOPE)]
 
 
 def contents(store: BankStore, at: int | None = None) -> list[str]:

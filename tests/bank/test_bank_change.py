@@ -257,8 +257,8 @@ def test_a_run_or_an_origin_of_which_nothing_is_here_is_a_mistake(bank: MemoryBa
         with pytest.raises(InputError, match=f"has nothing of {source.replace(':', ' .')}'"):
             bank.rollback(source, dry_run=dry_run)
     assert found(bank) == {"Count the rows"}
-    bank.ingest(a_task("t2"), a_rollout("t2"), run_id="waits")
-    assert len(bank.rollback("run:waits", dry_run=dry_run).ingestions) == 1
+    bank.record(a_task("t2"), a_rollout("t2"), run_id="waits")
+    assert len(bank.rollback("run:waits", dry_run=dry_run).pending) == 1
     assert len(bank.pending()) == dry_run
 
 
@@ -307,7 +307,7 @@ def test_a_lesson_that_was_imported_into_another_scope_is_known_there(tmp_path: 
 def test_an_attempt_that_was_removed_is_not_taken_for_stored(bank: MemoryBank) -> None:
     experience = learn(bank, "t1", "Count the rows")
     bank.delete(experience.id)
-    with pytest.raises(InputError, match="removed since; append it under another run_id"):
+    with pytest.raises(InputError, match="removed since; name another run_id"):
         learn(bank, "t1", "Count the columns")
     assert len(bank) == 0
     assert learn(bank, "t1", "Count the columns", run_id="again").items[0].title == "Count the columns"

@@ -68,7 +68,7 @@ def test_newer_schema(full: Path) -> None:
     with sqlite3.connect(full) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    refused(full, SchemaTooNew, r"bank schema 99; this one knows 4")
+    refused(full, SchemaTooNew, r"bank schema 99; this one knows 5")
 
 
 def test_newer_schema_still_in_the_log(full: Path) -> None:

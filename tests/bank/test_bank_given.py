@@ -19,19 +19,15 @@ def appended(*given: Any, **more: Any) -> Callable[[MemoryBank], object]:
     return lambda bank: bank.append(*given, *(TASK, ROLLOUT, VERDICT, [])[len(given) :], **more)
 
 
-def ingested(*given: Any, **more: Any) -> Callable[[MemoryBank], object]:
-    return lambda bank: bank.ingest(*given, *(TASK, ROLLOUT)[len(given) :], **more)
-
-
-def distilled(what: dict[str, Any], bank: MemoryBank) -> object:
-    return bank.ingest(TASK, ROLLOUT).distilled([a_draft()], verdicts=[VERDICT], **what)
+def recorded(*given: Any, **more: Any) -> Callable[[MemoryBank], object]:
+    return lambda bank: bank.record(*given, *(TASK, ROLLOUT)[len(given) :], **more)
 
 
 CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (lambda bank: appended(shown=[bank.items()[0].id])(bank), "shown: got str; expected the items themselves"),
     (lambda bank: appended(shown=bank.experiences())(bank), "shown: got Experience; expected the items themselves"),
     (lambda bank: appended(shown=bank.items()[0])(bank), "shown: got MemoryItem; expected a list"),
-    (lambda bank: ingested(shown=[bank.items()[0].id])(bank), "shown: got str; expected the items themselves"),
+    (lambda bank: recorded(shown=[bank.items()[0].id])(bank), "shown: got str; expected the items themselves"),
     (appended(shown=None), "shown: got NoneType; expected a list"),
     (appended("new"), "task: got str; input should be"),
     (appended(TASK, "did it"), "trajectories: got str; expected a list"),
@@ -44,26 +40,14 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (appended(polarity="good"), "polarity: got str; input should be 'success' or 'failure'"),
     (lambda bank: bank.append_many(DRAFT), "drafts: got ExperienceDraft; expected a list"),  # type: ignore[arg-type]
     (lambda bank: bank.append_many(bank.experiences()), "drafts: got Experience; expected a list of ExperienceDraft"),  # type: ignore[arg-type]
-    (ingested("text"), "task: got str; expected a Task"),
-    (ingested(TASK, ["did it"]), "trajectories: got str; expected a list of Trajectory"),
-    (ingested(origin=5), "origin: got int; input should be a valid string"),
+    (recorded("text"), "task: got str; expected a Task"),
+    (recorded(TASK, "did it"), "trajectories: got str; expected a list of Trajectory"),
+    (recorded(run_id="a\u200bb"), "run id"),
     (lambda bank: bank.known("text", ROLLOUT), "task: got str; expected a Task"),  # type: ignore[arg-type]
-    (lambda bank: bank.ingest(TASK, ROLLOUT).judged(VERDICT), "verdicts: got Verdict; expected a list"),  # type: ignore[arg-type]
-    (lambda bank: bank.ingest(TASK, ROLLOUT).judged(["success"]), "verdicts: got str; expected a list of Verdict"),  # type: ignore[list-item]
-    (
-        lambda bank: bank.ingest(TASK, ROLLOUT).distilled(["x"], verdicts=[VERDICT]),  # type: ignore[list-item]
-        "drafts: got str; expected a list of MemoryDraft",
-    ),
-    *(
-        (partial(distilled, what), f"{next(iter(what))}{said}")
-        for what, said in (
-            ({"polarity": "unknown"}, " 'unknown': expected success or failure, or None"),
-            ({"polarity": 5}, " '5': expected success or failure, or None"),
-            ({"distiller": None}, ": got NoneType; expected text"),
-            ({"note": 5}, ": got int; expected text"),
-        )
-    ),
-    (lambda bank: bank.ingest(TASK, ROLLOUT).failed(ValueError("x")), "why: got ValueError; expected text"),  # type: ignore[arg-type]
+    (lambda bank: bank.record_failure(TASK, ValueError("x")), "error: got ValueError; expected text"),  # type: ignore[arg-type]
+    (lambda bank: bank.add("title", None), "content: got NoneType; expected text"),  # type: ignore[arg-type]
+    (lambda bank: bank.add("title", " "), "a lesson needs a title and content"),
+    (lambda bank: bank.retracted(["x"]), "drafts: got str; expected a list of MemoryDraft"),  # type: ignore[list-item]
     (lambda bank: bank.seen_tasks(None), "prefix: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.items(order="oldest"), "order 'oldest': expected 'number' or 'learned'"),  # type: ignore[arg-type]
     (lambda bank: bank.near_duplicates("0.9"), "min_score '0.9': expected a cosine"),  # type: ignore[arg-type]

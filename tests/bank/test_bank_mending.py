@@ -44,7 +44,7 @@ def damage(path: Path, what: str, id: str) -> None:
     elif what == "experience":
         assert run(path, "UPDATE experiences SET payload = x'00' WHERE id = ?", id)
     else:
-        assert run(path, "UPDATE ingestions SET payload = x'00' WHERE id = ?", id)
+        assert run(path, "UPDATE pending_rollouts SET payload = x'00' WHERE ? <> ''", id)
 
 
 def errors(bank: MemoryBank) -> list[Finding]:
@@ -77,12 +77,13 @@ def test_rollouts_that_cannot_be_read_can_be_taken_away_and_keep_nothing_else(
     path: Path, learned: list[Experience]
 ) -> None:
     with open_bank(path) as bank:
-        id = bank.ingest(a_task("waits"), a_rollout("waits"), run_id="w").state.id
-        damage(path, "ingestion", id)
+        bank.record(a_task("waits"), a_rollout("waits"), run_id="w")
+        id = bank.pending()[0].id
+        damage(path, "pending", id)
         assert bank.delete(learned[0].items[0].id).items == (learned[0].items[0].id,)
-        assert bank.delete(id, dry_run=True).ingestions == (id,)
-        assert [finding.where for finding in errors(bank)] == [f"scope 's': ingestion {id}"]
-        assert bank.delete(id).ingestions == (id,)
+        assert bank.delete(id, dry_run=True).pending == (id,)
+        assert [finding.where for finding in errors(bank)] == [f"scope 's': pending {id}"]
+        assert bank.delete(id).pending == (id,)
         assert bank.doctor() == []
         with pytest.raises(InputError, match="no item or experience"):
             bank.delete(id)
@@ -93,11 +94,12 @@ def test_a_dry_run_takes_nothing_away(path: Path, where: str) -> None:
     with open_bank(path if where == "file" else None) as opened:
         bank = opened.fork() if where == "fork" else opened
         made = add(bank, lessons=2)
-        waits = bank.ingest(a_task("waits"), a_rollout("waits"), run_id="w").state.id
+        bank.record(a_task("waits"), a_rollout("waits"), run_id="w")
+        waits = bank.pending()[0].id
         for id in (made.id, made.items[0].id, waits):
             planned = bank.delete(id, dry_run=True)
             assert (len(bank), len(bank.pending())) == (2, 1)
-            assert id in (*planned.experiences, *planned.items, *planned.ingestions)
+            assert id in (*planned.experiences, *planned.items, *planned.pending)
         with pytest.raises(InputError, match="no item or experience"):
             bank.delete("m0", dry_run=True)
 
@@ -350,41 +352,3 @@ def test_a_text_that_is_not_found_is_found_again(path: Path, learned: list[Exper
         draft = MemoryDraft(title=edited.title, description=edited.description, content=edited.content)
         again = bank.append(a_task("t9"), a_rollout("t9"), Verdict(label="success"), [draft])
         assert again.items[0].id == edited.id
-
-
-COLUMNS = {"id": "'e0'", "run_id": "'zz'", "origin": "'me'", "stage": "2"}
-
-
-@pytest.mark.parametrize("column", COLUMNS)
-def test_rollouts_that_wait_under_another_name_are_named_and_set_right(
-    path: Path, learned: list[Experience], column: str
-) -> None:
-    with open_bank(path) as bank:
-        waits = bank.ingest(a_task("w"), a_rollout("w"), run_id="rw").state
-    assert run(path, f"UPDATE ingestions SET {column} = {COLUMNS[column]}") == 1
-    with open_bank(path) as bank:
-        (told,) = errors(bank)
-        assert told.where == f"scope 's': ingestion {'e0' if column == 'id' else waits.id}"
-        assert f"of another {column} " in told.what
-        assert len(bank.pending()) == (column != "id")
-        if column == "id":
-            with pytest.raises(InputError, match="no item or experience"):
-                bank.delete(waits.id)
-        assert bank.reindex() == 0
-        assert bank.doctor() == []
-        assert [ingest.state for ingest in bank.pending()] == [waits]
-        bank.append(a_task("w"), a_rollout("w"), Verdict(label="success"), [], run_id="rw")
-        assert bank.pending() == []
-
-
-def test_rollouts_that_wait_under_another_name_can_be_taken_away(path: Path, learned: list[Experience]) -> None:
-    with open_bank(path) as bank:
-        bank.ingest(a_task("w"), a_rollout("w"), run_id="rw")
-        bank.ingest(a_task("v"), a_rollout("v"), run_id="rw")
-        first, second = (ingest.state.id for ingest in bank.pending())
-        assert run(path, "UPDATE ingestions SET id = 'e0' WHERE id = ?", first) == 1
-        assert run(path, "UPDATE ingestions SET payload = (SELECT payload FROM ingestions WHERE id = 'e0')") == 2
-        bank.reindex()  # both tell of the first, which only one of them can be
-        assert [finding.where for finding in errors(bank)] == [f"scope 's': ingestion {second}"]
-        assert bank.delete(second).ingestions == (second,)
-        assert bank.doctor() == []

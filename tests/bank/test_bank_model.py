@@ -89,8 +89,12 @@ class Banks(RuleBasedStateMachine):
         seen = [item for item in bank.items() if item.id in draft.shown]
         order = sorted(seen, key=lambda item: draft.shown.index(item.id))
         id = identity(model.scope, draft.task, draft.trajectories, run_id=draft.run_id)
-        removed = id in model.past and id not in model.experiences
-        model.append(draft.model_copy(update={"shown": tuple(item.id for item in order)}))
+        attempts = {e for e, it in model.past.items() if it.run and (it.run, it.task) == (draft.run_id, draft.task.id)}
+        removed = (id in model.past and id not in model.experiences) or (
+            bool(attempts) and attempts.isdisjoint(model.experiences)
+        )
+        if not attempts:
+            model.append(draft.model_copy(update={"shown": tuple(item.id for item in order)}))
         with pytest.raises(InputError, match="removed") if removed else nullcontext():
             stored = bank.append(
                 draft.task,
@@ -258,7 +262,7 @@ calls = st.one_of(
     st.tuples(st.just("delete"), pick),
     st.tuples(st.just("rollback"), st.sampled_from(["run:r0", "run:r1", "origin:mail"])),
     st.tuples(st.just("snapshot"), st.integers(0, 2)),
-    st.tuples(st.just("ingest"), drafts()),
+    st.tuples(st.just("record"), drafts()),
     st.tuples(st.just("fork"), drafts()),
 )
 
@@ -275,9 +279,9 @@ def call(bank: MemoryBank, name: str, *args: Any) -> object:
         fork.append_many(list(args))
         return everything(fork)
     try:
-        if name == "ingest":
+        if name == "record":
             (draft,) = args
-            return bank.ingest(draft.task, draft.trajectories, run_id=draft.run_id).state
+            return bank.record(draft.task, draft.trajectories[0], run_id=draft.run_id)
         if name == "edit":
             return bank.edit(ids[args[0] % len(ids)], content=f"content {args[1]}") if ids else None
         if name == "delete":
@@ -299,7 +303,7 @@ def everything(bank: MemoryBank) -> object:
         bank.stats().model_dump(exclude={"bytes_on_disk"}),
         [[change.model_dump(exclude={"created_at"}) for change in bank.history(id)] for id in ids],
         [(snapshot.name, snapshot.seq) for snapshot in bank.snapshots()],
-        [waiting.state.model_dump(exclude={"created_at"}) for waiting in bank.pending()],
+        [(each.id, each.task, each.trajectories) for each in bank.pending()],
         len(bank),
         bank.seen_tasks(),
         bank.near_duplicates(0.5),

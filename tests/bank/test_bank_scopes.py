@@ -99,7 +99,8 @@ def test_shown_lessons_of_another_scope_leave_no_trace(caplog: pytest.LogCapture
         mine = add(own, "t1", lessons=1).items
         learned = own.append(a_task("t2"), a_rollout("t2"), Verdict(label="success"), [], shown=[*shown, *mine])
         assert learned.shown == tuple(item.id for item in mine)
-        assert own.ingest(a_task("t3"), a_rollout("t3"), shown=shown).state.shown == ()
+        own.record(a_task("t3"), a_rollout("t3"), shown=shown)
+        assert own.pending()[0].shown == ()
     assert [record.getMessage() for record in caplog.records] == [
         "scope 'own': 2 shown lessons of other scopes are not noted"
     ] * 2

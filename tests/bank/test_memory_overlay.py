@@ -14,7 +14,20 @@ from rb_dspy.bank.parts import UNITS, Source
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError, UnknownScope
 from rb_dspy.schema import Experience
-from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, embed, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import (
+    DIMENSION,
+    SCOPE,
+    append,
+    contents,
+    embed,
+    give,
+    lesson,
+    names,
+    new,
+    rollout,
+    vector,
+    waiting,
+)
 
 
 @pytest.fixture(params=["memory", "sqlite", "overlay"])
@@ -55,7 +68,7 @@ def spoil(store: BankStore) -> None:
     store.remove(SCOPE, kind="delete", source=Source("item", lesson("b").id), descendants=False, note="spoilt")
     store.remove(SCOPE, kind="rollback", source=Source("experience", "e3"), descendants=True, note="spoilt")
     give(store, "spoilt", "c", "spoilt too", task="t3")
-    store.hold(rollout("spoilt, waiting"))
+    store.record(SCOPE, rollout("spoilt, waiting"))
     store.snapshot(SCOPE, "spoilt", "2026")
 
 
@@ -65,13 +78,13 @@ def test_neither_sees_what_happens_to_the_other(base: BankStore) -> None:
     spoil(overlays[0])
     assert everything(base) == everything(overlays[1]) == before
     assert base.stats(SCOPE).model_copy(update={"bytes_on_disk": 0}) == digest
-    assert (base.ingestions(SCOPE), base.snapshots(SCOPE)) == ([], [])
+    assert (base.pending(SCOPE), base.snapshots(SCOPE)) == ([], [])
     spoilt = everything(overlays[0])
     assert spoilt != before
     spoil(base)
     assert everything(base, 7) == everything(overlays[1]) == before
     assert everything(overlays[0]) == spoilt
-    assert overlays[1].ingestions(SCOPE) == overlays[1].snapshots(SCOPE) == []
+    assert overlays[1].pending(SCOPE) == overlays[1].snapshots(SCOPE) == []
     assert overlays[1].mark(SCOPE) == 7
     spoil(overlays[1])
     assert contents(overlays[1]) == contents(base)
@@ -134,8 +147,8 @@ def test_a_snapshot_cannot_be_written(base: BankStore) -> None:
     before = everything(then)
     for write in (
         lambda: give(then, "e9", "z"),
-        lambda: then.hold(rollout("w")),
-        lambda: then.drop(SCOPE, "w"),
+        lambda: then.record(SCOPE, rollout("w")),
+        lambda: then.forget(SCOPE, [rollout("w").key]),
         lambda: then.edit(SCOPE, id, lesson("z", id=id), vector("z"), note=""),
         lambda: then.remove(SCOPE, kind="delete", source=source, descendants=True, note=""),
         lambda: then.snapshot(SCOPE, "name", "2026"),
@@ -165,14 +178,14 @@ def test_snapshots_of_below_are_its_own(base: BankStore) -> None:
 
 
 def test_what_waits_below_is_not_its_business(base: BankStore) -> None:
-    base.hold(rollout("below"))
+    base.record(SCOPE, rollout("below"))
     overlay = MemoryStore(base, SCOPE)
-    overlay.hold(rollout("mine"))
-    assert [held.id for held in overlay.ingestions(SCOPE)] == ["mine"]
-    give(overlay, "below", "z")
+    overlay.record(SCOPE, rollout("mine"))
+    assert waiting(overlay) == ["mine"]
+    give(overlay, "e", "z", task="below")
     overlay.remove(SCOPE, kind="rollback", source=Source("run", "r"), descendants=True, note="")
-    assert overlay.ingestions(SCOPE) == []
-    assert [held.id for held in base.ingestions(SCOPE)] == ["below"]
+    assert overlay.pending(SCOPE) == []
+    assert waiting(base) == ["below"]
 
 
 def test_changes_are_only_its_own(base: BankStore) -> None:

@@ -47,7 +47,7 @@ def full(path: Path) -> Iterator[SqliteStore]:
     (edited,) = [item for item in store.items(SCOPE) if item.content == "Do own 4."]
     store.edit(SCOPE, edited.id, lesson("own 4, better", id=edited.id), vector("better"), note="better")
     store.remove(SCOPE, kind="delete", source=Source("experience", "e5"), descendants=False, note="wrong")
-    store.hold(rollout("waits"))
+    store.record(SCOPE, rollout("waits"))
     store.snapshot(SCOPE, "now", "2026")
     yield store
     store.close()
@@ -513,7 +513,7 @@ LINKS = {
     "a counter among the next scope's numbers": ("UPDATE scopes SET seq = seq + (1 << 40)", "row", "its counter"),
     "a snapshot that cannot be read": ("UPDATE snapshots SET created_at = x'ff'", "snapshot", "snapshot now"),
     "a snapshot of another history": ("UPDATE snapshots SET digest = 'x'", "snapshot", "snapshot now"),
-    "rollouts": ("UPDATE ingestions SET payload = x'00'", "row", "ingestion waits"),
+    "rollouts": ("UPDATE pending_rollouts SET payload = x'00'", "row", "pending e"),
 }
 
 

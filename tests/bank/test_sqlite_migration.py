@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.admission import identity, text_digest
+from rb_dspy.bank.admission import text_digest
 from rb_dspy.bank.parts import Source
 from rb_dspy.bank.sqlite.migrations import APPLICATION_ID, MIGRATIONS
 from rb_dspy.bank.sqlite.store import SqliteStore
@@ -179,14 +179,9 @@ def test_the_journal_is_made_up_and_bears_out_what_is_stored(moved: SqliteStore)
 
 
 def test_what_was_only_recorded_waits_to_be_learned_from(moved: SqliteStore) -> None:
-    waiting = moved.ingestions("s")
-    assert [(one.task.id, one.stage, one.run_id) for one in waiting] == [
-        ("t3", "recorded", "r"),
-        ("t4", "recorded", ""),
-    ]
-    for one in waiting:  # under the id that learning from it gives
-        assert one.id == identity("s", one.task, one.trajectories, run_id=one.run_id)
-        assert (one.note, one.created_at) == ("a note", "2026-01-01")
+    waiting = moved.pending("s")
+    assert [(row.task.id, row.key.run_id) for row in waiting] == [("t3", "r"), ("t4", "")]
+    assert all(row.trajectory.task_id == row.task.id for row in waiting)
     assert moved.task_ids("s") == {"t1", "t2", "t5", "t6"}
 
 
@@ -331,7 +326,7 @@ def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     database.execute("PRAGMA user_version = 99")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(SchemaTooNew, match=r"bank schema 99; this one knows 4"):
+    with pytest.raises(SchemaTooNew, match=r"bank schema 99; this one knows 5"):
         SqliteStore(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -347,7 +342,16 @@ def test_migrations_make_the_tables_that_a_new_file_has(tmp_path: Path, old: Pat
         made.append({name: [column["name"] for column in found.get_columns(name)] for name in found.get_table_names()})
         engine.dispose()
     assert made[0] == made[1]
-    assert {"scopes", "experiences", "items", "snapshots", "ingestions"} <= made[0].keys()
+    assert {"scopes", "experiences", "items", "snapshots", "pending_rollouts"} <= made[0].keys()
+
+
+_FOURTH = """DROP TABLE pending_rollouts;
+        CREATE TABLE ingestions (
+            position INTEGER PRIMARY KEY, scope_id INTEGER NOT NULL REFERENCES scopes (id), id TEXT NOT NULL,
+            run_id TEXT NOT NULL, origin TEXT NOT NULL, stage INTEGER NOT NULL, payload BLOB NOT NULL,
+            UNIQUE (scope_id, id));
+        """
+"""Makes the tables of the fourth schema of those of the fifth."""
 
 
 def second(path: Path) -> dict[str, str]:
@@ -364,7 +368,8 @@ def second(path: Path) -> dict[str, str]:
     store.close()
     database = sqlite3.connect(path)
     database.executescript(
-        """ALTER TABLE scopes RENAME COLUMN chain TO head;
+        _FOURTH
+        + """ALTER TABLE scopes RENAME COLUMN chain TO head;
         CREATE TABLE old (
             key INTEGER PRIMARY KEY, scope_id INTEGER NOT NULL, id TEXT NOT NULL, ended INTEGER,
             experience INTEGER NOT NULL REFERENCES experiences (key), digest TEXT NOT NULL, title TEXT NOT NULL,
@@ -452,7 +457,8 @@ def third(path: Path, *given: str) -> None:
     store.close()
     database = sqlite3.connect(path)
     database.executescript(
-        """ALTER TABLE scopes RENAME COLUMN chain TO head;
+        _FOURTH
+        + """ALTER TABLE scopes RENAME COLUMN chain TO head;
         DROP INDEX items_again;
         ALTER TABLE items DROP COLUMN again;
         DROP TABLE ids;

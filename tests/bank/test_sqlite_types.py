@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,20 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import CorruptBank, RBError, StorageError
 from rb_dspy.schema import RoleUsage
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
-from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import (
+    DIMENSION,
+    SCOPE,
+    append,
+    contents,
+    give,
+    lesson,
+    names,
+    new,
+    pending_id,
+    rollout,
+    vector,
+    waiting,
+)
 
 EMBEDDER = ("test", DIMENSION)
 
@@ -52,8 +66,8 @@ def full(path: Path) -> Iterator[SqliteStore]:
     edited = next(item for item in store.items(SCOPE) if item.content == "Do own 4.")
     store.edit(SCOPE, edited.id, lesson("own 4, better", id=edited.id), vector("better"), note="better")
     store.remove(SCOPE, kind="delete", source=Source("experience", "e5"), descendants=False, note="wrong")
-    store.hold(rollout("waits"))
-    store.hold(rollout("waits too"))
+    store.record(SCOPE, rollout("waits"))
+    store.record(SCOPE, rollout("waits too"))
     store.snapshot(SCOPE, "now", "2026")
     give(store, "e6", "own 6", task="t6")
     store.snapshot(SCOPE, "then", "2026")
@@ -95,7 +109,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bank.edit(first[3].id, content="edited")
         bank.delete(first[4].id)
         bank.snapshot("one")
-        bank.ingest(a_task("waits"), a_rollout("waits"))
+        bank.record(a_task("waits"), a_rollout("waits"))
     return path
 
 
@@ -121,7 +135,7 @@ def uses(bank: MemoryBank, folder: Path) -> Iterator[Callable[[], object]]:
 
 TABLES = (
     *("meta", "scopes", "experiences", "items", "experience_vectors", "item_vectors", "exposures", "journal"),
-    *("snapshots", "ingestions"),
+    *("snapshots", "pending_rollouts"),
 )
 
 
@@ -165,17 +179,17 @@ def test_any_cell_of_any_type(sound: Path, tmp_path: Path, table: str) -> None:
 
 def test_a_damaged_cell_leaves_its_row_out(full: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(path, "UPDATE experiences SET task_id = x'ff' WHERE id = 'e2'")
-    run(path, "UPDATE ingestions SET payload = 'text' WHERE id = 'waits'")
+    run(path, "UPDATE pending_rollouts SET payload = 'text' WHERE task_id = 'waits'")
     run(path, "UPDATE snapshots SET digest = x'ff' WHERE name = 'now'")
     with caplog.at_level(logging.WARNING):
         assert names(full) == ["e0", "e1", "e3", "e4", "e6"]
-        assert [waiting.id for waiting in full.ingestions(SCOPE)] == ["waits too"]
+        assert waiting(full) == ["waits too"]
         assert [named.name for named in full.snapshots(SCOPE)] == ["then"]
-    for what in ("experience e2", "ingestion waits", "snapshot 'now'"):
+    for what in ("experience e2", "rollout 0 of task waits", "snapshot 'now'"):
         assert warned(caplog, f"{what} is damaged"), what
     with pytest.raises(CorruptBank, match="experience e2 is damaged"):
         full.experience(SCOPE, "e2")
-    assert {"scope 's': experience e2", "scope 's': ingestion waits"} <= found(full, "row")
+    assert {"scope 's': experience e2", f"scope 's': pending {pending_id(rollout('waits'))}"} <= found(full, "row")
     assert "scope 's': snapshot now" in found(full, "snapshot")
 
 
@@ -188,9 +202,9 @@ def test_the_name_of_a_snapshot_whose_row_is_damaged(full: SqliteStore, path: Pa
 def test_a_text_that_cannot_be_decoded_stops_no_list(full: SqliteStore, path: Path) -> None:
     """Neither those that SQLAlchemy reads."""
     run(path, "UPDATE snapshots SET created_at = CAST(x'ff' AS TEXT) WHERE name = 'now'")
-    run(path, "UPDATE ingestions SET run_id = CAST(x'ff' AS TEXT) WHERE id = 'waits'")
+    run(path, "UPDATE pending_rollouts SET run_id = CAST(x'ff' AS TEXT) WHERE task_id = 'waits'")
     assert [(named.name, named.created_at) for named in full.snapshots(SCOPE)] == [("now", "\ufffd"), ("then", "2026")]
-    assert len(full.ingestions(SCOPE)) == 2
+    assert len(full.pending(SCOPE)) == 2
     assert full.scopes() == [SCOPE]
     run(path, "UPDATE experiences SET template = CAST(x'ff' AS TEXT) WHERE id = 'e2'")
     assert full.stats(SCOPE).by_template.get("\ufffd") == 1
@@ -299,10 +313,8 @@ def test_rollouts_are_readable_whatever_their_usage_says(full: SqliteStore) -> N
     """``model_copy`` checks nothing, and earlier versions stored infinity as null."""
     odd = RoleUsage(calls=3, prompt_tokens=5).model_copy(update={"seconds": math.inf, "prompt_tokens": -1})
     kept = rollout("odd")
-    trajectory = kept.trajectories[0].model_copy(update={"usage": {"agent": odd}})
-    full.hold(kept.model_copy(update={"trajectories": (trajectory,)}))
-    (waiting,) = [waiting for waiting in full.ingestions(SCOPE) if waiting.id == "odd"]
-    assert waiting.trajectories[0].usage == {"agent": RoleUsage(calls=3)}
+    full.record(SCOPE, replace(kept, trajectory=kept.trajectory.model_copy(update={"usage": {"agent": odd}})))
+    assert full.pending(SCOPE, task_id="odd")[0].trajectory.usage == {"agent": RoleUsage(calls=3)}
     assert found(full) == set()
 
 

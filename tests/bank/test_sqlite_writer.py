@@ -22,7 +22,7 @@ from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience
 from tests.bank.helpers import finish, start
-from tests.bank.store_cases import DIMENSION, SCOPE, a_store, append, give, lesson, names, new, rollout, vector
+from tests.bank.store_cases import DIMENSION, SCOPE, a_store, append, give, lesson, names, new, rollout, vector, waiting
 
 
 def writers() -> list[threading.Thread]:
@@ -78,7 +78,7 @@ def test_one_bad_request_fails_its_caller_alone(path: Path, store: SqliteStore) 
             work.submit(append, store, "nowhere", [new("x", "c", scope="nowhere")]),
             work.submit(store.edit, SCOPE, "no such item", lesson("d"), vector("d"), note=""),
             work.submit(give, store, "third", "e", run_id="\ud800"),  # no column takes a lone surrogate
-            work.submit(store.hold, rollout("waits")),
+            work.submit(store.record, SCOPE, rollout("waits")),
             work.submit(give, store, "fourth", "f"),
             work.submit(give, store, "first", "a"),
         ]
@@ -90,7 +90,7 @@ def test_one_bad_request_fails_its_caller_alone(path: Path, store: SqliteStore) 
         assert errors[4:] == ["NoneType"] * 3
         assert jobs[-1].result() == kept
     assert sorted(names(store)) == ["first", "fourth", "second"]
-    assert [waiting.id for waiting in store.ingestions(SCOPE)] == ["waits"]
+    assert waiting(store) == ["waits"]
     assert store.remove(SCOPE, kind="delete", source=source, descendants=False, note="").experiences == ("second",)
     assert list(store.check()) == []
 

@@ -21,8 +21,22 @@ from rb_dspy.bank.parts import UNITS, NewExperience, Source, Unit, item_text, ta
 from rb_dspy.bank.sqlite.store import SqliteStore
 from rb_dspy.errors import EmbedderMismatch, InputError, InvalidVector, StorageError, UnknownScope
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Change, Experience, Ingestion, MemoryDraft, Removal, RoleUsage, Task, Trajectory, Verdict
-from tests.bank.store_cases import DIMENSION, SCOPE, append, contents, embed, give, lesson, names, new, rollout, vector
+from rb_dspy.schema import Change, Experience, MemoryDraft, Removal, Task, Trajectory, Verdict
+from tests.bank.store_cases import (
+    DIMENSION,
+    SCOPE,
+    append,
+    contents,
+    embed,
+    give,
+    lesson,
+    names,
+    new,
+    pending_id,
+    rollout,
+    vector,
+    waiting,
+)
 
 EMBEDDER = ("test", DIMENSION)
 
@@ -68,7 +82,7 @@ def overlay(store: BankStore) -> BankStore:
         store.edit(SCOPE, item.id, lesson(f"noise {item.id}", id=item.id), vector("noise"), note="noise")
     for name in names(store):
         store.remove(SCOPE, kind="delete", source=Source("experience", name), descendants=True, note="noise")
-    store.hold(rollout("waits in noise"))
+    store.record(SCOPE, rollout("waits in noise"))
     store.snapshot(SCOPE, "noise", "2026")
     return over
 
@@ -178,8 +192,11 @@ def test_an_unknown_scope_is_refused_by_every_call(store: BankStore) -> None:
     source = Source("item", "m")
     for call in (
         lambda: append(store, "no", [new("e")]),
-        lambda: store.hold(rollout("e").model_copy(update={"scope": "no"})),
-        lambda: store.drop("no", "e"),
+        lambda: store.record("no", rollout("e")),
+        lambda: store.fail("no", "r", "e", [], "no judge"),
+        lambda: store.forget("no", [rollout("e").key]),
+        lambda: store.learned("no", "r"),
+        lambda: store.attempt("no", "r", "e"),
         lambda: store.edit("no", "m", lesson("a"), vector("a"), note=""),
         lambda: store.remove("no", kind="delete", source=source, descendants=False, note=""),
         lambda: store.snapshot("no", "name", "2026"),
@@ -195,7 +212,7 @@ def test_an_unknown_scope_is_refused_by_every_call(store: BankStore) -> None:
         lambda: store.retracted("no", ["d"]),
         lambda: store.count("no"),
         lambda: store.task_ids("no"),
-        lambda: store.ingestions("no"),
+        lambda: store.pending("no"),
         lambda: store.snapshots("no"),
         lambda: store.history("no", "e"),
         lambda: store.changes("no", "item", after=0, limit=9),
@@ -212,7 +229,7 @@ def test_no_call_shows_anything_of_another_scope(store: BankStore, kind: Kind) -
     if kind.scoped:
         pytest.skip("has one scope")
     give(store, "e1", "a")
-    store.hold(rollout("waiting"))
+    store.record(SCOPE, rollout("waiting"))
     store.snapshot(SCOPE, "then", "2026")
     before = store.digest(SCOPE, 9), store.stats(SCOPE), store.history(SCOPE, "e1"), store.items(SCOPE)
     store.add_scope("other")
@@ -221,16 +238,16 @@ def test_no_call_shows_anything_of_another_scope(store: BankStore, kind: Kind) -
     other_item = store.items("other")[0].id
     store.edit("other", other_item, lesson("c", id=other_item), vector("c"), note="")
     store.remove("other", kind="delete", source=Source("run", "r"), descendants=True, note="")
-    store.drop("other", "waiting")
+    store.forget("other", [rollout("waiting").key])
     give(store, "new", "z", scope="other")
     after = store.digest(SCOPE, 9), store.stats(SCOPE), store.history(SCOPE, "e1"), store.items(SCOPE)
     assert after[0] == before[0]
     assert after[1].model_copy(update={"bytes_on_disk": 0}) == before[1].model_copy(update={"bytes_on_disk": 0})
     assert after[2:] == before[2:]
     assert (store.mark(SCOPE), names(store), store.task_ids(SCOPE)) == (2, ["e1"], {"t"})
-    assert [held.id for held in store.ingestions(SCOPE)] == ["waiting"]
+    assert waiting(store) == ["waiting"]
     assert said(store, "item")[1:] == ([2], [])
-    assert store.history("other", "waiting") == store.snapshots("other") == store.ingestions("other") == []
+    assert store.history("other", "waiting") == store.snapshots("other") == store.pending("other") == []
     assert store.have(SCOPE, ["e0", "e1", "new"]) == {"e1"}
     assert store.retracted(SCOPE, [lesson(text).digest for text in "abcz"]) == {}
     assert store.experience(SCOPE, "new") is None
@@ -343,10 +360,10 @@ def test_the_removal_of_what_is_below_leaves_it_known(store: BankStore, later: L
 
 
 def test_append_ends_the_wait_of_its_rollouts(store: BankStore) -> None:
-    for id in ("e1", "e2"):
-        store.hold(rollout(id))
-    give(store, "e1")
-    assert [held.id for held in store.ingestions(SCOPE)] == ["e2"]
+    for task in ("t1", "t2"):
+        store.record(SCOPE, rollout(task))
+    give(store, "e1", task="t1")
+    assert waiting(store) == ["t2"]
 
 
 def test_odd_values_come_back_as_they_were(store: BankStore, later: Later) -> None:
@@ -611,16 +628,16 @@ def test_a_run_or_an_origin_goes_as_a_whole(store: BankStore, later: Later) -> N
     give(store, "e3", "c", run_id="r1")
     store = later(store)
     give(store, "e4", "d", run_id="r1", origin="y")
-    for id, run_id, origin in (("w1", "r1", ""), ("w2", "r2", "y"), ("w3", "", "x")):
-        store.hold(rollout(id, run_id=run_id, origin=origin))
+    rows = {task: rollout(task, run_id=run_id) for task, run_id in (("w1", "r1"), ("w2", "r2"), ("w3", ""))}
+    for row in rows.values():
+        store.record(SCOPE, row)
     assert take(store, "origin", "r1") == take(store, "run", "y") == Removal()
     removal = take(store, "run", "r1")
     assert removal.experiences == ("e1", "e3", "e4")
     assert removal.items == tuple(lesson(text).id for text in "acd")
-    assert removal.ingestions == ("w1",)
-    assert take(store, "origin", "x") == Removal(ingestions=("w3",))
-    assert take(store, "origin", "y").ingestions == ("w2",)
-    assert (names(store), contents(store), store.ingestions(SCOPE)) == ([], [], [])
+    assert removal.pending == (pending_id(rows["w1"]),)
+    assert take(store, "origin", "y").experiences == ("e2",)
+    assert (names(store), contents(store), waiting(store)) == ([], [], ["w2", "w3"])
 
 
 def test_descendants_go_with_what_they_were_shown(store: BankStore, later: Later) -> None:
@@ -630,19 +647,19 @@ def test_descendants_go_with_what_they_were_shown(store: BankStore, later: Later
     give(store, "e3", "c", shown=["m-other", b])
     give(store, "e4", "d", shown=[c])
     give(store, "e5", "e", shown=["m-other"])
-    store.hold(rollout("w0"))
+    store.record(SCOPE, rollout("w0"))
     store = later(store)
     for id, shown in (("w1", [c]), ("w2", [lesson("e").id])):
-        store.hold(rollout(id, shown=shown))
-    store.hold(rollout("w3", shown=[b]))
+        store.record(SCOPE, rollout(id, shown=shown))
+    store.record(SCOPE, rollout("w3", shown=[b]))
     assert take(store, "experience", "e2", dry_run=True) == Removal(experiences=("e2",), items=(b,))
-    store.drop(SCOPE, "w3")
+    store.forget(SCOPE, [rollout("w3").key])
     removal = take(store, "experience", "e2", descendants=True)
     assert removal.experiences == ("e2", "e3", "e4")
     assert removal.items == (b, c, lesson("d").id)
-    assert removal.ingestions == ("w1",)
+    assert removal.pending == (pending_id(rollout("w1")),)
     assert (names(store), contents(store)) == (["e1", "e5"], ["Do a.", "Do e."])
-    assert "w2" in [held.id for held in store.ingestions(SCOPE)]
+    assert "w2" in waiting(store)
     assert take(store, "item", a, descendants=True) == Removal(items=(a,))  # e2, which was shown it, is gone already
 
 
@@ -705,13 +722,13 @@ def test_what_was_deleted_leads_on(
     delete(store, *deleted)
     store = later(store)
     delete(store, "experience", "e2")  # what it told is still believed
-    store.hold(rollout("w1", shown=[a]))
-    store.hold(rollout("w2", shown=[lesson("d").id]))
+    store.record(SCOPE, rollout("w1", shown=[a]))
+    store.record(SCOPE, rollout("w2", shown=[lesson("d").id]))
     own = ("e1",) if "e1" in names(store) and source[0] != "item" else ()
     assert take(store, *source, dry_run=True) == Removal(experiences=own)
     stay = sorted({*names(store)} - {*own, "e3"})
     removal = take(store, *source, descendants=True)
-    assert removal == Removal(experiences=(*own, "e3"), items=(c,), ingestions=("w1",))
+    assert removal == Removal(experiences=(*own, "e3"), items=(c,), pending=(pending_id(rollout("w1")),))
     assert (names(store), contents(store)) == (stay, ["Do d."])
     assert take(store, *source, descendants=True) == Removal()
     assert list(store.check()) == []
@@ -863,11 +880,13 @@ def test_a_dry_run_changes_nothing(store: BankStore, later: Later) -> None:
     give(store, "e1", "a")
     give(store, "e2", "b", shown=[lesson("a").id])
     store = later(store)
-    store.hold(rollout("w"))
-    state = store.mark(SCOPE), store.digest(SCOPE, 99), store.items(SCOPE), store.ingestions(SCOPE)
+    store.record(SCOPE, rollout("w"))
+    state = store.mark(SCOPE), store.digest(SCOPE, 99), store.items(SCOPE), store.pending(SCOPE)
     told = take(store, "run", "r", descendants=True, dry_run=True)
-    assert told == Removal(experiences=("e1", "e2"), items=(lesson("a").id, lesson("b").id), ingestions=("w",))
-    assert (store.mark(SCOPE), store.digest(SCOPE, 99), store.items(SCOPE), store.ingestions(SCOPE)) == state
+    assert told == Removal(
+        experiences=("e1", "e2"), items=(lesson("a").id, lesson("b").id), pending=(pending_id(rollout("w")),)
+    )
+    assert (store.mark(SCOPE), store.digest(SCOPE, 99), store.items(SCOPE), store.pending(SCOPE)) == state
     assert take(store, "run", "r", descendants=True) == told
 
 
@@ -907,172 +926,33 @@ def test_what_was_removed_is_in_the_past(store: BankStore, later: Later) -> None
     assert list(store.matches(SCOPE, "experience", [1, 3])) == [3]
 
 
-# Ingestions
+# Pending rollouts
 
 
 def test_rollouts_wait_in_the_order_they_came(store: BankStore) -> None:
-    held = [rollout(f"w{number}", note="n", shown=["m"]) for number in (3, 1, 2)]
-    assert [store.hold(each) for each in held] == held
-    assert store.ingestions(SCOPE) == held
-    assert (store.mark(SCOPE), store.task_ids(SCOPE), store.experience(SCOPE, "w1")) == (0, set(), None)
-    store.drop(SCOPE, "w1")
-    store.drop(SCOPE, "w1")
-    assert store.ingestions(SCOPE) == [held[0], held[2]]
+    rows = [rollout(f"w{number}", shown=["m"]) for number in (3, 1, 2)]
+    for row in rows:
+        store.record(SCOPE, row)
+    assert store.pending(SCOPE) == rows
+    assert (store.mark(SCOPE), store.task_ids(SCOPE)) == (0, set())
+    store.forget(SCOPE, [rows[1].key])
+    store.forget(SCOPE, [rows[1].key])
+    assert store.pending(SCOPE) == [rows[0], rows[2]]
+    assert store.pending_keys(SCOPE) == [rows[0].key, rows[2].key]
 
 
-def test_learning_goes_forward_only(store: BankStore) -> None:
-    recorded = rollout("w")
-    judged = recorded.model_copy(update={"verdicts": (Verdict(label="failure", reasons="bad"),)})
-    drafts = (MemoryDraft(title="a", description="b", content="c"),)
-    distilled = judged.model_copy(update={"drafts": drafts, "distiller": "lm"})
-    store.hold(rollout("v"))
-    for state in (recorded, judged, distilled):
-        assert store.hold(state) == state
-        assert store.ingestions(SCOPE) == [rollout("v"), state]
-        assert store.hold(recorded) == state
-    assert store.hold(judged) == distilled
-    other = distilled.model_copy(update={"drafts": (), "note": "the second to come"})
-    assert store.hold(other) == distilled
-    failed = distilled.model_copy(update={"error": "no embedder"})
-    assert store.hold(failed.model_copy(update={"note": "not the distiller's"})) == failed
-    assert store.ingestions(SCOPE)[1] == failed
-
-
-def of_another(ingestion: Ingestion) -> Ingestion:
-    """An attempt of the same name in which something else happened."""
-    (rollout,) = ingestion.trajectories
-    return ingestion.model_copy(update={"trajectories": (rollout.model_copy(update={"answer": "another"}),)})
-
-
-def test_a_beginning_takes_the_place_of_another_attempt_and_nothing_else_does(store: BankStore) -> None:
-    first = rollout("w")
-    judged: dict[str, object] = {"verdicts": (Verdict(label="failure", reasons="bad"),)}
-    store.hold(first)
-    store.hold(first.model_copy(update=judged))
-    second = of_another(first)
-    assert store.hold(second) == second
-    assert store.ingestions(SCOPE) == [second]
-    for late in ({"error": "no judge"}, judged, judged | {"drafts": ()}):
-        assert store.hold(first.model_copy(update=late)) == second
-    assert store.hold(second.model_copy(update=judged)).verdicts == judged["verdicts"]
-    assert store.hold(first.model_copy(update=judged | {"drafts": ()})).stage == "judged"
-
-
-def test_the_same_rollouts_in_another_order_or_with_other_usage_are_the_same_attempt(store: BankStore) -> None:
-    (rollout_a,) = rollout("w").trajectories
-    rollout_b = rollout_a.model_copy(update={"rollout_id": "b"})
-    held = rollout("w").model_copy(
-        update={"trajectories": (rollout_a, rollout_b), "verdicts": (Verdict(label="failure"),) * 2}
-    )
-    store.hold(held.model_copy(update={"verdicts": None}))
-    store.hold(held)
-    used = rollout_a.model_copy(update={"usage": {"agent": RoleUsage(calls=1)}})
-    again = held.model_copy(update={"trajectories": (rollout_b, used), "verdicts": None})
-    assert store.hold(again) == held
-
-
-@pytest.mark.parametrize("step", ["failed", "judged", "distilled"])
-@pytest.mark.parametrize("how", ["dropped", "rolled back", "never"])
-def test_only_a_beginning_is_kept_where_nothing_is(store: BankStore, how: str, step: str) -> None:
-    steps: dict[str, dict[str, object]] = {
-        "failed": {"error": "no judge"},
-        "judged": {"verdicts": ()},
-        "distilled": {"verdicts": (), "drafts": ()},
-    }
-    if how != "never":
-        store.hold(rollout("w"))
-    if how == "dropped":
-        store.drop(SCOPE, "w")
-    if how == "rolled back":
-        take(store, "run", "r")
-    with pytest.raises(InputError, match="do not wait any more"):
-        store.hold(rollout("w").model_copy(update=steps[step]))
-    assert store.ingestions(SCOPE) == []
-    assert store.hold(rollout("w")) == rollout("w")
-
-
-def larger(*smaller: Ingestion) -> Ingestion:
-    """All rollouts of several ingestions, and another one's, as one."""
-    rollouts = [
-        one.model_copy(update={"rollout_id": str(n)}) for n, of in enumerate(smaller) for one in of.trajectories
-    ]
-    more = rollout("w").trajectories[0].model_copy(update={"rollout_id": "more"})
-    return rollout("larger").model_copy(update={"trajectories": (*rollouts, more)})
-
-
-JUDGED: dict[str, object] = {"verdicts": (Verdict(label="failure"),)}
-
-
-@pytest.mark.parametrize("got", [{}, {"error": "no judge"}, JUDGED, JUDGED | {"drafts": ()}], ids=str)
-def test_an_ingestion_takes_the_place_of_a_smaller_one_however_far_that_got(
-    store: BankStore, got: dict[str, object]
-) -> None:
-    small, other = rollout("w"), rollout("v")
-    store.hold(small)
-    store.hold(other)
-    store.hold(small.model_copy(update=got))
-    for _ in range(2):
-        assert store.hold(larger(small), small) == larger(small)
-        assert store.ingestions(SCOPE) == [other, larger(small)]
-    with pytest.raises(InputError, match="do not wait any more"):
-        store.hold(small.model_copy(update=JUDGED))
-    assert store.hold(larger(small).model_copy(update={"error": "no judge"}), small).error == "no judge"
-    assert [waits.id for waits in store.ingestions(SCOPE)] == ["v", "larger"]
-
-
-def test_it_does_so_where_it_was_kept_before(store: BankStore) -> None:
-    small = rollout("w")
-    store.hold(larger(small))
-    store.hold(small)
-    assert store.hold(larger(small), small) == larger(small)
-    assert store.ingestions(SCOPE) == [larger(small)]
-
-
-def test_nothing_goes_for_it_that_is_of_other_rollouts_or_itself(store: BankStore) -> None:
-    small = rollout("w")
-    store.hold(of_another(small))
-    store.hold(larger(small), small)
-    assert store.ingestions(SCOPE) == [of_another(small), larger(small)]
-    judged = larger(small).model_copy(update={"verdicts": (Verdict(label="failure"),) * 2})
-    store.hold(judged)
-    store.hold(rollout("v"))
-    for again in (larger(small), judged):
-        assert store.hold(again, larger(small)) == judged
-    assert store.ingestions(SCOPE) == [of_another(small), judged, rollout("v")]
-
-
-def test_what_was_learned_from_stays_when_a_larger_one_comes(store: BankStore, later: Later) -> None:
-    small = rollout("e1")
-    store.hold(small)
-    give(store, "e1")
-    store = later(store)
-    store.hold(larger(small), small)
-    assert (names(store), store.ingestions(SCOPE)) == (["e1"], [larger(small)])
-
-
-def test_a_smaller_one_stays_where_the_larger_is_refused(store: BankStore, later: Later) -> None:
-    give(store, "larger")
-    store = later(store)
-    small = rollout("w")
-    store.hold(small)
-    with pytest.raises(InputError):
-        store.hold(larger(small), small)
-    with pytest.raises(InputError, match="do not wait any more"):
-        store.hold(rollout("never").model_copy(update={"error": "no judge"}), small)
-    assert store.ingestions(SCOPE) == [small]
-
-
-def test_what_was_stored_is_not_kept_again(store: BankStore, later: Later) -> None:
-    give(store, "e1")
-    give(store, "e2")
+def test_what_was_learned_from_does_not_wait_again(store: BankStore, later: Later) -> None:
+    give(store, "e1", task="t1")
+    give(store, "e2", task="t2")
     take(store, "experience", "e2")
     store = later(store)
-    for id in ("e1", "e2"):
-        with pytest.raises(InputError, match="stored already"):
-            store.hold(rollout(id))
-        with pytest.raises(InputError, match="do not wait any more"):
-            store.hold(rollout(id, note="n").model_copy(update={"verdicts": ()}))
-    assert store.ingestions(SCOPE) == []
+    store.record(SCOPE, rollout("t1"))
+    with pytest.raises(InputError):
+        store.record(SCOPE, rollout("t2"))
+    assert store.pending(SCOPE) == []
+    assert store.attempt(SCOPE, "r", "t1") == ("e1", True)
+    assert store.attempt(SCOPE, "r", "t3") is None
+    assert store.learned(SCOPE, "r") == {"t1"}
 
 
 # What is refused: which error it is, and in which words, is the same for every store
@@ -1090,13 +970,7 @@ def edit(store: BankStore, id: str, text: str, scope: str = SCOPE, embedder: tup
 NO_SCOPE = UnknownScope, "{at}: no scope 'no'"
 REMOVED = (
     InputError,
-    "{at}: this attempt at 't' was learned from as gone and removed since; append it under another run_id",
-)
-STORED = InputError, "{at}: experience {id} was stored already, and is kept for good"
-NOT_WAITING = (
-    InputError,
-    "task t: the rollouts never do not wait any more, they were learned from, removed or joined by others meanwhile;"
-    " ingest them again if they are to be learned from",
+    "{at}: this attempt at 't' was learned from as gone and removed since; name another run_id",
 )
 NO_ITEM = InputError, "{at}: scope 's' has no item '{id}' to edit; give the id of one that items() lists"
 TAKEN = (
@@ -1124,12 +998,9 @@ REFUSALS: dict[str, tuple[Callable[[BankStore], object], tuple[type[Exception], 
     "an edit in no scope": (lambda s: edit(s, A, "x", "no"), NO_SCOPE),
     "another's edit in no scope": (lambda s: edit(s, A, "x", "no", OTHER), NO_SCOPE),
     "a read of no scope": (lambda s: s.items("no"), NO_SCOPE),
-    "what waits in no scope": (lambda s: s.ingestions("no"), NO_SCOPE),
+    "what waits in no scope": (lambda s: s.pending("no"), NO_SCOPE),
     "too few vectors": (lambda s: s.place(SCOPE, [replace(new("e", "a", "b"), item_vectors=(vector("a"),))]), UNEVEN),
     "a removed attempt": (lambda s: s.place(SCOPE, [new("e"), new("gone")], refuse_removed=True), REMOVED),
-    "what was learned from": (lambda s: s.hold(rollout("e1")), with_id(STORED, "e1")),
-    "what was learned from and removed": (lambda s: s.hold(rollout("gone")), with_id(STORED, "gone")),
-    "no beginning": (lambda s: s.hold(rollout("never").model_copy(update={"error": "no judge"})), NOT_WAITING),
     "an edit of nothing": (lambda s: edit(s, "m-none", "x"), with_id(NO_ITEM, "m-none")),
     "an edit of an experience": (lambda s: edit(s, "e1", "x"), with_id(NO_ITEM, "e1")),
     "an edit of what is gone": (
@@ -1157,11 +1028,11 @@ def test_a_refusal_is_the_same_in_every_store(store: BankStore, later: Later, wh
     give(store, "gone", "gone")
     take(store, "experience", "gone")
     store = later(store)
-    before = store.mark(SCOPE), store.digest(SCOPE, 99), store.ingestions(SCOPE), store.snapshots(SCOPE)
+    before = store.mark(SCOPE), store.digest(SCOPE, 99), store.pending(SCOPE), store.snapshots(SCOPE)
     with pytest.raises(Exception) as refused:
         call(store)
     assert (type(refused.value), str(refused.value)) == (kind, words.format(at=store.location))
-    assert (store.mark(SCOPE), store.digest(SCOPE, 99), store.ingestions(SCOPE), store.snapshots(SCOPE)) == before
+    assert (store.mark(SCOPE), store.digest(SCOPE, 99), store.pending(SCOPE), store.snapshots(SCOPE)) == before
 
 
 def test_what_others_bound_meanwhile_is_refused_in_the_same_words(nobodys: BankStore) -> None:
@@ -1512,7 +1383,7 @@ def test_stats_count_what_is_there(store: BankStore, later: Later) -> None:
     give(store, "e3", label="unknown", template="y", shown=["m1"])
     give(store, "e4", "d")
     store = later(store)
-    store.hold(rollout("w"))
+    store.record(SCOPE, rollout("w"))
     give(store, "e5", "e")
     take(store, "experience", "e4")
     take(store, "item", lesson("e").id)
@@ -1705,16 +1576,6 @@ def test_of_what_is_sound_nothing_is_made_again(store: BankStore) -> None:
             store.mend(*another, unasked)  # type: ignore[arg-type]
 
 
-def test_what_waits_is_named_by_its_id(store: BankStore, later: Later) -> None:
-    assert store.waiting(SCOPE) == set()
-    store = later(store)
-    store.hold(rollout("one"))
-    store.hold(rollout("two"))
-    assert store.waiting(SCOPE) == {"one", "two"}
-    store.drop(SCOPE, "one")
-    assert store.waiting(SCOPE) == {"two"}
-
-
 # Threads, and what is wrong
 
 
@@ -1772,19 +1633,3 @@ def _edits(store: BankStore, id: str) -> list[Change]:
 
 def _draft(text: str) -> MemoryDraft:
     return MemoryDraft(title=f"On {text}", description=f"when {text}", content=f"Do {text}.")
-
-
-def test_a_run_is_at_work_until_it_says_that_it_is_over(store: BankStore) -> None:
-    over = store.claim(SCOPE, "night")
-    assert over is not None
-    assert (store.at_work(SCOPE), store.at_work(SCOPE, "night"), store.at_work(SCOPE, "day")) == (True, True, False)
-    assert store.claim(SCOPE, "night") is None
-    beside = store.claim(SCOPE, "day")
-    assert beside is not None
-    over()
-    assert (store.at_work(SCOPE), store.at_work(SCOPE, "night"), store.at_work(SCOPE, "day")) == (True, False, True)
-    beside()
-    assert not store.at_work(SCOPE)
-    again = store.claim(SCOPE, "night")
-    assert again is not None
-    again()

@@ -186,18 +186,6 @@ def test_what_is_read_without_locks_is_not_read_on_when_it_is_written(anothers: 
     assert "the file was changed, replaced or removed while it was open; open it again" in rest
 
 
-def test_a_reader_is_refused_before_an_attempt_is_paid_for(anothers: Path) -> None:
-    checks = """
-with open_bank(sys.argv[1]) as bank:
-    from tests.bank.helpers import a_task
-    try:
-        bank.check_attempt(a_task(), ["0"])
-    except StorageError as exc:
-        print(exc)
-"""
-    assert finish(start(OTHER + checks, str(anothers))).strip() == f"{anothers}: {ONLY_READ}"
-
-
 def test_who_may_only_read_a_bank_that_nobody_may_write_copies_it(anothers: Path) -> None:
     anothers.chmod(0o444)
     backs_up = """

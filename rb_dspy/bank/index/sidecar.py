@@ -21,7 +21,7 @@ from rb_dspy.bank.index.pq import PqCodes
 from rb_dspy.bank.index.vector import IndexView, VectorIndex
 from rb_dspy.bank.parts import Unit
 from rb_dspy.errors import StorageError
-from rb_dspy.wording import first_line
+from rb_dspy.text import summary_line
 
 _ENDING = ".index"
 
@@ -154,7 +154,7 @@ class Sidecar:
         try:  # its bytes have been found to be those that FAISS wrote here
             return faiss().read_index(str(self._files.path(file)), _mapped())
         except RuntimeError as exc:
-            raise UnusableError(f"{file.name} cannot be read: {first_line(exc)}") from None
+            raise UnusableError(f"{file.name} cannot be read: {summary_line(exc)}") from None
 
     def _write_part(self, part: IvfRows) -> SavedPart:
         rows = self._write_index(part.index, "faiss")
@@ -169,7 +169,7 @@ class Sidecar:
             # What FAISS could not write when it closed the file, it does not tell.
             written = engine.read_index(str(path), _mapped())
         except RuntimeError as exc:
-            raise OSError(first_line(exc)) from exc
+            raise OSError(summary_line(exc)) from exc
         if written.ntotal != index.ntotal:
             raise OSError(f"{path} was not written whole")
         return self._files.settle(path)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rb_dspy.bank.admission import overall
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import BankStats
-from rb_dspy.text import visible
+from rb_dspy.text import normalise
 
 
 def stats(of: Timeline, embedder: tuple[str, int]) -> BankStats:
@@ -22,9 +22,9 @@ def stats(of: Timeline, embedder: tuple[str, int]) -> BankStats:
         experiences_with_items=sum(bool(experience.items) for experience in experiences),
         by_polarity=_tally(item.polarity for item in items),
         by_verdict=_tally(overall(experience.verdicts) for experience in experiences),
-        by_template=_tally(visible(e.task.template) for e in experiences if e.task.template is not None),
+        by_template=_tally(normalise(e.task.template) for e in experiences if e.task.template is not None),
         exposures=sum(len(experience.shown) for experience in experiences),
-        pending=len(of.ingestions),
+        pending=len(of.pending),
         removed=of.removed(),
         embedder=embedder[0],
         dimension=embedder[1],

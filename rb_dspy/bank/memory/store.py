@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
@@ -17,10 +17,10 @@ from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.memory.underlay import Underlay
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Source, Unit
 from rb_dspy.bank.passes import PASSES, outrun
-from rb_dspy.bank.stages import further, gives_way
+from rb_dspy.bank.pending import Key, Row, failed
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
+from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Snapshot
 
 
 class MemoryStore:
@@ -53,8 +53,6 @@ class MemoryStore:
         self._held: tuple[str, int] | None = None
         """What this store is held to; see ``bind``."""
         self._timelines: dict[str, Timeline] = {}
-        self._runs: set[tuple[str, str]] = set()
-        """Those at work: scope and name."""
         self._location = ":memory:"
         if (base is None) != (scope is None):
             raise InputError(
@@ -97,10 +95,6 @@ class MemoryStore:
 
     # What is written
 
-    def writable(self) -> None:
-        if self._read_only:
-            raise StorageError(f"{self.location}: a snapshot is read-only; fork() it, or open the bank without at")
-
     def place(
         self,
         scope: str,
@@ -119,45 +113,44 @@ class MemoryStore:
             if refuse_removed:
                 known = timeline.have([new.id for new in batch])
                 for new in batch:
+                    found = timeline.attempt(new.run_id, new.task.id) if new.run_id else None
                     if new.id in known and timeline.experience(new.id) is None:
-                        raise refusals.removed_since(self.location, new)
+                        raise refusals.removed_since(self.location, new.task.id, new.id)
+                    if found is not None and not found[1] and new.id not in known:
+                        raise refusals.removed_since(self.location, new.task.id, found[0])
             if packed:
                 self._bound_by_writing(whose)
-            return memory_writes.append(timeline, packed)
+            return memory_writes.append(timeline, packed, once=refuse_removed)
 
     def ready(self, *batches: Sequence[NewExperience]) -> Sequence[NewExperience]:
         return [new for batch in batches for new in batch]
 
-    def settle(self) -> None:
-        """There is no disk."""
-
-    def hold(self, ingestion: Ingestion, instead: Ingestion | None = None) -> Ingestion:
+    def record(self, scope: str, row: Row) -> None:
         with self._lock:
-            timeline = self._writing(ingestion.scope)
-            before = timeline.ingestions.get(ingestion.id)
-            kept = further(before, ingestion)
-            if before is None and timeline.have([ingestion.id]):
-                raise refusals.stored_already(self.location, ingestion.id)
-            smaller = None if instead is None else timeline.ingestions.get(instead.id)
-            if smaller is not None and gives_way(smaller, ingestion, instead):
-                del timeline.ingestions[smaller.id]
-            timeline.ingestions[ingestion.id] = kept
-            return kept
+            timeline = self._writing(scope)
+            found: tuple[str, bool] | None = None
+            if row.key.run_id:
+                found = timeline.attempt(row.key.run_id, row.key.task_id)
+            elif timeline.have([row.key.content]):
+                found = row.key.content, timeline.experience(row.key.content) is not None
+            if found is None:
+                timeline.pending.setdefault(row.key, row)
+            elif not found[1]:
+                raise refusals.removed_since(self.location, row.key.task_id, found[0])
 
-    def drop(self, scope: str, id: str) -> None:
+    def fail(self, scope: str, run_id: str, task_id: str, rollout_ids: Collection[str], error: str) -> None:
         with self._lock:
-            self._writing(scope).ingestions.pop(id, None)
+            pending = self._writing(scope).pending
+            for key, row in pending.items():
+                meant = not rollout_ids or key.rollout_id in rollout_ids
+                if meant and (key.run_id, key.task_id) == (run_id, task_id):
+                    pending[key] = failed(row, error)
 
-    def claim(self, scope: str, run_id: str) -> Callable[[], None] | None:
+    def forget(self, scope: str, these: Sequence[Key]) -> None:
         with self._lock:
-            if (scope, run_id) in self._runs:
-                return None
-            self._runs.add((scope, run_id))
-        return lambda: self._runs.discard((scope, run_id))
-
-    def at_work(self, scope: str, run_id: str | None = None) -> bool:
-        with self._lock:
-            return any(each == (scope, each[1] if run_id is None else run_id) for each in self._runs)
+            timeline = self._writing(scope)
+            for key in these:
+                timeline.pending.pop(key, None)
 
     def edit(
         self,
@@ -285,13 +278,25 @@ class MemoryStore:
         with self._lock:
             return self._timeline(scope).task_ids(at)
 
-    def ingestions(self, scope: str) -> list[Ingestion]:
+    def pending(self, scope: str, run_id: str | None = None, task_id: str | None = None) -> list[Row]:
         with self._lock:
-            return list(self._timeline(scope).ingestions.values())
+            return [
+                row
+                for key, row in self._timeline(scope).pending.items()
+                if run_id in (None, key.run_id) and task_id in (None, key.task_id)
+            ]
 
-    def waiting(self, scope: str) -> set[str]:
+    def pending_keys(self, scope: str) -> list[Key]:
         with self._lock:
-            return set(self._timeline(scope).ingestions)
+            return list(self._timeline(scope).pending)
+
+    def learned(self, scope: str, run_id: str, at: int | None = None) -> set[str]:
+        with self._lock:
+            return self._timeline(scope).learned(run_id, at)
+
+    def attempt(self, scope: str, run_id: str, task_id: str) -> tuple[str, bool] | None:
+        with self._lock:
+            return self._timeline(scope).attempt(run_id, task_id)
 
     def snapshots(self, scope: str) -> list[Snapshot]:
         with self._lock:
@@ -352,7 +357,8 @@ class MemoryStore:
     def _writing(self, scope: str) -> Timeline:
         """The scope, to be changed."""
         timeline = self._timeline(scope)
-        self.writable()
+        if self._read_only:
+            raise StorageError(f"{self.location}: a snapshot is read-only; fork() it, or open the bank without at")
         self._version += 1
         return timeline
 

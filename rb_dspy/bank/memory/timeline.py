@@ -10,7 +10,8 @@ from operator import attrgetter
 from rb_dspy.bank.memory.rows import ExperienceRow, ItemRow, place_after, together
 from rb_dspy.bank.memory.underlay import Underlay
 from rb_dspy.bank.parts import Giving, Unit
-from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Snapshot
+from rb_dspy.bank.pending import Key, Row
+from rb_dspy.schema import Change, Experience, MemoryItem, Snapshot
 
 _number = attrgetter("seq")
 
@@ -32,6 +33,8 @@ class Timeline:
         self.born: list[ExperienceRow] = []
         """Experiences from here, by number."""
         self.ids: dict[str, ExperienceRow] = {}
+        self.attempts: dict[tuple[str, str], list[ExperienceRow]] = {}
+        """Experiences from here, by run and task."""
         self.viewers: dict[str, list[ExperienceRow]] = {}
         """Experiences from here, by the items that their agents had been shown."""
         self.rows: list[ItemRow] = []
@@ -58,7 +61,8 @@ class Timeline:
         self.subjects: dict[int, str] = {}
         """What each edit and each removal from here meant, by their numbers."""
         self.names: dict[str, Snapshot] = {}
-        self.ingestions: dict[str, Ingestion] = {}
+        self.pending: dict[Key, Row] = {}
+        """Rollouts that were recorded here, oldest first."""
 
     # Items
 
@@ -186,6 +190,30 @@ class Timeline:
             if gone is not None and all(self.away.get(e.id, at + 1) <= at for e in self.under.of_task(gone.task.id)):
                 found.discard(gone.task.id)
         return found.union(row.new.task.id for row in self.born if row.lives(at))
+
+    def attempt(self, run_id: str, task_id: str) -> tuple[str, bool] | None:
+        """See ``BankStore``."""
+        own = self.attempts.get((run_id, task_id), [])
+        every = [(row.new.id, row.lives(self.mark)) for row in reversed(own)]
+        if not any(lives for _, lives in every):
+            below = (found for found in self.under.of_task(task_id) if found.run_id == run_id)
+            every += [(found.id, found.id not in self.away) for found in below]
+        gone = None if every else self.under.ended_attempt(run_id, task_id)
+        every += [] if gone is None else [(gone, False)]
+        return next((each for each in every if each[1]), every[0] if every else None)
+
+    def learned(self, run_id: str, at: int | None = None) -> set[str]:
+        """See ``BankStore``."""
+        at = self.reached(at)
+        found = {row.new.task.id for row in self.born if row.new.run_id == run_id and row.lives(at)}
+        below = self.under.learned(run_id, at)
+        gone = {each.task.id for id in self.away if (each := self.under.experience(id))}
+        return found | (below - gone) | {task_id for task_id in below & gone if self._lives_below(run_id, task_id, at)}
+
+    def _lives_below(self, run_id: str, task_id: str, at: int) -> bool:
+        return any(
+            found.run_id == run_id and self.away.get(found.id, at + 1) > at for found in self.under.of_task(task_id, at)
+        )
 
     def removed(self) -> int:
         """How many experiences and items were ended here."""

@@ -49,6 +49,13 @@ class Underlay:
                     return found
         return None
 
+    def ended_attempt(self, run_id: str, task_id: str) -> str | None:
+        """The id of what a run had learned from a task, where that had ended by now."""
+        for member in self.members(Source("run", run_id)):
+            if not member.lives and (found := self.ended_experience(member.id)) and found.task.id == task_id:
+                return member.id
+        return None
+
     def experiences(self, after: int, at: int = FOREVER) -> Iterator[Experience]:
         """Those born after ``after``, in order."""
         while self.base and (page := self.base.experiences(self._scope, after=after, limit=_PAGE, at=self.upto(at))):
@@ -66,6 +73,9 @@ class Underlay:
 
     def task_ids(self, at: int = FOREVER) -> set[str]:
         return self.base.task_ids(self._scope, self.upto(at)) if self.base else set()
+
+    def learned(self, run_id: str, at: int = FOREVER) -> set[str]:
+        return self.base.learned(self._scope, run_id, self.upto(at)) if self.base else set()
 
     def item(self, id: str, at: int = FOREVER) -> MemoryItem | None:
         return self.base.item(self._scope, id, self.upto(at)) if self.base else None

@@ -10,12 +10,13 @@ from typing import Literal
 from rb_dspy.bank import refusals, vectors
 from rb_dspy.bank.admission import free_item_id, now
 from rb_dspy.bank.journal import content_of_append, content_of_edit, content_of_removal, entry_hash, payload_json
-from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
+from rb_dspy.bank.lineage import Going, closure
 from rb_dspy.bank.memory import descent
 from rb_dspy.bank.memory.indexed import matches
 from rb_dspy.bank.memory.rows import FOREVER, ExperienceRow, ItemRow, numbered, together
 from rb_dspy.bank.memory.timeline import Timeline
 from rb_dspy.bank.parts import NewExperience, NewItem, Source
+from rb_dspy.bank.pending import Waiting, alone, group_id, taken
 from rb_dspy.schema import Change, ChangeKind, Experience, MemoryDraft, MemoryItem, Provenance, Removal
 
 
@@ -46,8 +47,14 @@ def packed(new: NewExperience) -> Packed:
     )
 
 
-def append(to: Timeline, batch: Sequence[Packed]) -> list[Experience]:
-    """See ``BankStore.place``."""
+def append(to: Timeline, batch: Sequence[Packed], *, once: bool = False) -> list[Experience]:
+    """See ``BankStore.place``; ``once``: what a run has learned from a task already is what is stored of it."""
+    every = batch
+    same: dict[str, str] = {}
+    for given in batch if once else ():
+        if given.new.run_id and (found := to.attempt(given.new.run_id, given.new.task.id)):
+            same[given.new.id] = found[0]
+    batch = [given for given in batch if given.new.id not in same]
     known = to.have([given.new.id for given in batch])
     for given in batch:
         for item in given.new.items if given.new.id not in known else ():
@@ -55,11 +62,22 @@ def append(to: Timeline, batch: Sequence[Packed]) -> list[Experience]:
     to.items_with(list(dict.fromkeys(item.digest for given in batch for item in given.new.items)))
     to.head()  # the last look at the store below: from here on nothing can fail
     for given in batch:
-        to.ingestions.pop(given.new.id, None)
         if given.new.id not in known:
             known.add(given.new.id)
             _append(to, given)
-    return [stored for given in batch if (stored := to.ever(given.new.id)) is not None]
+    _forget(to, [given.new for given in every])
+    ids = [same.get(given.new.id, given.new.id) for given in every]
+    return [stored for id in ids if (stored := to.ever(id)) is not None]
+
+
+def _forget(to: Timeline, learned: Sequence[NewExperience]) -> None:
+    """What was learned from is pending no more."""
+    if to.pending:
+        named = {(new.run_id, new.task.id) for new in learned if new.run_id}
+        gone = {*alone(to.scope, [new for new in learned if not new.run_id])}
+        gone |= {key for key in to.pending if (key.run_id, key.task_id) in named}
+        for key in gone & to.pending.keys():
+            del to.pending[key]
 
 
 def _append(to: Timeline, given: Packed) -> None:
@@ -67,6 +85,7 @@ def _append(to: Timeline, given: Packed) -> None:
     row = ExperienceRow(seq=to.mark + 1, new=new, vector=given.vector)
     to.born.append(row)
     to.ids[new.id] = row
+    to.attempts.setdefault((new.run_id, new.task.id), []).append(row)
     for shown in new.shown:
         to.viewers.setdefault(shown, []).append(row)
     to.mark += 1
@@ -147,14 +166,17 @@ def remove(
     going = closure(
         source, descendants=descendants, members=partial(descent.members, to), rows=partial(descent.rows, to)
     )
-    held = waiting_rollouts(to.ingestions.values(), source, descendants=descendants, tainted=going.tainted)
+    waiting = [Waiting(key, row.shown) for key, row in to.pending.items()]
+    groups = taken(waiting, source, descendants=descendants, tainted=going.tainted)
     ids = tuple(member.id for member in going.experiences)
-    removal = Removal(experiences=ids, items=going.items, ingestions=held)
+    removal = Removal(
+        experiences=ids, items=going.items, pending=tuple([group_id(to.scope, group) for group in groups])
+    )
     if not dry_run:
         if going.rows or going.experiences:
             _end(to, going, kind, source.name, note)
-        for id in held:
-            del to.ingestions[id]
+        for key in [key for group in groups for key in group]:
+            del to.pending[key]
     return removal
 
 

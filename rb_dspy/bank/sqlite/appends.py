@@ -10,8 +10,9 @@ from functools import partial
 from rb_dspy.bank import journal, refusals
 from rb_dspy.bank.admission import free_item_id, item_id
 from rb_dspy.bank.ascii_json import ascii_json
-from rb_dspy.bank.parts import Placed
-from rb_dspy.bank.sqlite import failpoints, ids, ingestions, keys, queries
+from rb_dspy.bank.parts import NewExperience, Placed
+from rb_dspy.bank.pending import alone
+from rb_dspy.bank.sqlite import failpoints, ids, keys, pending, queries
 from rb_dspy.bank.sqlite.embedders import StoredEmbedder, bound_by_writing
 from rb_dspy.bank.sqlite.inserts import Rows
 from rb_dspy.bank.sqlite.rows import Prepared
@@ -53,6 +54,12 @@ class _Writing:
     """Ids of experiences that were there before."""
     added: set[str] = field(default_factory=set)
     """Ids of those that come now."""
+    attempts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """What a run learns from a task now: ids by both."""
+    same: dict[str, str] = field(default_factory=dict)
+    """Ids that are not stored, since their run has learned from their task already, and those of what it learned."""
+    covered: list[NewExperience] = field(default_factory=list)
+    """Whose rollouts are pending no more."""
     live: dict[str, str] = field(default_factory=dict)
     """Id and digest of items that live."""
     texts: dict[str, str] = field(default_factory=dict)
@@ -92,10 +99,11 @@ def appended(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[
             writing.embedder = bound_by_writing(
                 connection, writing.embedder, append.embedder, append.lengths, append.location
             )
-            before = _before(connection, writing, append) if writing.known else {}
+            before = _before(connection, writing, append) if writing.known or append.refuse_removed else {}
         except RBError as exc:
             outcomes.append(exc)
         else:
+            writing.covered += [each.new for each in append.batch] if writing.waiting else []
             outcomes.append(
                 [before.get(each.new.id) or _placed(connection, writing, each, into) for each in append.batch]
             )
@@ -138,20 +146,30 @@ def _looked_up(connection: sqlite3.Connection, append: Append, appends: Sequence
 
 def _before(connection: sqlite3.Connection, writing: _Writing, append: Append) -> dict[str, Experience]:
     """What is stored already, by id. Read before anything is placed: an error must not leave half a batch behind."""
-    known = [each.new for each in append.batch if each.new.id in writing.known]
-    if append.refuse_removed:
-        for new in known:
-            if queries.ended(connection, writing.scope, new.id):
-                raise refusals.removed_since(append.location, new)
-    return {new.id: queries.ever(connection, writing.scope, new.id) for new in known}
+    stored = {each.new.id: each.new.id for each in append.batch if each.new.id in writing.known}
+    for each in append.batch if append.refuse_removed else ():
+        new, named = each.new, (each.new.run_id, each.new.task.id)
+        if new.id in stored and queries.ended(connection, writing.scope, new.id):
+            raise refusals.removed_since(append.location, new.task.id, new.id)
+        if not new.run_id or new.id in stored:
+            continue
+        if named in writing.attempts:  # of somebody who shares this transaction: it can be read at its end
+            writing.same[new.id] = writing.attempts[named]
+        elif found := pending.attempt(connection, writing.scope, *named):
+            if not found[1]:
+                raise refusals.removed_since(append.location, new.task.id, found[0])
+            stored[new.id] = found[0]
+    return {id: queries.ever(connection, writing.scope, known) for id, known in stored.items()}
 
 
 def _placed(connection: sqlite3.Connection, writing: _Writing, each: Prepared, into: Rows) -> Placed | None:
     """Where a new experience is placed; None for one that the same transaction has placed already."""
     new, base = each.new, writing.scope.base
-    if new.id in writing.added:
+    if new.id in writing.added or new.id in writing.same:
         return None
     writing.added.add(new.id)
+    if new.run_id:
+        writing.attempts.setdefault((new.run_id, new.task.id), new.id)
     seq, scope_id = writing.seq + 1, writing.scope.id
     key = base + seq
     success = int(new.polarity == "success")
@@ -209,8 +227,9 @@ def _finish(connection: sqlite3.Connection, writing: _Writing) -> None:
     if writing.added:
         connection.execute("UPDATE scopes SET seq = ?, chain = ? WHERE id = ?", (writing.seq, writing.head, id))
         ids.go_on(connection, id, writing.before, writing.seq)
-    if writing.waiting:
-        ingestions.forget(connection, id, writing.added | writing.known)
+    named = {(new.run_id, new.task.id) for new in writing.covered if new.run_id}
+    pending.forget_attempts(connection, id, named)
+    pending.forget(connection, id, alone(writing.scope.name, [new for new in writing.covered if not new.run_id]))
 
 
 def _read_shared(
@@ -223,4 +242,5 @@ def _read_shared(
     for place, (each, found) in enumerate(zip(batch, outcome, strict=True)):
         ids = () if found is None else found.item_ids if isinstance(found, Placed) else [i.id for i in found.items]
         if found is None or not writing.shared.isdisjoint(ids):
-            outcome[place] = queries.ever(connection, writing.scope, each.new.id)
+            id = writing.same.get(each.new.id, each.new.id)
+            outcome[place] = queries.ever(connection, writing.scope, id)

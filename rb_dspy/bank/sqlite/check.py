@@ -124,7 +124,7 @@ def _unknown_scopes(connection: sqlite3.Connection, location: str) -> Iterator[F
     """Rows that carry a scope that there is no row of."""
     asked = [
         *(f"SELECT key >> {keys.BITS} AS id, '{table}' AS rows FROM {table}" for table in _KEYED),
-        *(f"SELECT scope_id, '{table}' FROM {table}" for table in ("ingestions", "snapshots")),
+        *(f"SELECT scope_id, '{table}' FROM {table}" for table in ("pending_rollouts", "snapshots")),
     ]
     of: dict[object, list[str]] = {}
     for id, table, number in connection.execute(

@@ -68,9 +68,10 @@ _QUERIES: tuple[_Query, ...] = (
         " AND x.item_id NOT IN (SELECT id FROM items WHERE key > :base AND key <= :last AND id IS NOT NULL)",
     ),
     (
-        *("warning", "pending", "was learned from, and waits to be learned from", "it goes when it is admitted again"),
-        "SELECT 'ingestion ' || id FROM ingestions WHERE scope_id = :scope"
-        " AND id IN (SELECT id FROM experiences WHERE key > :base AND key <= :last)",
+        *("warning", "pending", "was learned from, and waits to be learned from", "it goes when it is learned again"),
+        "SELECT 'pending rollout ' || p.rollout_id || ' of task ' || p.task_id FROM pending_rollouts AS p"
+        " JOIN experiences AS e ON e.scope_id = p.scope_id AND e.task_id = p.task_id AND e.run_id = p.run_id"
+        " AND e.ended IS NULL AND (p.run_id <> '' OR e.id = p.content) WHERE p.scope_id = :scope",
     ),
     (
         *("error", "row", "stands below numbers that were given out: the next append would fail", OR_WHAT_IS_LEFT),

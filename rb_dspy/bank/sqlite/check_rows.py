@@ -7,11 +7,11 @@ import zlib
 from collections.abc import Collection, Iterator
 
 from rb_dspy.bank.parts import UNITS, Finding, Unit
-from rb_dspy.bank.sqlite import embedders, found_by, ids, ingestions, keys, rows, vector_rows
+from rb_dspy.bank.pending import Key, group_id, grouped
+from rb_dspy.bank.sqlite import embedders, found_by, ids, keys, pending, rows, vector_rows
 from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, OR_WHAT_IS_LEFT, REINDEX
 from rb_dspy.bank.sqlite.scoped import Scope
-from rb_dspy.errors import CorruptBank
-from rb_dspy.wording import first_line
+from rb_dspy.text import summary_line
 
 _LEFT_OUT = f"it is left out of what is read; {FROM_A_COPY}, or delete it"
 
@@ -35,7 +35,7 @@ def damaged_rows(connection: sqlite3.Connection, scope: Scope) -> Iterator[Findi
     yield from _items(connection, scope, unsound)
     for unit in UNITS:
         yield from _vectors(connection, scope, unit, unsound)
-    yield from _ingestions(connection, scope)
+    yield from _pending(connection, scope)
 
 
 def _experiences(connection: sqlite3.Connection, scope: Scope, unsound: set[int]) -> Iterator[Finding]:
@@ -48,7 +48,7 @@ def _experiences(connection: sqlite3.Connection, scope: Scope, unsound: set[int]
             rows.check_task(task_id, template, instruction, payload)
         except (zlib.error, ValueError, TypeError) as exc:
             unsound.add(key)
-            what = f"its task and rollouts cannot be read: {first_line(exc)}"
+            what = f"its task and rollouts cannot be read: {summary_line(exc)}"
             yield _row(f"scope {scope.name!r}: experience {id}", what, ended=ended is not None)
         yield from _unfound(connection, scope, key, f"experience {id}", id)
 
@@ -114,20 +114,15 @@ def _vectors(connection: sqlite3.Connection, scope: Scope, unit: Unit, unsound: 
         )
 
 
-def _ingestions(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
-    for id, run_id, origin, stage, payload in connection.execute(
-        "SELECT id, run_id, origin, stage, payload FROM ingestions WHERE scope_id = ?", (scope.id,)
-    ):
-        where = f"scope {scope.name!r}: ingestion {id}"
-        try:
-            columns = ingestions.columns(rows.told_ingestion(payload, id, scope.location))
-        except CorruptBank as exc:
-            yield _row(where, f"its rollouts cannot be read: {first_line(exc)}")
-            continue
-        named = zip(("id", "run_id", "origin", "stage"), columns, (id, run_id, origin, stage), strict=True)
-        others = [f"{name} {told!r}" for name, told, value in named if told != value]
-        if others:
-            yield _row(where, f"its rollouts tell of another {' and '.join(others)}", remedy=_COLUMNS)
+def _pending(connection: sqlite3.Connection, scope: Scope) -> Iterator[Finding]:
+    groups = {key: group_id(scope.name, group) for group in grouped(_keys(connection, scope)) for key in group}
+    for key, what in pending.faults(connection, scope):
+        id = groups.get(key, "")
+        yield _row(f"scope {scope.name!r}: pending {id}", f"its rollout {key.rollout_id!r} {what}")
+
+
+def _keys(connection: sqlite3.Connection, scope: Scope) -> list[Key]:
+    return [each.key for each in pending.waiting(connection, scope)]
 
 
 def _row(where: str, what: str, *, ended: bool = False, remedy: str = _LEFT_OUT) -> Finding:

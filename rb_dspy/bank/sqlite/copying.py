@@ -36,7 +36,7 @@ def copied(path: Path, to: Path) -> None:
                 source.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE")  # one file, whole without a log beside it
             try:
-                put(made, to, like=path, owner=False, over=False)  # private as the bank, and whose it is who copies
+                put(made, to, like=path, over=False)  # private as the bank
             except FileExistsError:
                 raise _is_there(to) from None
 

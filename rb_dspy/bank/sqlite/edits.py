@@ -10,9 +10,10 @@ from typing import Literal
 
 from rb_dspy.bank import journal, refusals
 from rb_dspy.bank.admission import item_id, now
-from rb_dspy.bank.lineage import Going, closure, waiting_rollouts
+from rb_dspy.bank.lineage import Going, closure
 from rb_dspy.bank.parts import NewItem, Source, task_key
-from rb_dspy.bank.sqlite import descent, embedders, ids, ingestions, item_queries, keys, rows
+from rb_dspy.bank.pending import group_id, taken
+from rb_dspy.bank.sqlite import descent, embedders, ids, item_queries, keys, pending, rows
 from rb_dspy.bank.sqlite.ids import named
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
@@ -97,12 +98,20 @@ class Remove:
         )
         # A damaged one is in the way of what it might go with, and of nothing else.
         asked = self.descendants or self.source.kind in ("run", "origin")
-        kept = ingestions.waiting(connection, scope_id, self.location) if asked else []
-        waiting = waiting_rollouts(kept, self.source, descendants=self.descendants, tainted=going.tainted)
+        groups = taken(
+            pending.waiting(connection, state.scope) if asked else (),
+            self.source,
+            descendants=self.descendants,
+            tainted=going.tainted,
+        )
         gone = tuple(member.id for member in going.experiences)
-        removal = Removal(experiences=gone, items=going.items, ingestions=waiting)
+        removal = Removal(
+            experiences=gone,
+            items=going.items,
+            pending=tuple([group_id(self.scope, group) for group in groups]),
+        )
         if not self.dry_run:
-            ingestions.forget(connection, scope_id, waiting)
+            pending.forget(connection, scope_id, [key for group in groups for key in group])
             if going.experiences or going.rows:
                 self._end(connection, scope_id, seq, head, going)
         return removal

@@ -17,15 +17,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from rb_dspy.bank.commands import bank_options, quoted
 from rb_dspy.bank.sqlite import backup, hard_links, look
 from rb_dspy.bank.sqlite.lock import FileLock
 from rb_dspy.bank.sqlite.log import log_of
 from rb_dspy.bank.sqlite.migrations import MIGRATIONS, migrate
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.remedies import FROM_A_COPY, RESTORE, of_bank
-from rb_dspy.commands import bank_options, quoted
 from rb_dspy.errors import BankError, CorruptBank, StorageError
-from rb_dspy.wording import one_line
+from rb_dspy.text import summary_line
 
 WAIT_SECONDS = 60.0
 """How long a writer waits for another process's writer."""
@@ -81,7 +81,7 @@ def leniently(data: bytes) -> str:
 
 def short(exc: Exception) -> str:
     """What an error is and says, on one line."""
-    return one_line(exc, 200, kind=True)
+    return f"{type(exc).__name__}: {summary_line(exc, 200)}"
 
 
 class translated:
@@ -133,7 +133,7 @@ def _said(location: str, exc: Exception) -> BankError | None:
     if code is None:
         return None  # a misuse of sqlite3: ours to fix, not the user's
     kind, reason = _REASONS.get(code & 0xFF, (StorageError, "SQLite refused"))
-    return kind(f"{location}: {of_bank(reason, location)} ({one_line(cause)})")
+    return kind(f"{location}: {of_bank(reason, location)} ({summary_line(cause)})")
 
 
 def _in_the_way(location: str, exc: OSError) -> str:

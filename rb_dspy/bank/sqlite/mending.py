@@ -8,7 +8,7 @@ from functools import partial
 
 from rb_dspy.bank import vectors
 from rb_dspy.bank.parts import UNITS, Unit
-from rb_dspy.bank.sqlite import found_by, indexes, ingestions, keys, renewals, vector_rows
+from rb_dspy.bank.sqlite import found_by, indexes, keys, renewals, vector_rows
 from rb_dspy.bank.sqlite.connections import Readers
 from rb_dspy.bank.sqlite.embedders import checked_embedder
 from rb_dspy.bank.sqlite.vector_rows import Made
@@ -47,8 +47,6 @@ class Mending:
             self._write(found_by.make_anew)
         if unmarked := self._read(found_by.unmarked):
             self._write(partial(found_by.mark, these=unmarked))
-        if others := self._read(ingestions.others):
-            self._write(partial(ingestions.set_right, others=others))
         self._read(partial(checked_embedder, bound=self._embedder, location=self._location))
         return sum(self._vectors(unit) for unit in UNITS)
 

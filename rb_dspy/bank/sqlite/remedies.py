@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rb_dspy.commands import bank_options
+from rb_dspy.bank.commands import bank_options
 
 _BANK = "{bank}"
 """Stands for the options that name the bank, until it is known which one that is."""

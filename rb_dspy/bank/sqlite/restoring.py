@@ -14,11 +14,11 @@ from pathlib import Path
 
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.bank.index.sidecar import beside
 from rb_dspy.bank.sqlite import check, failpoints, files as sqlite, look
 from rb_dspy.bank.sqlite.lock import FileLock, in_use
 from rb_dspy.bank.sqlite.store import open_here
-from rb_dspy.commands import bank_options
 from rb_dspy.errors import CorruptBank, InputError, StorageError
 from rb_dspy.files import making, put, sync, sync_folder
 
@@ -116,8 +116,8 @@ def _exchanged(made: Path, real: Path, copy: Path) -> Path | None:
             undo.callback(os.rename, new, old)
         sync_folder(real.parent)
         failpoints.reached("restore-moved")
-        # A copy may be there to be read only; a bank is written, and stays its owner's.
-        put(made, real, like=aside if there else copy, owner=there, least=0o600)
+        # A copy may be there to be read only; a bank is written.
+        put(made, real, like=aside if there else copy, least=0o600)
     except BaseException:
         if made.exists():  # else it is there already, and nothing of the old bank may come back beside it
             undo.close()

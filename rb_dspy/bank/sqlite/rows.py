@@ -9,18 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, overload
 
-from pydantic_core import PydanticSerializationError
-
 from rb_dspy.bank import journal, refusals, vectors
 from rb_dspy.bank.admission import text_digest
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.bank.parts import Match, NewExperience, Unit, task_key
 from rb_dspy.bank.records import whole
 from rb_dspy.bank.sqlite import ids
 from rb_dspy.bank.sqlite.compression import compressed, decompressed
-from rb_dspy.commands import bank_options
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import Ingestion, MemoryItem, Polarity, Provenance
-from rb_dspy.text import visible
+from rb_dspy.schema import MemoryItem, Polarity, Provenance
+from rb_dspy.text import normalise
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -72,7 +70,7 @@ def _prepared(new: NewExperience, packed: Iterator[Vector]) -> Prepared:
         compressed(told, new.task.id, new.task.instruction),
         journal.content_of_append(new, [item.id for item in new.items], told),
         task_key(new.task.id),
-        None if new.task.template is None else visible(new.task.template),
+        None if new.task.template is None else normalise(new.task.template),
         None if new.vector is None else next(packed),
         tuple(islice(packed, len(new.items))),
         ids.hashed(new.id),
@@ -130,7 +128,7 @@ def text_is_sound(digest: str, title: str, description: str, content: str) -> bo
 def check_task(task_id: str, template: str | None, instruction: str, payload: bytes) -> None:
     """Raises ``ValueError``, ``TypeError`` or ``zlib.error`` where an experience's task is not what was stored."""
     task = journal.payload(decompressed(payload, task_id, instruction)).task
-    if (task.id, None if task.template is None else visible(task.template), task.instruction) != (
+    if (task.id, None if task.template is None else normalise(task.template), task.instruction) != (
         task_id,
         template,
         instruction,
@@ -191,31 +189,6 @@ def sound(matches: dict[int, Match], location: str) -> dict[int, Match]:
         else:
             _log.warning("%s", damaged(location, f"experience {match.experience_id}"))
     return whole
-
-
-def ingestion_payload(ingestion: Ingestion) -> bytes:
-    """JSON, compressed."""
-    try:
-        told = Ingestion.__pydantic_serializer__.to_json(ingestion)
-    except PydanticSerializationError:  # a lone surrogate
-        told = _encode(ingestion.model_dump()).encode("ascii")
-    return compressed(told)
-
-
-def ingestion(payload: bytes, id: str, location: str) -> Ingestion:
-    """Raises ``CorruptBank`` for a damaged row, also where it is kept under another id than its own."""
-    found = told_ingestion(payload, id, location)
-    if found.id != id:
-        raise damaged(location, f"the id of ingestion {id}")
-    return found
-
-
-def told_ingestion(payload: bytes, id: str, location: str) -> Ingestion:
-    """What is told of the ingestion that is kept under ``id``. Raises ``CorruptBank`` for a damaged row."""
-    try:
-        return Ingestion.model_validate(journal.mended(json.loads(decompressed(payload))))
-    except (zlib.error, ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
-        raise damaged(location, f"ingestion {id}", exc) from exc
 
 
 def damaged(location: str, what: str, exc: Exception | None = None) -> CorruptBank:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import sqlite3
 
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.bank.sqlite import keys
-from rb_dspy.commands import bank_options
 
 _HIGHEST = ", ".join(
     [
         "(SELECT ifnull(max(id), 0) FROM scopes)",
         *(f"(SELECT ifnull(max(key), 0) >> {keys.BITS} FROM {table})" for table in ("experiences", "items", "journal")),
-        *(f"(SELECT ifnull(max(scope_id), 0) FROM {table})" for table in ("ingestions", "snapshots")),
+        *(f"(SELECT ifnull(max(scope_id), 0) FROM {table})" for table in ("pending_rollouts", "snapshots")),
     ]
 )
 

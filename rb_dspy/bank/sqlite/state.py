@@ -12,7 +12,8 @@ from rb_dspy.bank.sqlite.scoped import State
 
 _STATE = (
     "SELECT id, seq, chain, (SELECT value FROM meta WHERE key = 'embedder'),"
-    " (SELECT value FROM meta WHERE key = 'dimension'), EXISTS (SELECT 1 FROM ingestions WHERE scope_id = scopes.id)"
+    " (SELECT value FROM meta WHERE key = 'dimension'), "
+    " EXISTS (SELECT 1 FROM pending_rollouts WHERE scope_id = scopes.id)"
     " FROM scopes WHERE name = ?"
 )
 

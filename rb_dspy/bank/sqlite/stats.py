@@ -21,7 +21,7 @@ _COUNTS = (
     counted("true"),
     "SELECT count(*) FROM exposures AS x JOIN experiences AS e ON e.key = x.experience"
     " WHERE e.scope_id = :scope AND e.ended IS NULL",
-    "SELECT count(*) FROM ingestions WHERE scope_id = :scope",
+    "SELECT count(*) FROM pending_rollouts WHERE scope_id = :scope",
 )
 
 _ROWS = (

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from rb_dspy.bank import vectors
 from rb_dspy.bank.lineage import GivenRow, Member
 from rb_dspy.bank.parts import BankStats, Changes, Finding, Giving, Match, NewExperience, NewItem, Placed, Source, Unit
+from rb_dspy.bank.pending import Key, Row
 from rb_dspy.bank.sqlite import (
     check,
     descent,
@@ -24,9 +25,9 @@ from rb_dspy.bank.sqlite import (
     feed,
     files as sqlite,
     history,
-    ingestions,
     item_queries,
     keys,
+    pending,
     queries,
     renewals,
     retractions,
@@ -44,13 +45,12 @@ from rb_dspy.bank.sqlite.mending import Mending
 from rb_dspy.bank.sqlite.original import Original
 from rb_dspy.bank.sqlite.reindexing import Reindexing
 from rb_dspy.bank.sqlite.rows import Ready
-from rb_dspy.bank.sqlite.running import Runs
 from rb_dspy.bank.sqlite.scoped import Scope, State
 from rb_dspy.bank.sqlite.state import scope_row
 from rb_dspy.bank.sqlite.writer import Writer
 from rb_dspy.errors import StorageError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Change, Experience, Ingestion, MemoryItem, Removal, Snapshot
+from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Snapshot
 
 T = TypeVar("T")
 
@@ -79,7 +79,6 @@ class SqliteStore:
         self._scopes: dict[str, Scope] = {}
         real = os.path.realpath(path)  # one lock, by whichever links the file is opened
         lock = FileLock(Path(f"{real}.lock"), Path(real))
-        self._runs = Runs(Path(real))
         self._original = original = Original(self._path, self._location)
         self._engine = sqlite.on_file(path, lock, original, create=create)
         connect = partial(sqlite.raw, self._engine)
@@ -125,10 +124,6 @@ class SqliteStore:
 
     # What is written
 
-    def writable(self) -> None:
-        """As far as anybody knows before something is written: others may fill the disk."""
-        self._original.check_written()
-
     def place(
         self,
         scope: str,
@@ -152,22 +147,17 @@ class SqliteStore:
     def ready(self, *batches: Sequence[NewExperience]) -> Ready:
         return batches[0] if len(batches) == 1 and isinstance(batches[0], Ready) else Ready(batches)
 
-    def settle(self) -> None:
-        self._write(lambda _: None)
+    def record(self, scope: str, row: Row) -> None:
+        data = pending.payload(row)  # before its turn to write: others write meanwhile
+        self._change(partial(pending.recorded, scope=scope, row=row, payload=data, location=self.location))
 
-    def hold(self, ingestion: Ingestion, instead: Ingestion | None = None) -> Ingestion:
-        payload = rows.ingestion_payload(ingestion)  # before its turn to write: others write meanwhile
-        kept = partial(ingestions.kept, ingestion=ingestion, payload=payload, location=self.location, instead=instead)
-        return self._change(kept)
+    def fail(self, scope: str, run_id: str, task_id: str, rollout_ids: Collection[str], error: str) -> None:
+        self._change(
+            lambda connection: pending.failed(connection, scope, run_id, task_id, rollout_ids, error, self.location)
+        )
 
-    def drop(self, scope: str, id: str) -> None:
-        self._change(partial(ingestions.dropped, scope=scope, id=id, location=self.location))
-
-    def claim(self, scope: str, run_id: str) -> Callable[[], None] | None:
-        return self._runs.claim(scope, run_id) if self._original.written else lambda: None
-
-    def at_work(self, scope: str, run_id: str | None = None) -> bool:
-        return self._original.written and self._runs.at_work(scope, run_id)
+    def forget(self, scope: str, these: Sequence[Key]) -> None:
+        self._change(partial(pending.forgotten, scope=scope, these=these, location=self.location))
 
     def edit(
         self,
@@ -262,11 +252,17 @@ class SqliteStore:
     def task_ids(self, scope: str, at: int | None = None) -> set[str]:
         return self._at(scope, at, queries.task_ids)
 
-    def ingestions(self, scope: str) -> list[Ingestion]:
-        return self._in(scope, ingestions.ingestions)
+    def pending(self, scope: str, run_id: str | None = None, task_id: str | None = None) -> list[Row]:
+        return self._in(scope, partial(pending.pending, run_id=run_id, task_id=task_id))
 
-    def waiting(self, scope: str) -> set[str]:
-        return self._in(scope, ingestions.waiting_ids)
+    def pending_keys(self, scope: str) -> list[Key]:
+        return [each.key for each in self._in(scope, pending.waiting)]
+
+    def learned(self, scope: str, run_id: str, at: int | None = None) -> set[str]:
+        return self._at(scope, at, partial(pending.learned, run_id=run_id))
+
+    def attempt(self, scope: str, run_id: str, task_id: str) -> tuple[str, bool] | None:
+        return self._in(scope, partial(pending.attempt, run_id=run_id, task_id=task_id))
 
     def snapshots(self, scope: str) -> list[Snapshot]:
         return self._in(scope, snapshots.snapshots)

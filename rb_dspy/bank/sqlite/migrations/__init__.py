@@ -9,13 +9,19 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from rb_dspy.bank.sqlite.migrations import m0001, m0002, m0003, m0004
+from rb_dspy.bank.sqlite.migrations import m0001, m0002, m0003, m0004, m0005
 from rb_dspy.errors import CorruptBank, SchemaTooNew
 
 APPLICATION_ID = 0x72624253
 """``PRAGMA application_id``: tells a bank from every other SQLite file."""
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (m0001.apply, m0002.apply, m0003.apply, m0004.apply)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    m0001.apply,
+    m0002.apply,
+    m0003.apply,
+    m0004.apply,
+    m0005.apply,
+)
 
 
 def pending(connection: Connection, location: str) -> bool:
