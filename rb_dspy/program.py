@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
 import dspy
 
-from rb_dspy.backbones import Backbones, Ledger
-from rb_dspy.backbones.session import session
-from rb_dspy.bank import Ingest, MemoryBank
+from rb_dspy.backbones import Backbones, Ledger, metered
+from rb_dspy.bank import MemoryBank, Pending
+from rb_dspy.bank.admission import checked_name
+from rb_dspy.concurrency import run_in_thread
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import ConfigError, InputError
+from rb_dspy.errors import InputError, InvalidTask, UnparseableOutput
+from rb_dspy.importers import Foreign, to_trajectory
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
-from rb_dspy.schema import Experience, MemoryItem, Task, Trajectory, Verdict
-from rb_dspy.steps import Act, Distill, Foreign, Judge, Memory, Retrieve, as_trajectory
-from rb_dspy.steps.appended import appended, note
-from rb_dspy.steps.ask import Do, Routine, adrive, drive
-from rb_dspy.steps.ended import Ended, kept
-from rb_dspy.steps.ingest import checked, free, unclaimed, waiting
-from rb_dspy.steps.judge import Judging, check_judge, check_plain
-from rb_dspy.steps.memory import shown_before
-from rb_dspy.steps.wanted import Call
-from rb_dspy.steps.whole import Whole
+from rb_dspy.schema import Experience, Task, Trajectory, Verdict
+from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, judge_rollout
+from rb_dspy.steps.memory import memory_of
 
-_ROLLOUTS = (("0",),)
-"""What the rollout of a call is called: the one set of ids that it may have."""
+MAX_TRIES = 3
+"""Answers of a judge or a distiller that could not be parsed, after which a rollout is appended without lessons."""
 
 
-class ReasoningBank(Whole):
-    """An agent that learns from its own successes and failures.
+class ReasoningBank(dspy.Module):
+    """An agent that learns from its own successes and failures: ``program(task=task, bank=bank)``.
 
-    ``program(task=task, bank=bank)`` returns a ``dspy.Prediction`` with ``answer``, ``trajectory``, ``verdict``,
-    ``memory`` (what the agent was shown), ``memory_items`` (what it learned), ``experience`` and ``usage``.
+    The bank is an argument and language models are bound when a call is made, so the program copies, compiles and saves
+    like any other dspy program; its state holds prompts only.
 
-    The bank is an argument and language models are bound when a call is made, so the program copies, compiles and
-    saves like any other dspy program; its state holds prompts only. ``judge`` replaces the LLM judge; ``reranker``
-    chooses among ``RetrieveConfig.candidates``.
-
-    Raises ``InfrastructureError`` when one task's LM call or environment broke, ``BackboneError`` when a language model
-    cannot be used at all. A rollout that had ended by then, or when it was interrupted, waits in the bank:
-    ``MemoryBank.pending``, ``resume``. ``ConfigError`` for an async judge in a call that could not await it.
+    Args:
+        config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
+        backbones: Role -> language model; also a dict. Without them dspy's configured LM plays every role.
+        environments: Makes the environment of a rollout from the task.
+        judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``, also async.
+        reranker: Chooses among ``RetrieveConfig.candidates``.
     """
 
     def __init__(
@@ -55,20 +50,12 @@ class ReasoningBank(Whole):
         judge: JudgeProtocol | None = None,
         reranker: Reranker | None = None,
     ) -> None:
-        """``backbones``: also a dict, role -> language model."""
         super().__init__()
-        config = ProgramConfig() if config is None else config
-        if not isinstance(config, ProgramConfig):
-            raise ConfigError(f"got {type(config).__name__} for config; expected a ProgramConfig")
-        for what, given in (("environments", environments), ("reranker", reranker)):
-            if not callable(given) and not (what == "reranker" and given is None):
-                raise ConfigError(f"got {type(given).__name__} for {what}; expected a function, or leave it out")
+        config = config or ProgramConfig()
         self.backbones = Backbones.of(backbones)
         self.environments = environments
         self.retrieve = Retrieve(config.retrieve, reranker)
         self.act = Act(config.act)
-        if judge is not None:
-            check_judge(judge)
         self.judge: Any = Judge(config.judge) if judge is None else judge
         self.distill = Distill(config.distill)
 
@@ -81,64 +68,39 @@ class ReasoningBank(Whole):
         run_id: str = "",
         learn: bool = True,
     ) -> dspy.Prediction:
-        """Do ``task`` with what the bank has learned, and learn from it. A text is a task of the env ``question``.
+        """Do ``task`` with what the bank has learned, and learn from it.
 
-        A ``Task`` is never shown a lesson that a task of its id gave first, so that no score is its own echo. A text
-        that comes again is another occasion, and is shown what it taught before.
+        Args:
+            task: A text is a task of the environment ``question``. A ``Task`` is never shown a lesson that a task with
+                its id gave first; a text may be shown what the same text taught before.
+            bank: Read, and appended to if ``learn``.
+            environments: Instead of the program's own.
+            run_id: A run learns from a task once. Without a name every call is a run of its own.
+            learn: If False, only retrieve and act; ``verdict`` and ``experience`` are None then.
 
-        ``environments``: in place of the program's own. ``run_id`` names the attempt: a task is learned from once in a
-        run, and without a name the same rollout is. ``learn=False`` only retrieves and acts: the bank is not written
-        to, and may be one that refuses it; ``verdict`` and ``experience`` are None then, and ``memory_items`` is empty.
+        Returns:
+            ``answer``, ``trajectory``, ``verdict``, ``memory`` (what the agent was shown), ``memory_items`` (what it
+            learned), ``experience`` and ``usage``.
+
+        Raises:
+            BackboneError: A language model cannot be used at all.
+            InfrastructureError: A call of a language model or the environment failed. A rollout that had ended waits in
+                the bank: ``MemoryBank.pending``, ``resume``.
+            UnparseableOutput: The judge's or the distiller's answer could not be parsed; the rollout waits likewise.
         """
-        if learn:
-            check_plain(self.judge)
-        task, again = checked(task, bank, run_id)
+        run_id = run_name(run_id)
         with session(self.backbones) as ledger:
-            return drive(self._loop(task, again, bank, self._given(environments), run_id, learn, ledger))
-
-    async def aforward(
-        self,
-        task: Task | str,
-        bank: MemoryBank,
-        *,
-        environments: EnvironmentFactory | None = None,
-        run_id: str = "",
-        learn: bool = True,
-    ) -> dspy.Prediction:
-        """``forward`` for asyncio; nothing in it blocks the event loop."""
-        task, again = checked(task, bank, run_id)
-        with session(self.backbones) as ledger:
-            return await adrive(self._loop(task, again, bank, self._given(environments), run_id, learn, ledger))
-
-    def resume(self, ingest: Ingest) -> dspy.Prediction:
-        """Learn from a rollout that waits in a bank (``MemoryBank.pending``); what was judged or distilled stays.
-
-        Raises ``InputError`` where the run that it is of is at work elsewhere (``Ingest.elsewhere``).
-
-        ``memory`` of the prediction has what the agent had been shown, as far as that is still in the bank; ``usage``
-        what this call used: what the rollout had used is in ``trajectory.usage``.
-        """
-        with session(self.backbones) as ledger:
-            return drive(self._resumed(waiting(ingest), ledger))
-
-    async def aresume(self, ingest: Ingest) -> dspy.Prediction:
-        """``resume`` for asyncio, and for async judges."""
-        with session(self.backbones) as ledger:
-            return await adrive(self._resumed(waiting(ingest), ledger))
+            memory = self.recall(task, bank)
+            task = as_task(task)
+            trajectory = self.act(task, memory, environments or self.environments)
+            if not learn:
+                return _prediction(trajectory, memory, ledger)
+            bank.record(task, trajectory, run_id=run_id, shown=memory.items)  # from here on a crash loses no rollout
+            return self._learn(task, trajectory, bank, memory, ledger, run_id=run_id)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
-        """For an agent loop that is not ours: ``.block`` to put into its prompt, ``.items`` that stand in it.
-
-        A text is shown what the same text taught before; a ``Task`` nothing that a task of its id taught first.
-        """
-        task, again = checked(task, bank)
-        memory: Memory = self.retrieve(task, bank, again)
-        return memory
-
-    async def arecall(self, task: Task | str, bank: MemoryBank) -> Memory:
-        """``recall`` for asyncio."""
-        task, again = checked(task, bank)
-        memory: Memory = await self.retrieve.acall(task, bank, again)
+        """Retrieve for an agent that is not ours: ``.block`` goes into its prompt, ``.items`` are what it shows."""
+        memory: Memory = self.retrieve(as_task(task), check_bank(bank), isinstance(task, str))
         return memory
 
     def learn(
@@ -149,127 +111,171 @@ class ReasoningBank(Whole):
         *,
         memory: Memory | None = None,
         run_id: str = "",
+        outcome: float | None = None,
+        verdict: Literal["success", "failure"] | None = None,
+        feedback: str = "",
     ) -> Experience:
-        """Judge and distil a rollout of an agent that is not ours.
+        """Judge and distil a rollout of an agent that is not ours, and append what it taught.
 
-        ``trajectory``: ours, a list of chat messages (tool calls included), what an agent of DSPy's returns, or plain
-        dicts. ``memory``: what ``recall``
-        had returned, so that the bank knows which lessons were shown. ``run_id`` names the attempt: the same task and
-        rollout id in the same run are learned once, and without a run the same content is.
+        Args:
+            task: What was to be done.
+            trajectory: Chat messages of any common format, step dicts, what a dspy agent returns, or a ``Trajectory``.
+            bank: Appended to; on disk when this returns.
+            memory: What ``recall`` returned, so that the bank knows which lessons were shown.
+            run_id: A run learns from a task once; without one, the same rollout is learned from once.
+            outcome: How it went, from 0.0 to 1.0, if that is known; success from 0.5 on. Costs no judge call.
+            verdict: The same in a word.
+            feedback: A correction or a remark in words; the distiller's best evidence.
+
+        Raises:
+            InvalidTrajectory: The rollout cannot be read.
+            InputError: An argument cannot be used.
         """
-        (task, _), shown = checked(task, bank, run_id), _shown(memory)
-        ingest = bank.ingest(task, as_trajectory(task, trajectory), run_id=run_id, shown=shown)
-        with session(self.backbones):
-            done = ingest.experience
-            return done if done is not None else drive(self._learned(ingest))
+        check_bank(bank)
+        _check_memory(memory)
+        task = as_task(task)
+        rollout = to_trajectory(task, trajectory)
+        label = _label(outcome, verdict)
+        if label or feedback:
+            known = {"known_label": label or rollout.known_label, "feedback": feedback or rollout.feedback}
+            rollout = Trajectory(**{**dict(rollout), **known})
+        experience = bank.known(task, rollout, run_id=run_id)
+        if experience is not None:
+            return experience
+        memory = memory or Memory()
+        with session(self.backbones) as ledger:
+            bank.record(task, rollout, run_id=run_id, shown=memory.items)
+            done: Experience = self._learn(task, rollout, bank, memory, ledger, run_id=run_id).experience
+            return done
 
-    async def alearn(
-        self,
-        task: Task | str,
-        trajectory: Foreign,
-        bank: MemoryBank,
-        *,
-        memory: Memory | None = None,
-        run_id: str = "",
-    ) -> Experience:
+    def resume(self, pending: Pending) -> dspy.Prediction:
+        """Learn from a rollout that waits in a bank (``MemoryBank.pending``).
+
+        An answer of the judge or the distiller that cannot be parsed leaves it pending; from the third such answer on
+        it is appended with the verdict ``unknown`` and without lessons.
+        """
+        if len(pending.trajectories) != 1:
+            raise InputError(f"task {pending.task.id}: {len(pending.trajectories)} rollouts wait together; use MaTTS")
+        with session(self.backbones) as ledger:
+            (trajectory,) = pending.trajectories
+            memory = memory_of(pending.shown)
+            return self._learn(
+                pending.task, trajectory, pending.bank, memory, ledger, run_id=pending.run_id, tries=pending.tries
+            )
+
+    async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
+        """``forward`` for asyncio: in a thread of its own."""
+        return await run_in_thread(type(self).forward, self, *args, **kwargs)
+
+    async def arecall(self, *args: Any, **kwargs: Any) -> Memory:
+        """``recall`` for asyncio."""
+        return await run_in_thread(self.recall, *args, **kwargs)
+
+    async def alearn(self, *args: Any, **kwargs: Any) -> Experience:
         """``learn`` for asyncio."""
-        (task, _), shown = checked(task, bank, run_id), _shown(memory)
-        rollout = as_trajectory(task, trajectory)
-        ingest = await asyncio.to_thread(bank.ingest, task, rollout, run_id=run_id, shown=shown)
-        with session(self.backbones):
-            done = ingest.experience
-            return done if done is not None else await adrive(self._learned(ingest))
+        return await run_in_thread(self.learn, *args, **kwargs)
 
-    def _loop(
+    async def aresume(self, pending: Pending) -> dspy.Prediction:
+        """``resume`` for asyncio."""
+        return await run_in_thread(self.resume, pending)
+
+    def _learn(
         self,
         task: Task,
-        again: bool,
+        trajectory: Trajectory,
         bank: MemoryBank,
-        environments: EnvironmentFactory,
-        run_id: str,
-        learn: bool,
+        memory: Memory,
         ledger: Ledger,
-    ) -> Routine[dspy.Prediction]:
-        """Retrieve, act, judge, distil, append (paper, section 3.2)."""
-        if learn:
-            yield from free(task, bank, _ROLLOUTS, run_id)
-        memory = yield Call(self.retrieve, (task, bank, again))
-        if not learn:
-            trajectory = yield Call(self.act, (task, memory, environments))
-            return _prediction(memory, trajectory, ledger)
-        ingest = yield from self._acted(task, memory, bank, environments, run_id)
-        experience = yield from self._learned(ingest)
-        return _prediction(memory, ingest.state.trajectories[0], ledger, experience, ingest.verdicts)
-
-    def _resumed(self, ingest: Ingest, ledger: Ledger) -> Routine[dspy.Prediction]:
-        yield from unclaimed(ingest)
-        memory = shown_before((yield Do("looking up what was shown", ingest.shown)))
-        experience = yield from self._learned(ingest)
-        return _prediction(memory, ingest.state.trajectories[0], ledger, experience, ingest.verdicts)
-
-    def _acted(
-        self, task: Task, memory: Memory, bank: MemoryBank, environments: EnvironmentFactory, run_id: str
-    ) -> Routine[Ingest]:
-        """A rollout, in the bank; also where it is interrupted, once it has ended."""
-        keep = partial(bank.ingest, task, run_id=run_id, shown=memory.items)
-        ended = Ended(task, keep, early=False)  # there are no others to wait for
-
-        def rollout() -> Routine[Ingest]:
-            trajectory = yield Call(self.act, (task, memory, environments, 0, partial(ended.put, 0)))
-            ended.put(0, trajectory)
-            ingest: Ingest = yield Do("keeping the rollout", partial(ended.keep, [trajectory]))
-            return ingest
-
-        return kept(rollout(), ended)
-
-    def _learned(self, ingest: Ingest) -> Routine[Experience]:
-        """Judge, distil, append: what is missing of it. Each step is kept before the next begins."""
-        task, trajectory = _single(ingest)
-        try:
-            while ingest.drafts is None:
-                if ingest.verdicts is None:
-                    verdict = yield Judging(self.judge, task, trajectory)
-                    yield Do("keeping the verdict", partial(ingest.judged, [verdict]))
-                else:
-                    said = yield Call(self.distill, (task.without_ground_truth(), trajectory, ingest.verdicts[0]))
-                    keep = partial(ingest.distilled, said.drafts, distiller=said.distiller, note=said.note)
-                    yield Do("keeping the lessons", keep)
-                task, trajectory = _single(ingest)  # another learner's, where it took the place of this one
-            experience: Experience = yield Do("appending", partial(appended, ingest))
-        except Exception as exc:
-            yield Do("noting what broke", partial(note, ingest, exc))
-            raise
-        return experience
+        *,
+        run_id: str,
+        tries: int = 0,
+    ) -> dspy.Prediction:
+        """Judge, distil, append (paper, section 3.2)."""
+        with pending_on_failure(bank, task, run_id, [trajectory]):
+            try:
+                verdict = judge_rollout(self.judge, task, trajectory)
+                drafts = self.distill(task.without_ground_truth(), trajectory, verdict)
+            except UnparseableOutput as exc:
+                if tries + 1 < MAX_TRIES:
+                    raise
+                verdict, drafts = Verdict(label="unknown", reasons=str(exc)), Distilled(note=f"not distilled: {exc}")
+            experience = bank.append(
+                task,
+                trajectory,
+                verdict,
+                drafts.drafts,
+                run_id=run_id,
+                distiller=drafts.distiller,
+                note=drafts.note,
+                shown=memory.items,
+                again=False,  # a lesson that somebody deleted stays away
+            )
+        return _prediction(trajectory, memory, ledger, experience)
 
 
-def _shown(memory: Memory | object | None) -> tuple[MemoryItem, ...]:
-    if memory is None:
-        return ()
-    if not isinstance(memory, Memory):
-        raise InputError(f"got {type(memory).__name__} for memory; expected what recall gave, whole: not its .block")
-    return memory.items
+def as_task(task: Task | str) -> Task:
+    """Return ``task``, or a task made of an instruction. Its id is derived from the text: equal texts are one task."""
+    if isinstance(task, Task):
+        return task
+    if not isinstance(task, str):
+        raise InvalidTask(f"got {type(task).__name__} for task; expected a Task, or text that says what is to be done")
+    return Task(id=f"text/{hashlib.sha256(task.encode('utf-8', 'replace')).hexdigest()[:16]}", instruction=task)
 
 
-def _single(ingest: Ingest) -> tuple[Task, Trajectory]:
-    rollouts = ingest.state.trajectories
-    if len(rollouts) != 1:
-        raise InputError(f"task {ingest.task.id}: {len(rollouts)} rollouts wait together; this program learns from one")
-    return ingest.task, rollouts[0]
+def check_bank(bank: MemoryBank) -> MemoryBank:
+    """Return ``bank``. Raises ``InputError`` for anything else, such as the path of one."""
+    if not isinstance(bank, MemoryBank):
+        raise InputError(f"got {type(bank).__name__} for bank; expected MemoryBank.open(path, scope=...)")
+    return bank
+
+
+def run_name(run_id: str) -> str:
+    """Return ``run_id``, or a new name if it is empty. Raises ``InputError`` if a bank could not store it."""
+    return checked_name("run id", run_id) if run_id else f"call-{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def session(backbones: Backbones | None) -> Iterator[Ledger]:
+    """Use ``backbones``, if there are any, inside the block, and count what its calls use."""
+    with backbones.use() if backbones else nullcontext(), metered() as ledger:
+        yield ledger
+
+
+@contextmanager
+def pending_on_failure(bank: MemoryBank, task: Task, run_id: str, trajectories: Sequence[Trajectory]) -> Iterator[None]:
+    """Note in the bank why learning from pending rollouts failed. Answers that cannot be parsed are counted."""
+    try:
+        yield
+    except UnparseableOutput as exc:
+        bank.record_failure(task, str(exc), run_id=run_id, rollout_ids=[each.rollout_id for each in trajectories])
+        raise
+
+
+def _label(outcome: float | None, verdict: str | None) -> Literal["success", "failure"] | None:
+    if outcome is not None and verdict is not None:
+        raise InputError("learn: pass outcome or verdict, not both")
+    if outcome is not None:
+        if not 0 <= outcome <= 1:
+            raise InputError(f"learn: outcome is {outcome!r}; expected a number from 0.0 to 1.0")
+        return "success" if outcome >= 0.5 else "failure"
+    if verdict not in (None, "success", "failure"):
+        raise InputError(f"learn: verdict is {verdict!r:.60}; expected 'success' or 'failure'")
+    return verdict  # type: ignore[return-value]
+
+
+def _check_memory(memory: object) -> None:
+    if memory is not None and not isinstance(memory, Memory):
+        kind = type(memory).__name__
+        raise InputError(f"memory must be the object returned by recall(), not a {kind}; pass `memory`, not its block")
 
 
 def _prediction(
-    memory: Memory,
-    trajectory: Trajectory,
-    ledger: Ledger,
-    experience: Experience | None = None,
-    verdicts: Sequence[Verdict] | None = None,
+    trajectory: Trajectory, memory: Memory, ledger: Ledger, experience: Experience | None = None
 ) -> dspy.Prediction:
-    """What this call did. ``experience`` is an earlier one where this run had done this rollout already."""
-    given = verdicts or (experience.verdicts if experience else ())
     return dspy.Prediction(
         answer=trajectory.answer,
         trajectory=trajectory,
-        verdict=given[0] if given else None,
+        verdict=experience.verdicts[0] if experience else None,
         memory=memory,
         memory_items=experience.items if experience else (),
         experience=experience,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.schema import Task
-from rb_dspy.testing import Answer, Prompt, Reply, scripted_lm
+from rb_dspy.testing import Prompt, Reply, scripted_lm
 
 
 def corridor(task_id: str = "corridor/1", length: int = 3) -> Task:
@@ -51,8 +50,8 @@ def answers(prompt: Prompt) -> Reply:
     first. On looking back: confirms what worked. As distiller: names the code after a success, and after a failure the
     hint that failed locks give. As contraster: names the code that opened a lock in some attempt.
     """
-    if not prompt.wants:  # asked for a word, to see whether anybody is there
-        return "ready"
+    if prompt.wants == ("answer",):  # the question of ``backbones.check``
+        return {"answer": "blue"}
     if "action" in prompt.wants:
         if "valid_actions" in prompt:
             return {"thought": "The end is ahead.", "action": "forward"}
@@ -76,9 +75,9 @@ def answers(prompt: Prompt) -> Reply:
         good = [text for text in attempts(prompt["attempts"]) if worked(text)]
         code = re.search(r"action: (\d+)", "\n".join(good))
         content = f"For locks of this maker the code is {code[1]}." if code else "Try something else each time."
-        return {"analysis": "Compared.", "memory_items": [item("Do what some did", content, evidence=[1])]}
+        return {"analysis": "Compared.", "memory_items": [item("Do what some did", content)]}
     code = re.search(r"action: (\d+)", prompt["trajectory"])
-    if "why it was judged a success" in prompt.system:
+    if "This attempt succeeded" in prompt.system:
         content = f"For locks of this maker the code is {code[1]}." if code else "Keep going until you are through."
         return {"analysis": "It worked.", "memory_items": [item("Use what worked", content)]}
     return {"analysis": "It failed.", "memory_items": [item("Do not guess", "A guess stays shut; look for a lesson.")]}
@@ -102,13 +101,12 @@ def openers(prompt: Prompt) -> Reply:
         return answers(prompt)
     several = "attempts" in prompt
     texts = attempts(prompt["attempts"]) if several else [prompt["trajectory"]]
-    evidence = [n for n, text in enumerate(texts, 1) if worked(text)] or [1] if several else []
     doors = deciding(texts)
     if len(doors) == 1:
         content = f"In halls of this maker the {doors[0]} door decides."
-        found = item("Open the door that decides", content, evidence)
+        found = item("Open the door that decides", content)
     else:
-        found = item("Open doors", "Open two doors, then look at the chest.", evidence)
+        found = item("Open doors", "Open two doors, then look at the chest.")
     return {"analysis": f"It may be: {', '.join(doors) or 'anything'}.", "memory_items": [found]}
 
 
@@ -130,25 +128,12 @@ def deciding(transcripts: Sequence[str]) -> list[str]:
     return sorted(set.intersection(*good).difference(*bad)) if good else []
 
 
-def item(title: str, content: str, evidence: Sequence[int] = ()) -> dict[str, Any]:
-    made: dict[str, Any] = {"title": title, "content": content}
-    made["description"] = "When a task is of this kind; not elsewhere."
-    return {**made, "evidence": list(evidence)} if evidence else made
+def item(title: str, content: str) -> dict[str, Any]:
+    return {"title": title, "content": content, "description": "When a task is of this kind; not elsewhere."}
 
 
 def backbones(script: Any = answers, **kwargs: Any) -> Backbones:
     return Backbones(agent=scripted_lm(script, **kwargs))
-
-
-def cut_off(made: Backbones) -> Backbones:
-    """The same, whose answers all say that a cap of tokens ended them."""
-    for engine in {id(lm.engine): lm.engine for lm in made.roles().values()}.values():
-        engine.script = partial(_cut, engine.script)
-    return made
-
-
-def _cut(script: Any, prompt: Prompt) -> Answer:
-    return Answer(script(prompt), finish="length")
 
 
 def prompts(bones: Backbones) -> list[Prompt]:

@@ -2,8 +2,13 @@
 
 from .act import Act as Act
 from .check import CheckAgain as CheckAgain, CheckFirst as CheckFirst
-from .contrast import Contrast as Contrast, ContrastDraft as ContrastDraft
-from .distill import DistillFailure as DistillFailure, DistillSuccess as DistillSuccess
+from .contrast import Contrast as Contrast, GeneralizeContrast as GeneralizeContrast
+from .distill import (
+    DistillFailure as DistillFailure,
+    DistillSuccess as DistillSuccess,
+    GeneralizeFailure as GeneralizeFailure,
+    GeneralizeSuccess as GeneralizeSuccess,
+)
 from .draft import MemoryDraft as MemoryDraft
 from .judge import Judge as Judge
 from .select import Select as Select

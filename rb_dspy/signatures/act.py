@@ -19,14 +19,17 @@ class Act(dspy.Signature):
     be done.
     """
 
-    # Given in the first turn only: dspy.History repeats that turn in every later prompt, byte for byte, so task and
+    # Passed in the first turn only: dspy.History repeats that turn in every later prompt, byte for byte, so task and
     # memory stand in each prompt once. None is allowed so that dspy does not warn about their absence later.
     task: str | None = dspy.InputField(desc="what is to be done")
     memory: str | None = dspy.InputField(desc="lessons from earlier tasks, to be weighed before use")
     action_rules: str | None = dspy.InputField(desc="what an action may look like here")
     history: dspy.History = dspy.InputField()
     observation: str = dspy.InputField(desc="what the environment shows now")
-    # The name is a convention: an adapter that can constrain output restricts "action" to what "valid_actions" holds.
-    valid_actions: list[str] | None = dspy.InputField(desc="the actions that are possible now, where they are known")
+    # An adapter that can constrain output restricts "action" to "valid_actions", or to what "action_pattern" matches.
+    valid_actions: list[str] | None = dspy.InputField(desc="the actions that are possible now, if they are known")
+    action_pattern: str | None = dspy.InputField(
+        desc="a regular expression that the action must match, if there is one"
+    )
     thought: str = dspy.OutputField(desc="reasoning about this turn")
-    action: str = dspy.OutputField(desc="exactly one action, or the final answer where the rules ask for an answer")
+    action: str = dspy.OutputField(desc="exactly one action, or the final answer if the rules ask for an answer")

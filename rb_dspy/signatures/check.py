@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import dspy
 
 Decision = Literal["confirm", "revise"]
-"""Not to "correct", as the second was called: models that found nothing wrong chose it for praise."""
-
-Before = Literal["confirm", "correct"]
-"""What saved prompts and demonstrations may have been made for."""
-
-_QUOTED = re.compile(r"(?<=[\"'`“‘])(?:correct|revise)(?=[\"'`”’])")
 
 
 class CheckFirst(dspy.Signature):
@@ -49,21 +41,3 @@ class CheckAgain(dspy.Signature):
     earlier_checks: str = dspy.InputField(desc="what the checks before this one found")
     findings: str = dspy.OutputField(desc="what they missed, in a sentence or two")
     decision: Decision = dspy.OutputField()
-
-
-def renewed(signature: Any, instructions: str, demos: Iterable[Any]) -> tuple[str, list[Any]]:
-    """A saved prompt for ``signature``, with the word of now where it has the one of before and ``signature`` is a
-    check's; else as it is.
-    """
-    field = signature.output_fields.get("decision")
-    if field is None or field.annotation != Decision:
-        return instructions, list(demos)
-    if "revise" not in _QUOTED.findall(instructions):
-        instructions = _QUOTED.sub("revise", instructions)
-    return instructions, [_renewed_demo(demo) for demo in demos]
-
-
-def _renewed_demo(demo: Any) -> Any:
-    if not isinstance(demo, dict | dspy.Example) or demo.get("decision") != "correct":
-        return demo
-    return type(demo)(**{**dict(demo.items()), "decision": "revise"})

@@ -1,4 +1,4 @@
-"""The typed value that both distillers return."""
+"""The typed value that distillers and contrasters return."""
 
 from __future__ import annotations
 
@@ -7,29 +7,18 @@ from typing import Annotated, Any
 import pydantic
 
 
-def _cut_at(most: int) -> pydantic.AfterValidator:
-    """Cut what is longer, never refuse it: one lesson that is too long must not lose the others to a parse error."""
-    return pydantic.AfterValidator(lambda text: text if len(text) <= most else f"{text[: most - 1]}…")
+def _cut_at(limit: int) -> pydantic.AfterValidator:
+    """Cut a longer text instead of refusing it: one long lesson must not lose the others to a parse error."""
+    return pydantic.AfterValidator(lambda text: text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
-def _usual(longest: int) -> dict[str, pydantic.JsonValue]:
-    """The length that the schema states, and that an engine with constrained output keeps to."""
-    return {"minLength": 3, "maxLength": longest}
+def _bounds(max_length: int) -> dict[str, pydantic.JsonValue]:
+    """The length in the schema, which a server with constrained output enforces."""
+    return {"minLength": 3, "maxLength": max_length}
 
 
-def plain_keys(given: dict[Any, Any]) -> dict[Any, Any]:
-    """``given`` with its keys in lower case; of keys that are alike then, what is in lower case counts, else the first.
-    """
-    plain: dict[Any, Any] = {}
-    for key, value in given.items():
-        name = key.strip().lower() if isinstance(key, str) else key
-        if name == key or name not in given:
-            plain.setdefault(name, value)
-    return plain
-
-
-def _untitled(schema: dict[str, Any]) -> None:
-    """Take out pydantic's own titles: a small model reads ``"title": "Title"`` as what a title has to be."""
+def _without_titles(schema: dict[str, Any]) -> None:
+    """Remove pydantic's own titles: a small model copies ``"title": "Title"`` as the value."""
     schema.pop("title", None)
     for field in schema["properties"].values():
         field.pop("title", None)
@@ -38,23 +27,46 @@ def _untitled(schema: dict[str, Any]) -> None:
 class MemoryDraft(pydantic.BaseModel):
     """A lesson for other tasks."""
 
-    # The docstring above is part of the distillers' prompts. The three fields are the paper's (section 3.1). A distiller
-    # proposes drafts; the bank decides what it admits.
+    # The docstring above is part of the distillers' prompts. The three fields are the paper's (section 3.1).
+
+    model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True, json_schema_extra=_without_titles)
+
+    title: Annotated[str, _cut_at(200)] = pydantic.Field(
+        description="names what it is about in a few words", json_schema_extra=_bounds(80)
+    )
+    description: Annotated[str, _cut_at(600)] = pydantic.Field(
+        description="one sentence: when to use this, and when not to", json_schema_extra=_bounds(240)
+    )
+    content: Annotated[str, _cut_at(2000)] = pydantic.Field(
+        description="one to three sentences: what is true, or what to do and why", json_schema_extra=_bounds(480)
+    )
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _complete(cls, given: Any) -> Any:
-        """A field that is missing is empty, and one is known in any case, as Title: one incomplete lesson must not lose the others either."""
-        return {**dict.fromkeys(cls.model_fields, ""), **plain_keys(given)} if isinstance(given, dict) else given
+    def _complete(cls, data: Any) -> Any:
+        """Accept keys in any case, and read a missing field as empty: one poor lesson must not lose the others."""
+        if not isinstance(data, dict):
+            return data
+        return {**dict.fromkeys(cls.model_fields, ""), **{str(key).strip().lower(): data[key] for key in data}, **data}
 
-    model_config = pydantic.ConfigDict(frozen=True, str_strip_whitespace=True, json_schema_extra=_untitled)
+
+def _without_description(schema: dict[str, Any]) -> None:
+    _without_titles(schema)
+    del schema["properties"]["description"]
+    schema["required"].remove("description")
+
+
+class Note(MemoryDraft):
+    """A fact or a rule for other tasks."""
+
+    # A draft without a description, which is read if a model writes one all the same: it costs a small model a third of
+    # its tokens, and the title says what the note is about.
+
+    model_config = pydantic.ConfigDict(json_schema_extra=_without_description)
 
     title: Annotated[str, _cut_at(200)] = pydantic.Field(
-        description="names the strategy in a few words", json_schema_extra=_usual(80)
-    )
-    description: Annotated[str, _cut_at(600)] = pydantic.Field(
-        description="one sentence: when to use this, and when not to", json_schema_extra=_usual(240)
+        description="what the note is about, in a few words", json_schema_extra=_bounds(80)
     )
     content: Annotated[str, _cut_at(2000)] = pydantic.Field(
-        description="one to three sentences: what to do and why", json_schema_extra=_usual(480)
+        description="the fact or the rule itself, in one sentence, and nothing else", json_schema_extra=_bounds(160)
     )

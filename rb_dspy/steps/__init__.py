@@ -1,4 +1,4 @@
-"""The steps of the loop, one file each: retrieve, act, judge, distill; and for scaling contrast, select, refine."""
+"""The steps of the loop, each a ``dspy.Module`` with one ``forward``."""
 
 import lazy_loader
 

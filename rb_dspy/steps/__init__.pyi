@@ -2,10 +2,8 @@
 
 from .act import Act as Act
 from .contrast import Contrast as Contrast
-from .distill import Distill as Distill
-from .drafts import Distilled as Distilled
-from .ingest import Foreign as Foreign, as_task as as_task, as_trajectory as as_trajectory
-from .judge import Judge as Judge
+from .distill import Distill as Distill, Distilled as Distilled
+from .judge import Judge as Judge, judge_rollout as judge_rollout
 from .memory import Memory as Memory
 from .refine import Refine as Refine, Refined as Refined
 from .retrieve import Retrieve as Retrieve

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, TypeVar
 
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import metered
+from rb_dspy.backbones import call, metered, value
+from rb_dspy.concurrency import check_cancelled
 from rb_dspy.config import ActConfig
-from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Task, Trajectory
-from rb_dspy.steps.ask import Overdue, Routine, adrive, drive
-from rb_dspy.steps.episode import Episode
+from rb_dspy.errors import ContextOverflow, InfrastructureError, RBError, UnparseableOutput
+from rb_dspy.protocols import Environment, EnvironmentFactory
+from rb_dspy.schema import Check, Step, StopReason, Task, Trajectory, Usage
 from rb_dspy.steps.memory import Memory
-from rb_dspy.steps.opening import Opened, within
-from rb_dspy.steps.place import Place
-from rb_dspy.steps.predict import Predict
+from rb_dspy.steps.transcript import cut, escape_fields, escape_markers
+from rb_dspy.text import normalise, summary_line
+
+T = TypeVar("T")
 
 
 class Act(dspy.Module):
-    """ReAct (paper, section 3.1): a thought and an action a turn, until the environment ends or the cap is reached."""
-
-    predict = Place()
+    """ReAct (paper, section 3.1): a thought and an action a turn, until the environment ends or the step limit."""
 
     def __init__(self, config: ActConfig | None = None) -> None:
         super().__init__()
         self.config = config or ActConfig()
-        self.predict = Predict(signatures.Act)
+        self.predict = dspy.Predict(signatures.Act)
 
     def forward(
         self,
@@ -36,66 +36,176 @@ class Act(dspy.Module):
         memory: Memory,
         environments: EnvironmentFactory,
         rollout: int = 0,
-        ended: Callable[[Trajectory], object] = lambda trajectory: None,
+        temperature: float = 0.0,
     ) -> Trajectory:
-        """Roll out ``task`` in an environment of its own.
+        """Do ``task`` in an environment of its own.
 
-        ``ended`` is given the trajectory as soon as there is no more to come, before the environment is closed, for who
-        is interrupted then; it must not raise.
+        Args:
+            task: The environment gets all of it, the agent its instruction.
+            memory: The lessons, shown once at the start.
+            environments: Makes the environment.
+            rollout: Number of the rollout, from 0; distinguishes samples of one prompt.
+            temperature: Used if neither ``ActConfig`` nor the language model sets one.
+
+        Raises:
+            InfrastructureError: The environment failed, or a call of the language model did. An answer that could not
+                be parsed is none: it ends the rollout as ``unparseable``.
         """
-        return drive(self._routine(task, memory, environments, rollout, ended))
+        with closing(open_environment(environments, task, rollout)) as environment, metered() as ledger:
+            episode = Episode(self.predict, self.config, task, memory, environment, rollout, temperature)
+            episode.start()
+            episode.play()
+            return episode.trajectory(ledger.usage())
 
-    async def aforward(
+
+class Episode:
+    """A rollout under way, which can go on after its end (``Refine``).
+
+    The prompt only grows at its end: task and lessons stand in the first turn, and ``dspy.History`` repeats earlier
+    turns byte for byte, so the prefix cache of every server holds from the second step on. Markers in what the task
+    and the environment say are escaped, and long observations are cut, in prompts only: steps are stored whole.
+    """
+
+    def __init__(
         self,
+        predict: Any,
+        config: ActConfig,
         task: Task,
         memory: Memory,
-        environments: EnvironmentFactory,
-        rollout: int = 0,
-        ended: Callable[[Trajectory], object] = lambda trajectory: None,
-    ) -> Trajectory:
-        """``forward`` for asyncio; the environment runs in a thread of its own, one call at a time."""
-        return await adrive(self._routine(task, memory, environments, rollout, ended))
-
-    def episode(
-        self,
-        task: Task,
-        memory: Memory,
-        fresh: Opened,
-        rollout: int = 0,
-        over: Callable[[], None] = lambda: None,
-    ) -> Episode:
-        """A rollout that has not begun, for who wants to go on after its end; ``over``: see there."""
-        return Episode(task, memory, fresh, self.predict, self.config, rollout, over)
-
-    def _routine(
-        self,
-        task: Task,
-        memory: Memory,
-        environments: EnvironmentFactory,
+        environment: Environment,
         rollout: int,
-        ended: Callable[[Trajectory], object],
-    ) -> Routine[Trajectory]:
-        played = partial(self._played, task, memory, rollout, ended)
-        return (yield from within(task, environments, rollout, played, self.config.step_seconds))
+        temperature: float,
+    ) -> None:
+        self._predict = predict
+        self._config = config
+        self._task = task
+        self._memory = memory
+        self._environment = environment
+        self._rollout = rollout
+        self._temperature = temperature if config.temperature is None else config.temperature
+        self._first_observation = ""
+        self._steps: list[Step] = []
+        self._history: list[dict[str, Any]] = []
+        self._turn: dict[str, Any] = {}
+        self._actions: dict[str, str] = {}
+        self._stop: StopReason = "max_steps"
 
-    def _played(
-        self, task: Task, memory: Memory, rollout: int, ended: Callable[[Trajectory], object], fresh: Opened
-    ) -> Routine[Trajectory]:
-        trajectory: Trajectory | None = None
-        with metered() as ledger:
+    def start(self, notes: str = "") -> None:
+        """Reset the environment. ``notes`` are shown under its first observation."""
+        observation = _text(_guarded("reset", self._environment.reset, self._task), "reset")
+        self._first_observation = "\n\n".join(filter(None, [observation, notes]))
+        self._turn = {
+            "task": escape_markers(self._task.instruction),
+            "memory": self._memory.block,
+            "action_rules": escape_markers(
+                _text(_guarded("action_rules", lambda: self._environment.action_rules), "rules")
+            ),
+            **self._shown(self._first_observation),
+        }
 
-            def over() -> None:
-                nonlocal trajectory
-                trajectory = episode.trajectory(ledger.usage())
-                ended(trajectory)
-                fresh.closing()
-
-            episode = self.episode(task, memory, fresh, rollout, over)
-            episode.begin()
+    def play(self) -> None:
+        """Take turns until the environment ends, the step limit, or an answer that cannot be used."""
+        first, stop_before = len(self._steps), self._stop
+        self._stop = "max_steps"
+        for _ in range(self._config.max_steps):
             try:
-                yield from episode.play()
-            except Overdue:
-                if trajectory is None:
-                    raise  # else it had ended, and only its closing takes so long
-        assert trajectory is not None, "an episode that was played is over"
-        return trajectory
+                said = call(
+                    self._predict,
+                    "agent",
+                    temperature=self._temperature,
+                    max_tokens=self._config.max_tokens,
+                    rollout=self._rollout,
+                    **self._turn,
+                    history=dspy.History(messages=list(self._history)),
+                )
+                action = str(value(said, "action", "agent"))
+            except (ContextOverflow, UnparseableOutput) as exc:
+                if not self._steps and isinstance(exc, ContextOverflow):
+                    raise  # not even the task fits
+                self._stop = "context" if isinstance(exc, ContextOverflow) else "unparseable"
+                if first and len(self._steps) == first:
+                    self._stop = stop_before  # the attempt had ended, and stands as it was
+                return
+            check_cancelled()
+            if self._step(str(said.get("thought") or ""), action):
+                self._stop = "done"
+                return
+
+    def reopen(self, notes: str) -> bool:
+        """Let the episode go on after its end, with ``notes`` under what the agent sees; False if it cannot."""
+        reopen: Callable[[], str | None] | None = getattr(self._environment, "reopen", None)
+        if reopen is None or self._stop in ("context", "unparseable"):
+            return False
+        observation = _guarded("reopen", reopen)
+        if observation is None:
+            return False
+        earlier = self._turn.get("observation", "")
+        turn = self._shown("\n\n".join(filter(None, [_text(observation, "reopen"), notes])))
+        self._turn = {**self._turn, **turn, "observation": "\n\n".join(filter(None, [earlier, turn["observation"]]))}
+        return True
+
+    def trajectory(self, usage: Usage, checks: Sequence[Check] = ()) -> Trajectory:
+        """Return what happened so far."""
+        return Trajectory(
+            task_id=self._task.id,
+            steps=tuple(self._steps),
+            answer=_guarded("answer", self._environment.answer),
+            first_observation=self._first_observation,
+            rollout_id=str(self._rollout),
+            stop_reason=self._stop,
+            checks=tuple(checks),
+            usage=usage,
+        )
+
+    def _step(self, thought: str, shown_action: str) -> bool:
+        action = self._actions.get(shown_action.strip(), shown_action)
+        result = _guarded("step", self._environment.step, action)
+        if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False")):
+            raise InfrastructureError(f"the environment's step returned {result!r:.200}; expected (observation, done)")
+        observation, done = _text(result[0], "step"), bool(result[1])
+        step = Step(thought=thought, action=action, observation=observation)
+        self._steps.append(step)
+        self._history.append({**self._turn, "thought": step.thought, "action": escape_fields(normalise(shown_action))})
+        self._turn = {"observation": self._observation(observation)} if done else self._shown(observation)
+        return done
+
+    def _shown(self, observation: str) -> dict[str, Any]:
+        """What a turn shows of the environment, by input field."""
+        turn: dict[str, Any] = {"observation": self._observation(observation)}
+        pattern = getattr(self._environment, "action_pattern", None)
+        if pattern:
+            turn["action_pattern"] = pattern
+        valid = _guarded("valid_actions", self._environment.valid_actions)
+        self._actions = {}
+        if valid is not None:
+            if isinstance(valid, str) or not all(isinstance(action, str) for action in valid):
+                raise InfrastructureError(f"the environment's valid_actions returned {valid!r:.200}; expected texts")
+            turn["valid_actions"] = [escape_fields(normalise(action)) for action in valid]
+            self._actions = dict(zip((each.strip() for each in turn["valid_actions"]), valid, strict=True))
+        return turn
+
+    def _observation(self, observation: str) -> str:
+        return escape_markers(cut(observation, self._config.observation_tokens))
+
+
+def open_environment(environments: EnvironmentFactory, task: Task, rollout: int) -> Environment:
+    """Make the environment of a rollout. Raises ``InfrastructureError`` if the factory fails."""
+    return _guarded("factory", environments, task, str(rollout))
+
+
+def _guarded(what: str, function: Callable[..., T], *args: Any) -> T:
+    """Call an environment; an exception of its own becomes an ``InfrastructureError`` of this task."""
+    check_cancelled()
+    try:
+        return function(*args)
+    except RBError:
+        raise
+    except Exception as exc:
+        said = summary_line(exc, 300)
+        raise InfrastructureError(f"the environment's {what} failed: {type(exc).__name__}: {said}") from exc
+
+
+def _text(observation: object, what: str) -> str:
+    if not isinstance(observation, str):
+        raise InfrastructureError(f"the environment's {what} returned {observation!r:.200}; expected text")
+    return normalise(observation)

@@ -2,76 +2,119 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.config import MOST_OF_ONE, DistillConfig
+from rb_dspy.backbones import call, lm_for, value
+from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
-from rb_dspy.steps.answered import drafts
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive
-from rb_dspy.steps.drafts import Distilled, admissible
-from rb_dspy.steps.events import Drafted, emit
-from rb_dspy.steps.fit import fitted
-from rb_dspy.steps.limit import limited
-from rb_dspy.steps.place import Place
-from rb_dspy.steps.player import player
-from rb_dspy.steps.predict import Predict
-from rb_dspy.steps.view import view
+from rb_dspy.steps.transcript import cut, escape_markers, last_observation, transcript, with_shorter
+
+DropReason = Literal["empty", "overlap", "surplus"]
+"""Why a draft is dropped: no title or no content; much the same as an earlier one; beyond the limit."""
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """The drafts, the model that wrote them, and a note on drafts that were dropped, or on why there are none."""
+
+    drafts: tuple[MemoryDraft, ...] = ()
+    note: str = ""
+    distiller: str = ""
+    dropped: tuple[DropReason, ...] = ()
 
 
 class Distill(dspy.Module):
-    """Lessons from one rollout: why it worked, or what went wrong and how to prevent it (paper, section 3.2).
+    """Lessons from one rollout: what stays true, why it worked, or how to prevent the failure (paper, section 3.2).
 
-    Two predictors with distinct instructions, so that optimizers tell success and failure apart. Nothing is distilled
-    from a verdict ``unknown`` unless configured. A lesson that cannot be read is left out, and the note says so. An
-    answer of which nothing can be read after one repair gives no drafts but a note.
+    Success and failure have predictors of their own, so that optimizers tell them apart. With ``prompts="facts"`` they
+    read what was done and what the environment said, and neither the agent's thoughts nor the judge's reasons: a small
+    model copies guesses from these. A verdict ``unknown`` teaches nothing, unless configured.
     """
-
-    success = Place()
-    failure = Place()
 
     def __init__(self, config: DistillConfig | None = None) -> None:
         super().__init__()
         self.config = config or DistillConfig()
-        self.success = Predict(signatures.DistillSuccess)
-        self.failure = Predict(signatures.DistillFailure)
+        general = self.config.prompts == "general"
+        self.success = dspy.Predict(signatures.GeneralizeSuccess if general else signatures.DistillSuccess)
+        self.failure = dspy.Predict(signatures.GeneralizeFailure if general else signatures.DistillFailure)
 
     def forward(self, task: Task, trajectory: Trajectory, verdict: Verdict, rollout: int = 0) -> Distilled:
-        """At most ``max_items`` drafts that do not overlap."""
-        return drive(self._routine(task, trajectory, verdict, rollout))
+        """Return at most ``max_items`` drafts.
 
-    async def aforward(self, task: Task, trajectory: Trajectory, verdict: Verdict, rollout: int = 0) -> Distilled:
-        """``forward`` for asyncio."""
-        return await adrive(self._routine(task, trajectory, verdict, rollout))
-
-    def _routine(self, task: Task, trajectory: Trajectory, verdict: Verdict, rollout: int) -> Routine[Distilled]:
+        Raises:
+            UnparseableOutput: The answer could not be parsed.
+            InfrastructureError: The call failed.
+        """
         if verdict.label == "unknown" and not self.config.distill_unknown:
             return Distilled(note="not distilled: the verdict is unknown")
-
         predict = self.success if verdict.label == "success" else self.failure
+        general = self.config.prompts == "general"
 
-        def ask(view_tokens: int) -> Ask:
-            return Ask(
-                role="distiller",
-                predict=predict,
-                inputs={
-                    "task": task.instruction,
-                    "trajectory": view(trajectory, view_tokens),
-                    "judge_reasons": verdict.reasons,
-                    **limited(predict, self.config.max_items, MOST_OF_ONE),
-                },
+        def ask(max_tokens: int) -> dspy.Prediction:
+            return call(
+                predict,
+                "distiller",
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
                 rollout=rollout,
+                task=escape_markers(task.instruction),
+                trajectory=self._trajectory(trajectory, verdict, max_tokens),
+                environment_said=escape_markers(cut(last_observation(trajectory), max_tokens // 2)) or "(nothing)",
+                feedback=escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
+                **({"judge_reasons": escape_markers(verdict.reasons) or "(none)"} if general else {}),
             )
 
-        try:
-            proposed = drafts((yield from fitted(ask, self.config.view_tokens)), MemoryDraft)
-        except UnparseableOutput as exc:
-            return Distilled(note=f"not distilled: {exc}")
-        found = admissible(proposed, task, self.config.max_items)
-        emit(Drafted(task, len(found.drafts), found.dropped))
-        return replace(found, distiller=str(player("distiller", predict).model))
+        said = with_shorter(ask, self.config.view_tokens)
+        return keep_valid(read_drafts(said, "distiller"), self.config.max_items, model_of(predict, "distiller"))
+
+    def _trajectory(self, trajectory: Trajectory, verdict: Verdict, max_tokens: int) -> str:
+        if self.config.prompts == "general":
+            return transcript(trajectory, max_tokens)
+        if len(trajectory.steps) == 1 and verdict.label != "success":
+            return "(one action, which failed)"  # small models copy a wrong answer into the lesson
+        return transcript(trajectory, max_tokens, thoughts=False)
+
+
+def keep_valid(drafts: Sequence[MemoryDraft], limit: int, distiller: str) -> Distilled:
+    """Return the first ``limit`` drafts that say something and do not overlap with an earlier one."""
+    valid: list[MemoryDraft] = []
+    dropped: list[tuple[DropReason, str]] = []
+    for draft in drafts:
+        if not (draft.title and draft.content):
+            dropped.append(("empty", "one without title or content"))
+        elif any(_overlap(draft, other) for other in valid):
+            dropped.append(("overlap", f"{draft.title!r} overlaps with another"))
+        elif len(valid) == limit:
+            dropped.append(("surplus", f"{draft.title!r} is beyond the limit of {limit}"))
+        else:
+            valid.append(draft)
+    note = "dropped: " + "; ".join(what for _, what in dropped) if dropped else "" if valid else "no lesson proposed"
+    return Distilled(tuple(valid), note, distiller, tuple(reason for reason, _ in dropped))
+
+
+def read_drafts(said: dspy.Prediction, role: str) -> list[MemoryDraft]:
+    """Return the output field ``memory_items``. Raises ``UnparseableOutput`` if it is not a list of drafts."""
+    drafts = value(said, "memory_items", role)
+    if not isinstance(drafts, list | tuple) or not all(isinstance(draft, MemoryDraft) for draft in drafts):
+        raise UnparseableOutput(f"the {role}'s memory_items are {drafts!r:.120}; expected a list of memory drafts")
+    return [MemoryDraft(title=each.title, description=each.description, content=each.content) for each in drafts]
+
+
+def model_of(predict: Any, role: str) -> str:
+    """The name of the language model that answers for ``predict``."""
+    return str((getattr(predict, "lm", None) or lm_for(role)).model)
+
+
+def _overlap(one: MemoryDraft, other: MemoryDraft) -> bool:
+    """Equal titles, or contents that share four fifths of their words."""
+    if one.title.casefold() == other.title.casefold():
+        return True
+    a, b = (set(re.findall(r"\w+", text.casefold())) for text in (one.content, other.content))
+    return bool(a and b) and len(a & b) / len(a | b) >= 0.8

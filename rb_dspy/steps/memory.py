@@ -1,4 +1,4 @@
-"""What was retrieved for a task, and how it is shown to an agent."""
+"""What was retrieved for a task, and how an agent reads it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rb_dspy.schema import MemoryItem, Retrieved
-from rb_dspy.steps.view import estimate_tokens, without_fields
+from rb_dspy.steps.transcript import escape_fields
+from rb_dspy.text import estimate_tokens
 
 NO_MEMORY = "(no lessons yet)"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The lessons for one task. ``items`` are exactly those that stand in ``block``, in that order."""
+    """The lessons for one task. ``items`` are those that ``block`` shows, in order; False if there are none."""
 
     retrieved: tuple[Retrieved, ...] = ()
     items: tuple[MemoryItem, ...] = ()
@@ -23,37 +24,37 @@ class Memory:
         return bool(self.items)
 
 
-def render(retrieved: list[Retrieved], max_tokens: int) -> Memory:
-    """``retrieved`` as an agent reads it: title and content of each item (paper, section 3.2), each once.
+def render(retrieved: Sequence[Retrieved], max_tokens: int) -> Memory:
+    """Show ``retrieved`` as an agent reads it: title and content of each item (paper, section 3.2), each item once.
 
-    Every line is quoted and the field markers of dspy's chat format are broken up, so that a stored text cannot pass
-    for a turn of the conversation. Items are taken in order until the next would exceed ``max_tokens`` (estimated).
+    Every line is quoted and dspy's field markers are broken up, so a stored text cannot pass for a turn of the
+    conversation. Items are shown in order until the next would exceed ``max_tokens`` (estimated).
     """
     return _memory(tuple(retrieved), [item for match in retrieved for item in match.items], max_tokens)
 
 
-def shown_before(items: Sequence[MemoryItem]) -> Memory:
-    """What an agent had been shown, of which only the lessons are known."""
+def memory_of(items: Sequence[MemoryItem]) -> Memory:
+    """Show ``items`` that an agent has been shown before, such as those of a pending rollout."""
     return _memory((), items, None)
 
 
-def _memory(retrieved: tuple[Retrieved, ...], found: Sequence[MemoryItem], max_tokens: int | None) -> Memory:
+def _memory(retrieved: tuple[Retrieved, ...], items: Sequence[MemoryItem], max_tokens: int | None) -> Memory:
     lines: list[str] = []
-    items: list[MemoryItem] = []
+    shown: list[MemoryItem] = []
     used = 0
-    for item in _once(found):
-        text = without_fields(f"{len(items) + 1}. {item.title}\n{item.content}")
+    for item in _unique(items):
+        text = escape_fields(f"{len(shown) + 1}. {item.title}\n{item.content}")
         quoted = "\n".join(f"> {line}" for line in text.splitlines())
         used += estimate_tokens(quoted)
         if max_tokens is not None and used > max_tokens:
             break
         lines.append(quoted)
-        items.append(item)
-    return Memory(retrieved, tuple(items), "\n".join(lines) if lines else NO_MEMORY)
+        shown.append(item)
+    return Memory(retrieved, tuple(shown), "\n".join(lines) if lines else NO_MEMORY)
 
 
-def _once(items: Sequence[MemoryItem]) -> list[MemoryItem]:
-    """Each lesson where it comes first: several experiences may have given it."""
+def _unique(items: Sequence[MemoryItem]) -> list[MemoryItem]:
+    """Each item at its first place: several experiences may share it."""
     first: dict[str, MemoryItem] = {}
     for item in items:
         first.setdefault(item.id, item)

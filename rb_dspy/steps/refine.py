@@ -1,202 +1,123 @@
-"""Refine: the agent checks its own work, and corrects it, again and again."""
+"""Refine: the agent checks its own work and corrects it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import closing
+from dataclasses import dataclass
 
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import metered
+from rb_dspy.backbones import call, metered, value
 from rb_dspy.config import RefineConfig
-from rb_dspy.errors import RBError, UnparseableOutput
+from rb_dspy.errors import BackboneError, RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
-from rb_dspy.signatures.check import Before, Decision
-from rb_dspy.steps.act import Act
-from rb_dspy.steps.answered import choice, words
-from rb_dspy.steps.ask import Ask, Routine, Stopped, adrive, drive
-from rb_dspy.steps.ended import Told
-from rb_dspy.steps.events import Checked, RolloutLost, emit
-from rb_dspy.steps.fit import fitted
+from rb_dspy.steps.act import Act, Episode, open_environment
 from rb_dspy.steps.memory import Memory
-from rb_dspy.steps.opening import Opened, within
-from rb_dspy.steps.place import Place
-from rb_dspy.steps.predict import Predict
-from rb_dspy.steps.view import final_state, view
-from rb_dspy.steps.wanted import Sub, Together
-from rb_dspy.wording import what_broke
+from rb_dspy.steps.transcript import escape_markers, final_state, transcript, with_shorter
+from rb_dspy.text import summary_line
 
 
 @dataclass(frozen=True)
 class Refined:
-    """The attempts, oldest first; more than one where an environment could not go on."""
+    """The attempts, oldest first (more than one if an environment could not go on), and what broke the last, if any."""
 
     trajectories: tuple[Trajectory, ...]
     passes: int
-    """Passes that were made: the first attempt, and checks."""
-    lost: str = ""
-    """What broke the last attempt; empty if nothing did."""
-    broken: int = 0
-    """The number of the attempt that broke, of which there may be a trajectory up to that point."""
+    error: str = ""
 
 
 class Refine(dspy.Module):
     """Sequential scaling (paper, section 3.3): ``passes`` over one trajectory; the first is the attempt itself.
 
-    Each further pass is a check, which confirms or revises; a thorough one at first, shorter ones later. A revision
-    goes on in the same environment where that can be reopened (``Reopens``), with what the check found; else it is a
-    new attempt in a fresh environment, which gets the findings with its first observation. The checks stand in the
-    trajectories, so that judge, contraster and distiller read them. A check that cannot be read confirms.
+    Each further pass is a check that confirms or revises; the first is thorough, later ones are short. A revision goes
+    on in the same environment if it can be reopened, else it is a new attempt in a fresh one, which sees the findings.
+    The checks stand in the trajectory, so that judge and distiller read them.
     """
-
-    first = Place()
-    again = Place()
 
     def __init__(self, config: RefineConfig | None = None) -> None:
         super().__init__()
         self.config = config or RefineConfig()
-        self.first = Predict(signatures.CheckFirst)
-        self.again = Predict(signatures.CheckAgain)
+        self.first = dspy.Predict(signatures.CheckFirst)
+        self.again = dspy.Predict(signatures.CheckAgain)
 
-    def forward(
-        self,
-        act: Act,
-        task: Task,
-        memory: Memory,
-        environments: EnvironmentFactory,
-        passes: int,
-        ended: Told = lambda number, trajectory: None,
-    ) -> Refined:
-        """Raises what broke the first attempt; what breaks later leaves what was reached before.
+    def forward(self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int) -> Refined:
+        """Make up to ``passes`` passes. An error after the first attempt keeps what was reached before it.
 
-        ``ended`` is given each attempt, with its number, as it comes to its end and after each further pass, for who is
-        interrupted or dies; it must not raise.
+        Raises:
+            InfrastructureError: The first attempt failed.
         """
-        return drive(self._routine(act, task, memory, environments, passes, ended))
-
-    async def aforward(
-        self,
-        act: Act,
-        task: Task,
-        memory: Memory,
-        environments: EnvironmentFactory,
-        passes: int,
-        ended: Told = lambda number, trajectory: None,
-    ) -> Refined:
-        """``forward`` for asyncio."""
-        return await adrive(self._routine(act, task, memory, environments, passes, ended))
-
-    def _routine(
-        self,
-        act: Act,
-        task: Task,
-        memory: Memory,
-        environments: EnvironmentFactory,
-        passes: int,
-        ended: Told,
-    ) -> Routine[Refined]:
-        work = _Work(checks_left=passes - 1, ended=ended)
-        again = True
-        while again:
-            # Whatever it raises is a result: a bug that is not ours must not cost what was reached before either.
-            (result,) = yield Together([Sub(partial(self._attempt, act, task, memory, environments, work))])
-            if isinstance(result, Exception):
-                if not work.attempts or isinstance(result, Stopped):
-                    raise result
-                why = what_broke(result)
-                emit(RolloutLost(task, str(work.number), why))
-                return Refined(tuple(work.attempts), work.passes, why, work.number)
-            again = result
-        return Refined(tuple(work.attempts), work.passes)
-
-    def _attempt(
-        self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, work: _Work
-    ) -> Routine[bool]:
-        """One environment, and as many passes over what is done in it as it allows; whether a fresh one is wanted."""
-        work.number = len(work.attempts)
-        passes = partial(self._passes, act, task, memory, work)
-        return (yield from within(task, environments, work.number, passes, act.config.step_seconds))
-
-    def _passes(self, act: Act, task: Task, memory: Memory, work: _Work, fresh: Opened) -> Routine[bool]:
-        number = work.number
-        checks: tuple[Check, ...] = ()
-        with metered() as ledger:
-
-            def keep() -> None:
-                work.keep(number, episode.trajectory(ledger.usage(), checks))
-
-            episode = act.episode(task, memory, fresh, number, keep)
-            episode.begin(_told(work.findings))
-            yield from episode.play()
-            while work.checks_left:
-                check = yield from self._check(task, work.attempts[number], work.findings)
-                checks = (*checks, check)
-                work.findings.append(check.findings)
-                work.checks_left -= 1
-                work.passes += 1
-                keep()
-                emit(Checked(task, check, str(number)))
-                if check.decision == "revise":
-                    if not (yield from episode.reopened(_told([check.findings]))):
-                        return True
-                    try:
-                        yield from episode.play()
-                    except RBError:  # what was done is kept whole, also when it breaks
-                        keep()
+        attempts: list[Trajectory] = []
+        findings: list[str] = []
+        done = 1
+        while True:
+            number = len(attempts)
+            with closing(open_environment(environments, task, number)) as environment, metered() as ledger:
+                episode = Episode(act.predict, act.config, task, memory, environment, number, 0.0)
+                checks: list[Check] = []
+                try:
+                    episode.start(_notes(findings))
+                    episode.play()
+                    attempts.append(episode.trajectory(ledger.usage()))
+                    fresh = False
+                    while done < passes and not fresh:
+                        check = self._check(task, attempts[-1], findings)
+                        checks.append(check)
+                        findings.append(check.findings)
+                        done += 1
+                        attempts[-1] = episode.trajectory(ledger.usage(), checks)
+                        if check.decision == "confirm" and self.config.until_confirmed:
+                            return Refined(tuple(attempts), done)
+                        if check.decision == "revise":
+                            fresh = not episode.reopen(_notes([check.findings]))
+                            if not fresh:
+                                episode.play()
+                                attempts[-1] = episode.trajectory(ledger.usage(), checks)
+                except BackboneError:
+                    raise
+                except RBError as exc:
+                    if not attempts:
                         raise
-                elif self.config.until_confirmed:
-                    work.checks_left = 0
-        return False
+                    return Refined(tuple(attempts), done, summary_line(exc))
+            if not fresh:
+                return Refined(tuple(attempts), done)
 
-    def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Routine[Check]:
-        """A look back; ``findings`` are those of earlier ones, of earlier attempts too."""
-        earlier = "\n".join(f"{number}. {found}" for number, found in enumerate(findings, 1))
+    def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Check:
+        """One look back. A check that cannot be parsed confirms."""
+        earlier = {"earlier_checks": escape_markers(_numbered(findings))} if findings else {}
 
-        def ask(view_tokens: int) -> Ask:
-            return Ask(
-                role="agent",
-                predict=self.again if findings else self.first,
-                inputs={
-                    "task": task.instruction,
-                    "trajectory": view(trajectory, view_tokens),
-                    "final_state": final_state(trajectory, min(400, view_tokens)),
-                    **({"earlier_checks": earlier} if findings else {}),
-                },
+        def ask(max_tokens: int) -> dspy.Prediction:
+            return call(
+                self.again if findings else self.first,
+                "agent",
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
                 rollout=len(findings),
+                task=escape_markers(task.instruction),
+                trajectory=transcript(trajectory, max_tokens),
+                final_state=final_state(trajectory, min(400, max_tokens)),
+                **earlier,
             )
 
         after = len(trajectory.steps)
         try:
-            said = yield from fitted(ask, self.config.view_tokens)
-            decision = choice(said, "decision", Decision | Before, "confirm or revise")
+            said = with_shorter(ask, self.config.view_tokens)
+            decision = str(value(said, "decision", "agent")).strip().lower()
+            if decision not in ("confirm", "revise"):
+                raise UnparseableOutput(f"the decision is {decision[:40]!r}; expected confirm or revise")
         except UnparseableOutput as exc:
             return Check(after=after, findings=f"not checked: {exc}", decision="confirm")
-        return Check(after=after, findings=words(said, "findings"), decision=decision)
+        return Check(after=after, findings=str(said.get("findings") or ""), decision=decision)
 
 
-@dataclass
-class _Work:
-    """What was reached so far."""
-
-    checks_left: int
-    ended: Told
-    attempts: list[Trajectory] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-    number: int = 0
-    passes: int = 1
-
-    def keep(self, number: int, trajectory: Trajectory) -> None:
-        self.attempts[number:] = [trajectory]
-        self.ended(number, trajectory)
-
-
-def _told(findings: Sequence[str]) -> str:
-    """What checks found, as the agent reads it when it goes on or begins anew; empty for no checks."""
+def _notes(findings: Sequence[str]) -> str:
+    """What checks found, as the agent reads it when it goes on or begins again; empty for none."""
     if not findings:
         return ""
-    return "You checked your work on this task before, and found:\n" + "\n".join(f"- {found}" for found in findings)
+    return "You checked your work on this task before, and found:\n" + "\n".join(f"- {each}" for each in findings)
+
+
+def _numbered(findings: Sequence[str]) -> str:
+    return "\n".join(f"{number}. {each}" for number, each in enumerate(findings, 1))

@@ -6,29 +6,29 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import dspy
 
 from rb_dspy import signatures
+from rb_dspy.backbones import call, value
 from rb_dspy.config import SelectConfig
-from rb_dspy.errors import InfrastructureError, InputError, UnparseableOutput
+from rb_dspy.errors import BackboneError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Label, Task, Trajectory, Verdict
-from rb_dspy.steps.answered import choice, words
-from rb_dspy.steps.ask import Ask, Routine, adrive, drive
-from rb_dspy.steps.attempts import judged, listed, same_answers
-from rb_dspy.steps.events import Selected, emit
-from rb_dspy.steps.fit import fitted
-from rb_dspy.steps.place import Place
-from rb_dspy.steps.predict import Predict
-from rb_dspy.steps.wanted import Sub, Together
+from rb_dspy.steps.transcript import escape_markers, number_attempts, with_shorter
 
-_RANKS: dict[Label, int] = {"failure": 0, "unknown": 1, "success": 2}
+_RANKS: dict[Label, int] = {"success": 2, "unknown": 1, "failure": 0}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The rollout that was chosen. ``votes``: for each, in how many orders it was chosen; ``note``: what went wrong."""
+    """The chosen rollout.
+
+    Attributes:
+        index: Its place among the trajectories.
+        analysis: The selector's words.
+        votes: For each trajectory, in how many orders it was chosen.
+        note: Which calls gave no vote, and why.
+    """
 
     index: int
     analysis: str = ""
@@ -37,112 +37,87 @@ class Selection:
 
     @property
     def fallback(self) -> bool:
-        """Whether something else decided, since no call gave a vote: each broke, was unreadable or named no rollout."""
+        """Whether no call gave a vote, so that verdicts or equal answers decided."""
         return bool(self.note) and not any(self.votes)
 
 
 class Select(dspy.Module):
-    """Best of n by one selector call (paper, section 3.3), with the order of the rollouts shuffled.
+    """Best of n by one selector call (paper, section 3.3).
 
-    Language models favour places in a list, so the order is drawn anew for each task, from its id and the seed;
-    ``orders`` above one asks again with the list turned by a place and counts votes, which cancels a fixed preference
-    where there are as many orders as rollouts. A call that breaks, cannot be read, or names no rollout costs its vote,
-    and the note tells.
-
-    Among equal votes, and where there is none, a selector that is told verdicts falls back to them: to a rollout judged
-    a success, else to one of which the judge does not know, else to a failure. Where nothing else decides, neither
-    votes nor verdicts, agreement does: the rollout counts whose answer most rollouts gave, right or wrong, then the one
-    that stood first in the shuffled order.
+    Language models favour places in a list, so the order is shuffled for each task, by its id and the seed; with
+    ``orders`` above one the selector is asked again with the list turned by a place, and votes are counted. Ties, and
+    calls that fail, are decided by the verdicts if the selector reads them, then by how many rollouts gave the same
+    answer, then by the shuffled order.
     """
 
-    predict = Place()
-
-    def __init__(self, config: SelectConfig | None = None, at_once: int | None = None) -> None:
-        """``at_once``: calls at the same time; None: all orders."""
+    def __init__(self, config: SelectConfig | None = None) -> None:
         super().__init__()
         self.config = config or SelectConfig()
-        self.at_once = at_once
-        self.predict = Predict(signatures.Select)
+        self.predict = dspy.Predict(signatures.Select)
 
     def forward(
         self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
     ) -> Selection:
-        """The choice among one or more rollouts. ``verdicts``, aligned, are needed where the selector is told them."""
-        return drive(self._routine(task, trajectories, verdicts))
+        """Return the choice among one or more rollouts. ``verdicts`` are needed if the selector reads them.
 
-    async def aforward(
-        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
-    ) -> Selection:
-        """``forward`` for asyncio."""
-        return await adrive(self._routine(task, trajectories, verdicts))
-
-    def _routine(
-        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None
-    ) -> Routine[Selection]:
+        Raises:
+            BackboneError: The selector's language model cannot be used at all.
+        """
         config, count = self.config, len(trajectories)
         if not count:
-            raise InputError(f"task {task.id}: no rollouts to choose from; give at least one")
+            raise InputError("select needs at least one trajectory, got none")
         if config.verdicts and (verdicts is None or len(verdicts) != count):
-            raise InputError(
-                f"task {task.id}: {count} rollouts and {len(verdicts or ())} verdicts; a selector that is told verdicts"
-                " needs one for each: judge them first"
-            )
+            raise InputError(f"select with verdicts needs {count} verdicts, got {len(verdicts or ())}")
         if count == 1:
-            return Selection(0, votes=(0,))
-        agreeing = same_answers(trajectories)
-        remarks = [self._remark(place, agreeing, verdicts) for place in range(count)]
-        orders = _orders(task, count, config)
-        jobs = [Sub(partial(self._asked, task, trajectories, remarks, order)) for order in orders]
-        results = yield Together(jobs, self.at_once)
-        votes: Counter[int] = Counter()
-        analyses: dict[int, str] = {}
-        unread: list[str] = []
-        for order, result in zip(orders, results, strict=True):
-            if isinstance(result, UnparseableOutput | InfrastructureError):
-                unread.append(str(result))
-            elif isinstance(result, Exception):
-                raise result
-            elif not 1 <= result[0] <= count:
-                unread.append(f"the selector chose attempt {result[0]} of {count}")
+            return Selection(0)
+        shuffled = list(range(count))
+        random.Random(f"{config.seed}/{task.id}").shuffle(shuffled)
+        votes, analyses, notes = [0] * count, dict[int, str](), list[str]()
+        for turn in range(min(config.orders, count)):
+            order = [*shuffled[turn:], *shuffled[:turn]]
+            try:
+                index, analysis = self._ask(task, trajectories, verdicts, order, turn)
+            except BackboneError:
+                raise
+            except RBError as exc:
+                notes.append(str(exc))
             else:
-                chosen = order[result[0] - 1]
-                votes[chosen] += 1
-                analyses.setdefault(chosen, result[1])
-        standing = [_RANKS[verdicts[i].label] if config.verdicts and verdicts else 0 for i in range(count)]
-        best = max(orders[0], key=lambda i: (votes[i], standing[i], agreeing[i]))  # of equal ones the first
-        selection = Selection(
-            best, analyses.get(best, ""), tuple(votes[i] for i in range(count)), "; ".join(dict.fromkeys(unread))
-        )
-        emit(Selected(task, trajectories[best].rollout_id, selection.analysis or selection.note))
-        return selection
+                votes[index] += 1
+                analyses.setdefault(index, analysis)
+        ranks = [_RANKS[each.label] for each in verdicts] if config.verdicts and verdicts else [0] * count
+        equal = _equal_answers(trajectories)
+        index = max(shuffled, key=lambda place: (votes[place], ranks[place], equal[place]))
+        return Selection(index, analyses.get(index, ""), tuple(votes), "; ".join(notes))
 
-    def _asked(
-        self, task: Task, trajectories: Sequence[Trajectory], remarks: Sequence[str], order: Sequence[int]
-    ) -> Routine[tuple[int, str]]:
-        """The number that the selector chooses among the rollouts in this order, and its analysis."""
+    def _ask(
+        self,
+        task: Task,
+        trajectories: Sequence[Trajectory],
+        verdicts: Sequence[Verdict] | None,
+        order: Sequence[int],
+        turn: int,
+    ) -> tuple[int, str]:
+        labels = [verdicts[i] for i in order] if self.config.verdicts and verdicts else None
 
-        def ask(view_tokens: int) -> Ask:
-            candidates = listed([trajectories[i] for i in order], view_tokens, [remarks[i] for i in order])
-            return Ask(
-                role="selector",
-                predict=self.predict,
-                inputs={"task": task.instruction, "candidates": candidates},
+        def ask(max_tokens: int) -> dspy.Prediction:
+            return call(
+                self.predict,
+                "selector",
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
+                task=escape_markers(task.instruction),
+                candidates=number_attempts([trajectories[i] for i in order], max_tokens, labels),
             )
 
-        said = yield from fitted(ask, self.config.view_tokens * len(trajectories))
-        return choice(said, "choice", int, "the number of an attempt"), words(said, "analysis")
-
-    def _remark(self, place: int, agreeing: Sequence[int], verdicts: Sequence[Verdict] | None) -> str:
-        said = [judged(verdicts[place])] if self.config.verdicts and verdicts else []
-        if self.config.agreement and agreeing[place]:
-            said.append(f"{agreeing[place]} of {len(agreeing)} attempts gave this answer")
-        return "; ".join(said)
+        said = with_shorter(ask, self.config.view_tokens * len(trajectories))
+        choice = value(said, "choice", "selector")
+        if not isinstance(choice, int) or not 1 <= choice <= len(order):
+            raise UnparseableOutput(f"order {turn + 1}: the selector chose {choice!r:.40}; expected 1 to {len(order)}")
+        return order[choice - 1], str(said.get("analysis") or "")
 
 
-def _orders(task: Task, count: int, config: SelectConfig) -> list[list[int]]:
-    """The shuffled order, and it turned by one place, by two ...; no more than there are places."""
-    first = list(range(count))
-    random.Random(f"{config.seed}/{task.id}").shuffle(first)
-    return [[*first[turn:], *first[:turn]] for turn in range(min(config.orders, count))]
+def _equal_answers(trajectories: Sequence[Trajectory]) -> list[int]:
+    """For each rollout, how many gave its answer, itself included (case and spaces ignored); 0 without an answer."""
+    keys = [None if each.answer is None else " ".join(each.answer.casefold().split()) for each in trajectories]
+    counts = Counter(key for key in keys if key is not None)
+    return [0 if key is None else counts[key] for key in keys]

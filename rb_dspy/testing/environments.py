@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Literal
 
-from rb_dspy.protocols import Environment, EnvironmentFactory, Reopens
+from rb_dspy.protocols import Environment, EnvironmentFactory
 from rb_dspy.schema import Outcome, Task
 
 
@@ -21,8 +20,6 @@ class Corridor:
     def __init__(self, length: int = 3) -> None:
         self.length = length
         self.position = 0
-        if not hasattr(type(self), "instant"):  # a subclass may wait for something, and says for itself
-            self.instant = type(self) is Corridor
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Corridor:
@@ -47,7 +44,7 @@ class Corridor:
         return ("You are through." if done else f"You are in room {self.position}."), done
 
     def reopen(self) -> str | None:
-        """It goes on for who is not through."""
+        """Go on, unless the end is reached."""
         return None if self.position >= self.length else "The corridor goes on."
 
     def valid_actions(self) -> Sequence[str] | None:
@@ -77,8 +74,6 @@ class Lock:
     def __init__(self, code: str) -> None:
         self._code = code
         self._answer: str | None = None
-        if not hasattr(type(self), "instant"):
-            self.instant = type(self) is Lock
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Lock:
@@ -127,8 +122,6 @@ class Doors:
         self._right = right
         self._names = tuple(names)
         self._opened: list[str] = []
-        if not hasattr(type(self), "instant"):
-            self.instant = type(self) is Doors
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Doors:
@@ -178,10 +171,10 @@ Method = Literal["reset", "step", "reopen", "valid_actions", "answer", "outcome"
 
 
 class Faulty:
-    """Another environment with something wrong: it breaks, hangs, or shows far too much.
+    """Another environment that fails, or shows far too much.
 
-    At its method ``at`` from the call after the first ``after`` on, it raises ``error``, or waits for ``until``, which
-    nobody sets before the test is over; ``padding`` characters are put after all that it shows.
+    Its method ``at`` raises ``error`` from call number ``after`` + 1 on; ``padding`` characters follow every
+    observation.
     """
 
     def __init__(
@@ -191,14 +184,12 @@ class Faulty:
         at: Method = "step",
         after: int = 0,
         error: BaseException | None = None,
-        until: threading.Event | None = None,
         padding: int = 0,
     ) -> None:
         self._inner = inner
         self._at = at
         self._good = after
         self._error = error
-        self._until = until
         self._padding = padding
 
     @classmethod
@@ -209,14 +200,13 @@ class Faulty:
         at: Method = "step",
         after: int = 0,
         error: BaseException | None = None,
-        until: threading.Event | None = None,
         padding: int = 0,
     ) -> EnvironmentFactory:
-        """An ``EnvironmentFactory``: those of ``environments``, each with this wrong."""
+        """Return an ``EnvironmentFactory``: the environments of another one, each with this fault."""
 
         def make(task: Task, rollout_id: str) -> Faulty:
             inner = environments(task, rollout_id)
-            return cls(inner, at=at, after=after, error=error, until=until, padding=padding)
+            return cls(inner, at=at, after=after, error=error, padding=padding)
 
         return make
 
@@ -226,7 +216,7 @@ class Faulty:
         return self._inner.action_rules
 
     def reset(self, task: Task) -> str:
-        """As the other one, like all that follows."""
+        """Like the other one, as all methods."""
         self._meet("reset")
         return self._padded(self._inner.reset(task))
 
@@ -237,9 +227,10 @@ class Faulty:
         return self._padded(observation), done
 
     def reopen(self) -> str | None:
-        """None where the other one cannot."""
+        """None if the other one cannot."""
         self._meet("reopen")
-        observation = self._inner.reopen() if isinstance(self._inner, Reopens) else None
+        reopen = getattr(self._inner, "reopen", None)
+        observation = reopen() if reopen is not None else None
         return None if observation is None else self._padded(observation)
 
     def valid_actions(self) -> Sequence[str] | None:
@@ -268,8 +259,6 @@ class Faulty:
         self._good -= 1
         if self._good >= 0:
             return
-        if self._until is not None:
-            self._until.wait()
         if self._error is not None:
             raise self._error
 

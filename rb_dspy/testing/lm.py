@@ -15,7 +15,7 @@ import dspy
 import pydantic
 from dspy import lm15
 
-from rb_dspy.text import visible
+from rb_dspy.text import normalise
 
 _ASKED = re.compile(r"\n\nRespond with (?:the corresponding output fields|a JSON object)[^\n]*\Z")
 """What dspy's adapters ask for at the end of the last turn. Before it, the words are somebody's in a field."""
@@ -174,16 +174,10 @@ def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 
             if "label" in prompt.wants:
                 return {"reasons": "It says 42.", "label": "success"}
             lesson = {"title": "Say 42", "description": "", "content": "Say it at once."}
-            if "attempts" in prompt:
-                lesson["evidence"] = [1]
             return {"analysis": "So it is.", "memory_items": [lesson]}
 
-    A contraster, who is given ``attempts`` (``MaTTS``), says of each lesson in ``evidence`` which of them, from 1 on,
-    show it: one that none shows is dropped as groundless.
-
-    A text comes back as it is, and an ``Answer`` says more than that: that it was cut off, what it cost, calls of
-    tools.
-    ``latency`` in seconds, a call. Not cached and not retried unless asked for.
+    A text is returned as it is; an ``Answer`` also says why it ended, what it cost, and which tools it calls.
+    ``latency`` is in seconds a call. Not cached and not retried by default.
     """
     engine = ScriptedEngine(script, latency=latency)
     options = {"cache": False, "num_retries": 0, **kwargs}
@@ -199,7 +193,7 @@ def _read(request: lm15.Request) -> Prompt:
     system = request.system
     if not isinstance(system, str):
         system = "" if system is None else "".join(getattr(part, "text", "") for part in system)
-    messages = tuple((message.role, visible(message.text or "")) for message in request.messages)
+    messages = tuple((message.role, normalise(message.text or "")) for message in request.messages)
     return Prompt(system, messages, request.config.temperature, request.config.seed)
 
 

@@ -94,8 +94,6 @@ def pupil(prompt: Prompt) -> Reply:
         "description": "Where a lock wants a number.",
         "content": _TAUGHT if TEACH in prompt.system else "Look at the whole lock before you type anything.",
     }
-    if "attempts" in prompt:
-        lesson["evidence"] = [1]
     return {"analysis": "It may help.", "memory_items": [lesson]}
 
 
@@ -129,7 +127,7 @@ def _better(instruction: str) -> str:
         return f"{instruction}\n\n{BACKWARDS}"
     if "Decide whether this rollout" in instruction:
         return f"{instruction}\n\n{EVIDENCE}"
-    if "memory items. Each must teach" in " ".join(instruction.split()):
+    if "Write notes" in instruction:
         return f"{instruction}\n\n{TEACH}"
     return f"{instruction}\n\nBe brief."
 

@@ -1,0 +1,138 @@
+"""Run calls side by side, and run a blocking call under asyncio.
+
+Everything in this package is synchronous: environments, SQLite, FAISS and local models block. Several calls run in
+threads; an ``await`` runs the synchronous call in a thread of its own. Each thread gets a copy of the caller's context,
+so dspy's settings, callbacks, usage and MLflow's spans carry over.
+
+Cancellation is cooperative: an interrupted or cancelled caller sets a flag, and ``check_cancelled`` raises in the
+threads that work for it before their next model call or environment step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import dspy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Cancelled(BaseException):
+    """The caller was interrupted (Ctrl-C) or cancelled. Like ``KeyboardInterrupt``, it is not an ``Exception``."""
+
+
+_flags: contextvars.ContextVar[tuple[threading.Event, ...]] = contextvars.ContextVar("rb_dspy_cancelled", default=())
+_loop: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("rb_dspy_loop", default=None)
+
+
+def check_cancelled() -> None:
+    """Raise ``Cancelled`` if a caller of this work was interrupted or cancelled."""
+    if any(flag.is_set() for flag in _flags.get()):
+        raise Cancelled
+
+
+@contextmanager
+def _cancellable() -> Iterator[None]:
+    """Set the flag of the work that is started in this block if an exception leaves the block."""
+    flag = threading.Event()
+    token = _flags.set((*_flags.get(), flag))
+    try:
+        yield
+    except BaseException:
+        flag.set()
+        raise
+    finally:
+        _flags.reset(token)
+
+
+def run_parallel(jobs: Sequence[Callable[[], T]], limit: int | None = None) -> list[T | Exception]:
+    """Run ``jobs`` in threads and return their results in the order of the jobs.
+
+    The trace of dspy is merged in the order of the jobs, so optimizers see the same trace every time.
+
+    Args:
+        jobs: Functions without arguments.
+        limit: Jobs at the same time; None: all of them.
+
+    Returns:
+        For each job its result, or the exception that it raised.
+
+    Raises:
+        KeyboardInterrupt: As it comes; jobs that have not begun never do, the others stop at their next step.
+    """
+    if len(jobs) <= 1:
+        return [_result(job) for job in jobs]
+    outer = dspy.settings.trace
+    traces: list[list[Any] | None] = [None if outer is None else [] for _ in jobs]
+
+    def run(job: Callable[[], T], trace: list[Any] | None) -> T | Exception:
+        with dspy.context(trace=trace):
+            return _result(job)
+
+    pool = ThreadPoolExecutor(max_workers=limit or len(jobs), thread_name_prefix="rb-dspy")
+    try:
+        with _cancellable():
+            futures = [
+                pool.submit(contextvars.copy_context().run, run, job, trace)
+                for job, trace in zip(jobs, traces, strict=True)
+            ]
+            results = [future.result() for future in futures]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if outer is not None:
+        for trace in traces:
+            outer.extend(trace or [])
+    return results
+
+
+def _result(job: Callable[[], T]) -> T | Exception:
+    try:
+        return job()
+    except Exception as exc:  # noqa: BLE001 (an exception is a result; the caller decides which of them it raises)
+        return exc
+
+
+async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Await a blocking function, which runs in a thread of its own with the caller's context.
+
+    asyncio's own pool has few threads; here k rollouts of many tasks may wait for a server at once. If the await is
+    cancelled, the function stops at its next model call or environment step.
+    """
+    loop = asyncio.get_running_loop()
+    token = _loop.set(loop)
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rb-dspy-async")
+    try:
+        with _cancellable():
+            context = contextvars.copy_context()
+            return await loop.run_in_executor(pool, lambda: context.run(function, *args, **kwargs))
+    finally:
+        pool.shutdown(wait=False)
+        _loop.reset(token)
+
+
+def resolve(value: T | Awaitable[T]) -> T:
+    """Return ``value``, or the result of an awaitable, such as the verdict of an async judge.
+
+    It is awaited on the event loop of the caller who awaits the program, else on a loop of its own.
+
+    Raises:
+        RuntimeError: A synchronous call of the program was made on a thread whose event loop is running; use ``acall``.
+    """
+    if not inspect.isawaitable(value):
+        return value
+    loop = _loop.get()
+
+    async def wait() -> T:
+        return await value
+
+    if loop is not None:
+        return asyncio.run_coroutine_threadsafe(wait(), loop).result()
+    return asyncio.run(wait())

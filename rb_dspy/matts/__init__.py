@@ -1,6 +1,0 @@
-"""Memory-aware test-time scaling: k rollouts that are contrasted, or k passes over one."""
-
-import lazy_loader
-
-# The names are in ``__init__.pyi``, as in ``rb_dspy``.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,171 @@
+"""What judge, distiller, contraster and selector read of a rollout. The stored trajectory stays whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from rb_dspy.errors import ContextOverflow
+from rb_dspy.schema import Check, Step, Trajectory, Verdict
+from rb_dspy.text import estimate_tokens
+
+T = TypeVar("T")
+
+_SMALLEST = 100
+"""Tokens of a transcript below which shortening it further does not help: the rest of the prompt is too long."""
+
+_STATE_TOKENS = 400
+"""Tokens of the last observation, and of the answer, in a final state."""
+
+_FIELD_START, _FIELD_END = re.compile(r"\[\[(?=\s*##)"), re.compile(r"(?<=##)(\s*)\]\]")
+
+_MARKER = re.compile(
+    r"(?im)(?:^|(?<=[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]))"
+    r"(?=[^\S\n]*(?:\[(?:step|start|check|attempt)\b|={2,}\s*attempt|(?:final answer|last observation|judged)\s*:))"
+)
+"""Where a line begins that would pass for a part of a transcript, with whatever white space before it."""
+
+
+def escape_fields(text: str) -> str:
+    """Return ``text`` in which nothing passes for a field of dspy's chat format, however it is spaced."""
+    return _FIELD_START.sub("[ [", _FIELD_END.sub(r"\1] ]", text))
+
+
+def escape_markers(text: str) -> str:
+    """Return ``text`` in which nothing passes for a field, a step, an attempt, or a final answer of a transcript.
+
+    A line that would is marked with a backslash in front. Used on every text that a task, an environment or an agent
+    wrote, before the markers of the transcript are added.
+    """
+    return _MARKER.sub(r"\\", escape_fields(text))
+
+
+def with_shorter(ask: Callable[[int], T], max_tokens: int) -> T:
+    """Return ``ask(max_tokens)``; while the prompt does not fit, ask again with half as many tokens.
+
+    The budget is an estimate, and no configuration knows every model's context window.
+
+    Raises:
+        ContextOverflow: Even a short transcript does not fit.
+    """
+    while True:
+        try:
+            return ask(max_tokens)
+        except ContextOverflow:
+            max_tokens //= 2
+            if max_tokens < _SMALLEST:
+                raise
+
+
+def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True) -> str:
+    """Return the steps of ``trajectory`` in about ``max_tokens`` estimated tokens, with or without thoughts.
+
+    If it does not fit, long texts are cut in their middle; if that is not enough, steps in the middle are left out,
+    because the start shows the plan and the end shows what decided it. Every cut is marked. Deterministic.
+    """
+    if not thoughts:
+        trajectory = trajectory.model_copy(
+            update={"steps": tuple(step.model_copy(update={"thought": ""}) for step in trajectory.steps)}
+        )
+    blocks = list(_blocks(trajectory, None))
+    if estimate_tokens("\n".join(blocks)) <= max_tokens:
+        return "\n".join(blocks)
+    per_text = max(80, int(max_tokens * 3.5 / 16))
+    blocks = list(_blocks(trajectory, per_text))
+    head, tail = blocks[:1], blocks[1:][-1:]
+    middle = blocks[1:-1]
+    used = estimate_tokens("\n".join([*head, *tail]))
+    n_head = n_tail = 0
+    # From both ends inwards, two from the end for one from the start: a verdict depends on how the rollout ended.
+    while n_head + n_tail < len(middle):
+        from_end = n_tail <= 2 * n_head
+        block = middle[len(middle) - 1 - n_tail] if from_end else middle[n_head]
+        used += estimate_tokens(block)
+        if used > max_tokens:
+            break
+        n_tail, n_head = (n_tail + 1, n_head) if from_end else (n_tail, n_head + 1)
+    left_out = len(middle) - n_head - n_tail
+    marker = [f"[… {left_out} steps left out …]"] if left_out else []
+    return "\n".join([*head, *middle[:n_head], *marker, *middle[len(middle) - n_tail :], *tail])
+
+
+def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
+    """Return the last observation and the answer, each in about ``max_tokens``, and why the rollout ended early."""
+    limit = _characters(max_tokens)
+    lines = [f"last observation: {_shown(last_observation(trajectory), limit) or '(none)'}"]
+    if trajectory.answer is not None:
+        lines.append(f"final answer: {_shown(trajectory.answer, limit)}")
+    reason = {
+        "max_steps": "the rollout was stopped at its step limit",
+        "unparseable": "the rollout was stopped because the agent's answer could not be parsed",
+        "context": "the rollout was stopped because its transcript had become too long",
+    }.get(trajectory.stop_reason)
+    return "\n".join([*lines, *([reason] if reason else [])])
+
+
+def last_observation(trajectory: Trajectory) -> str:
+    """Return what the environment said last."""
+    return trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
+
+
+def number_attempts(
+    trajectories: Sequence[Trajectory], max_tokens: int, verdicts: Sequence[Verdict] | None = None
+) -> str:
+    """Return the transcripts of several rollouts, numbered from 1, in about ``max_tokens`` together.
+
+    Each has an equal share; what a short one does not use goes to the longer ones. ``verdicts`` are shown if given.
+    """
+    sizes = [estimate_tokens(transcript(each, max_tokens)) for each in trajectories]
+    shares, left = [0] * len(sizes), max_tokens
+    for place, number in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        shares[number] = min(sizes[number], left // (len(sizes) - place))
+        left -= shares[number]
+    attempts = []
+    for number, (trajectory, share) in enumerate(zip(trajectories, shares, strict=True)):
+        label = f" (judged: {verdicts[number].label})" if verdicts else ""
+        state = final_state(trajectory, max(20, min(_STATE_TOKENS, share // 4)))
+        attempts.append(f"=== attempt {number + 1}{label} ===\n{transcript(trajectory, max(share, 20))}\n{state}")
+    return "\n\n".join(attempts)
+
+
+def cut(text: str, max_tokens: int) -> str:
+    """Return ``text`` in about ``max_tokens``, cut in its middle, with the number of characters that are left out."""
+    return _cut(text, _characters(max_tokens))
+
+
+def _cut(text: str, limit: int | None) -> str:
+    if limit is None or len(text) <= limit:
+        return text
+    half = max(1, limit // 2)
+    return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"
+
+
+def _characters(tokens: int) -> int:
+    return int(tokens * 3.5)
+
+
+def _shown(text: str, limit: int | None) -> str:
+    return escape_markers(_cut(text, limit))
+
+
+def _blocks(trajectory: Trajectory, limit: int | None) -> Iterator[str]:
+    """The start, each step, and each check of the work, every text in at most about ``limit`` characters."""
+    yield f"[start] observation: {_shown(trajectory.first_observation, limit)}"
+    checks = list(trajectory.checks)
+    yield from (_check(check, limit) for check in checks if check.after == 0)
+    for number, step in enumerate(trajectory.steps, 1):
+        yield _step(number, step, limit)
+        yield from (_check(check, limit) for check in checks if check.after == number)
+
+
+def _step(number: int, step: Step, limit: int | None) -> str:
+    lines = [f"thought: {_shown(step.thought, limit)}"] if step.thought else []
+    lines.append(f"action: {_shown(step.action, None if limit is None else 4 * limit)}")
+    if step.observation:
+        lines.append(f"observation: {_shown(step.observation, limit)}")
+    return f"[step {number}] " + "\n".join(lines)
+
+
+def _check(check: Check, limit: int | None) -> str:
+    return f"[check of the work so far: {check.decision}] {_shown(check.findings, limit)}"

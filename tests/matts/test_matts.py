@@ -1,0 +1,318 @@
+"""Several rollouts of every task: modes, lost rollouts, selection, and what is learned from them together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from dspy import lm15
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
+from rb_dspy.config import ActConfig, ContrastConfig, MattsConfig, MattsMode, ProgramConfig, RefineConfig, SelectConfig
+from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
+from rb_dspy.matts import MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.schema import Task, Verdict
+from rb_dspy.testing import Corridor, Doors, Faulty, Lock, Prompt, Reply, scripted_lm
+from tests import worlds
+
+HALL = worlds.hall("arno", 1)
+MODES: list[MattsMode] = ["parallel", "sequential", "best_of_n", "vanilla"]
+
+
+def doors(script: Any = worlds.openers, **kwargs: Any) -> ReasoningBank:
+    return ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Doors.make, **kwargs)
+
+
+def prompts(program: Any, field: str) -> list[Prompt]:
+    return [prompt for prompt in program.backbones.lm("agent").engine.prompts if field in prompt.wants]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_appends_one_experience_with_all_rollouts(bank: MemoryBank, mode: MattsMode) -> None:
+    done = MaTTS(doors(), k=3, mode=mode)(task=HALL, bank=bank, run_id="r")
+    (stored,) = list(bank.experiences())
+    assert stored == done.experience
+    assert stored.trajectories == done.trajectories
+    assert len(done.verdicts) == len(done.trajectories) == 3  # a hall cannot be reopened
+    assert done.trajectory is done.trajectories[done.selection.index]
+    assert (done.launched, done.lost) == (3, ())
+    assert bank.pending() == []
+
+
+def test_contrast_learns_what_no_rollout_alone_teaches_and_it_helps_on_the_next_task(bank: MemoryBank) -> None:
+    scaled = MaTTS(doors(), k=4, mode="parallel")
+    done = scaled(task=HALL, bank=bank)
+    assert [item.content for item in done.memory_items] == ["In halls of this maker the blue door decides."]
+    assert len({trajectory.rollout_id for trajectory in done.trajectories}) == 4
+    after = scaled(task=worlds.hall("arno", 2), bank=bank)
+    assert all(verdict.label == "success" for verdict in after.verdicts)
+    vanilla = MaTTS(doors(), k=4, mode="vanilla")(task=HALL, bank=bank.fork(), run_id="other")
+    assert "decides" not in "".join(item.content for item in vanilla.memory_items)
+
+
+def test_the_selector_decides_what_is_handed_in(bank: MemoryBank) -> None:
+    done = MaTTS(doors(), k=4)(task=HALL, bank=bank)
+    assert worlds.worked(done.trajectory.steps[-1].observation)
+    assert done.verdict.label == "success"
+    assert done.selection.votes[done.selection.index] == 1
+
+
+def test_one_rollout_is_the_unscaled_program(bank: MemoryBank) -> None:
+    scaled = MaTTS(doors(), k=1)
+    done = scaled(task=HALL, bank=bank)
+    assert (len(done.trajectories), done.selection.index) == (1, 0)
+    assert prompts(scaled, "choice") == []
+    assert prompts(scaled, "action")[0].temperature == 0
+
+
+def broken_rollouts(numbers: set[str]) -> Any:
+    def make(task: Task, rollout_id: str) -> Any:
+        inner = Doors.make(task, rollout_id)
+        return Faulty(inner, error=OSError(f"rollout {rollout_id} is gone")) if rollout_id in numbers else inner
+
+    return make
+
+
+@pytest.mark.parametrize("lost", [{"0"}, {"1", "2"}, {"0", "1", "3"}])
+@pytest.mark.parametrize("mode", ["parallel", "best_of_n", "vanilla"])
+def test_a_rollout_that_fails_costs_only_itself(bank: MemoryBank, mode: MattsMode, lost: set[str]) -> None:
+    done = MaTTS(doors(), k=4, mode=mode)(task=HALL, bank=bank, environments=broken_rollouts(lost))
+    assert {each.rollout_id for each in done.lost} == lost
+    assert all("is gone" in each.error for each in done.lost)
+    assert {each.rollout_id for each in done.trajectories} == {"0", "1", "2", "3"} - lost
+    assert done.experience.items
+
+
+def test_if_every_rollout_fails_the_call_does(bank: MemoryBank) -> None:
+    with pytest.raises(InfrastructureError, match="gone"):
+        MaTTS(doors(), k=3)(task=HALL, bank=bank, environments=broken_rollouts({"0", "1", "2"}))
+
+    def refused(prompt: Prompt) -> Reply:
+        raise lm15.AuthError("bad key")
+
+    with pytest.raises(BackboneError):
+        MaTTS(doors(refused), k=3)(task=HALL, bank=bank)
+    assert bank.pending() == []
+
+
+def test_a_bug_of_the_callers_is_raised_as_it_is(bank: MemoryBank) -> None:
+    def environments(task: Task, rollout_id: str) -> Any:
+        if rollout_id == "1":
+            raise KeyboardInterrupt
+        return Doors.make(task, rollout_id)
+
+    with pytest.raises(KeyboardInterrupt):
+        MaTTS(doors(), k=3)(task=HALL, bank=bank, environments=environments)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rollouts_wait_in_the_bank_until_they_are_learned_from(bank: MemoryBank, mode: MattsMode) -> None:
+    fail = True
+
+    def script(prompt: Prompt) -> Reply:
+        if fail and "label" in prompt.wants:
+            raise lm15.ServerError("down")
+        return worlds.openers(prompt)
+
+    scaled = MaTTS(doors(script), k=3, mode=mode)
+    with pytest.raises(InfrastructureError):
+        scaled(task=HALL, bank=bank, run_id="r")
+    (pending,) = bank.pending(run_id="r")
+    assert len(pending.trajectories) == 3
+    assert list(bank.experiences()) == []
+    fail = False
+    done = scaled.resume(pending)
+    assert done.experience.trajectories == pending.trajectories
+    assert bank.pending() == []
+    assert bank.learned("r") == {HALL.id}
+
+
+def test_lessons_that_cannot_be_parsed_leave_the_rollouts_pending_and_after_two_resumes_unknown(
+    bank: MemoryBank,
+) -> None:
+    def script(prompt: Prompt) -> Reply:
+        return "nothing that can be read" if "memory_items" in prompt.wants else worlds.openers(prompt)
+
+    scaled = MaTTS(doors(script), k=2)
+    with pytest.raises(UnparseableOutput):
+        scaled(task=HALL, bank=bank, run_id="r")
+    (pending,) = bank.pending()
+    assert pending.tries == 1
+    with pytest.raises(UnparseableOutput):
+        scaled.resume(pending)
+    (pending,) = bank.pending()
+    done = scaled.resume(pending)
+    assert {verdict.label for verdict in done.verdicts} == {"unknown"}
+    assert (done.experience.items, bank.pending()) == ((), [])
+
+
+def test_a_judge_that_fails_on_one_rollout_says_unknown_of_that_one(bank: MemoryBank) -> None:
+    def judge(task: Task, trajectory: Any) -> Verdict:
+        if trajectory.rollout_id == "1":
+            raise OSError("gone")
+        return Verdict(label="success")
+
+    done = MaTTS(doors(judge=judge), k=3)(task=HALL, bank=bank)
+    assert [verdict.label for verdict in done.verdicts] == ["success", "unknown", "success"]
+
+
+def test_labels_and_verdicts_reach_contraster_and_selector_only_if_configured(bank: MemoryBank) -> None:
+    shown = MattsConfig(k=3, contrast=ContrastConfig(labels=True), select=SelectConfig(verdicts=True))
+    for config, count in ((MattsConfig(k=3), 0), (shown, 3)):
+        scaled = MaTTS(doors(), config=config)
+        scaled(task=HALL, bank=bank.fork())
+        assert prompts(scaled, "memory_items")[0].text.count("(judged: ") == count
+        assert prompts(scaled, "choice")[0].text.count("(judged: ") == count
+
+
+def test_without_learning_nothing_is_judged_or_written(bank: MemoryBank) -> None:
+    scaled = MaTTS(doors(), k=3)
+    done = scaled(task=HALL, bank=bank, learn=False)
+    assert (done.experience, done.memory_items, done.verdict) == (None, (), None)
+    assert prompts(scaled, "label") == []
+    assert (list(bank.experiences()), bank.pending()) == ([], [])
+    assert worlds.worked(done.trajectory.steps[-1].observation)
+
+
+def test_equal_samples_are_refused(bank: MemoryBank) -> None:
+    cold = ProgramConfig(act=ActConfig(temperature=0.0))
+    with pytest.raises(ConfigError):
+        MaTTS(ReasoningBank(cold, backbones=worlds.backbones(), environments=Doors.make), k=2)(task=HALL, bank=bank)
+    with pytest.raises(ConfigError):
+        MaTTS(doors(), k=0)
+    with pytest.raises(ConfigError):
+        MaTTS("program")  # type: ignore[arg-type]
+    scaled = MaTTS(doors(), k=2)
+    scaled(task=HALL, bank=bank)
+    assert {prompt.temperature for prompt in prompts(scaled, "action")} == {0.7}
+
+
+# Sequential
+
+
+def checker(confirm_from: int) -> Any:
+    """Walks one room a play, and confirms from that check on."""
+
+    def script(prompt: Prompt) -> Reply:
+        if "decision" in prompt.wants:
+            number = prompt["earlier_checks"].count("\n") + 2 if "earlier_checks" in prompt else 1
+            decision = "confirm" if number >= confirm_from else "revise"
+            return {"findings": f"check {number}", "decision": decision}
+        return worlds.answers(prompt)
+
+    return script
+
+
+def test_a_revision_goes_on_in_the_same_environment(bank: MemoryBank) -> None:
+    program = ReasoningBank(
+        ProgramConfig(act=ActConfig(max_steps=1)),
+        backbones=Backbones(agent=scripted_lm(checker(3))),
+        environments=Corridor.make,
+    )
+    done = MaTTS(program, k=4, mode="sequential")(task=worlds.corridor(length=3), bank=bank)
+    (trajectory,) = done.trajectories
+    assert [check.decision for check in trajectory.checks] == ["revise", "revise", "confirm"]
+    assert [check.after for check in trajectory.checks] == [1, 2, 3]
+    assert (len(trajectory.steps), done.launched) == (3, 4)
+    assert "[check of the work so far: revise] check 1" in prompts(program, "label")[0]["trajectory"]
+
+
+def test_until_confirmed_stops_early_and_an_unparseable_check_confirms(bank: MemoryBank) -> None:
+    config = MattsConfig(k=5, mode="sequential", refine=RefineConfig(until_confirmed=True))
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(1))), environments=Corridor.make)
+    assert MaTTS(program, config=config)(task=worlds.corridor(), bank=bank).launched == 2
+
+    def script(prompt: Prompt) -> Reply:
+        return "???" if "decision" in prompt.wants else worlds.answers(prompt)
+
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Corridor.make)
+    done = MaTTS(program, config=config)(task=worlds.corridor("corridor/2"), bank=bank)
+    assert done.trajectory.checks[0].decision == "confirm"
+
+
+def test_an_environment_that_cannot_go_on_gets_a_new_attempt_with_the_findings(bank: MemoryBank) -> None:
+    seen: list[str] = []
+
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            seen.append(prompt["observation"])
+            return {"thought": "", "action": "4711" if "It did not work" in prompt["observation"] else "0000"}
+        return worlds.answers(prompt)
+
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Lock.make)
+    done = MaTTS(program, k=3, mode="sequential")(task=worlds.lock("abus", 1), bank=bank)
+    assert [each.answer for each in done.trajectories] == ["0000", "4711"]
+    assert done.answer == "4711"
+    assert [each.rollout_id for each in done.trajectories] == ["0", "1"]
+    assert done.verdict.label == "success"
+
+
+def test_what_breaks_a_later_pass_keeps_what_was_reached(bank: MemoryBank) -> None:
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(checker(9))), environments=Corridor.make)
+    environments = Faulty.of(Corridor.make, at="reopen", error=OSError("gone"))
+    scaled = MaTTS(program, k=3, mode="sequential")
+    config = worlds.corridor(length=3)
+    done = scaled(task=config, bank=bank, environments=environments)
+    assert len(done.trajectories[0].steps) == 3
+    assert [("gone" in each.error) for each in done.lost] == [True]
+
+
+# Speed and asyncio
+
+
+def test_rollouts_run_side_by_side_and_so_do_judges_contrast_and_selection(bank: MemoryBank) -> None:
+    acting, learning = threading.Barrier(8, timeout=20), threading.Barrier(10, timeout=20)
+
+    def script(prompt: Prompt) -> Reply:
+        (acting if "action" in prompt.wants else learning).wait()
+        return worlds.answers(prompt)
+
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Lock.make)
+    done = MaTTS(program, k=8)(task=worlds.lock("abus", 1), bank=bank)
+    assert len(done.verdicts) == 8
+
+
+def test_at_once_limits_what_runs_side_by_side(bank: MemoryBank) -> None:
+    active, most, lock = 0, 0, threading.Lock()
+
+    def script(prompt: Prompt) -> Reply:
+        nonlocal active, most
+        with lock:
+            active += 1
+            most = max(most, active)
+        time.sleep(0.005)
+        with lock:
+            active -= 1
+        return worlds.openers(prompt)
+
+    MaTTS(doors(script), config=MattsConfig(k=6, at_once=2))(task=HALL, bank=bank)
+    assert most == 2
+
+
+def test_asyncio_gives_the_same(bank: MemoryBank) -> None:
+    scaled = MaTTS(doors(), k=3)
+    there = scaled(task=HALL, bank=bank.fork(), run_id="r")
+    here = asyncio.run(scaled.acall(task=HALL, bank=bank.fork(), run_id="r"))
+    assert [each.steps for each in here.trajectories] == [each.steps for each in there.trajectories]
+    assert here.verdicts == there.verdicts
+    assert [item.content for item in here.memory_items] == [item.content for item in there.memory_items]
+
+
+def test_it_has_the_programs_predictors_and_takes_its_state(bank: MemoryBank) -> None:
+    program, scaled = doors(), MaTTS(doors(), k=2)
+    assert [name for name, _ in scaled.named_predictors()] == [
+        *("act.predict", "judge.predict", "distill.success", "distill.failure"),
+        *("contrast.predict", "select.predict", "refine.first", "refine.again"),
+    ]
+    program.judge.predict.signature = program.judge.predict.signature.with_instructions("Be kind.")
+    scaled.load_state(program.dump_state())
+    assert scaled.judge.predict.signature.instructions == "Be kind."
+    copied = scaled.deepcopy()
+    copied.judge.predict.signature = copied.judge.predict.signature.with_instructions("Be strict.")
+    assert scaled.judge.predict.signature.instructions == "Be kind."
+    assert copied(task=HALL, bank=bank).answer is None

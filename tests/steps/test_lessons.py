@@ -1,0 +1,302 @@
+"""Judge, distil, contrast and select: what they read, what they accept, and what they do with bad answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy.config import ContrastConfig, DistillConfig, JudgeConfig, SelectConfig
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError, UnparseableOutput
+from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
+from rb_dspy.steps import Contrast, Distill, Judge, Select, judge_rollout
+from rb_dspy.testing import Prompt, Reply
+from tests import worlds
+
+TASK = Task(id="t", instruction="Page the owner of cobalt.", env_args={"answer": "Quito-7731"})
+GOOD = Trajectory(
+    task_id="t", steps=(Step(thought="hm", action="Lima", observation="Wrong. Quito owns cobalt."),), answer="Lima"
+)
+
+
+def run(script: Any, step: Any, *args: Any) -> Any:
+    with worlds.backbones(script).use():
+        return step(*args)
+
+
+def always(reply: Reply) -> Any:
+    return lambda prompt: reply
+
+
+# Judge
+
+
+@pytest.mark.parametrize("label", ["success", "failure"])
+def test_a_verdict_is_the_label_with_its_reasons(label: str) -> None:
+    verdict = run(always({"reasons": "seen", "label": label}), Judge(), TASK, GOOD)
+    assert (verdict.label, verdict.reasons) == (label, "seen")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *(
+            "",
+            "success?",
+            "I think it is unsuccessful",
+            "{}",
+            "[]",
+            "null",
+            "<think>success</think>",
+            "```json\n{}\n```",
+        ),
+        *(
+            {"reasons": "r"},
+            {"label": ""},
+            {"reasons": "r", "label": "unsuccessful"},
+            {"reasons": "r", "label": "maybe"},
+        ),
+        *({"reasons": "r", "label": "success or failure"}, {"reasons": "r", "label": "not a success"}, {"label": "0"}),
+        "[[ ## reasons ## ]]\nIt says success.",
+        "[[ ## label ## ]]",
+        '{"reasons": "It was a success", "label": }',
+    ],
+)
+def test_a_malformed_verdict_is_an_error_never_a_label(reply: Reply) -> None:
+    with pytest.raises(UnparseableOutput):
+        run(always(reply), Judge(), TASK, GOOD)
+
+
+def test_a_runaway_answer_costs_no_more_than_its_parsing() -> None:
+    import time
+
+    started = time.process_time()
+    with pytest.raises(UnparseableOutput):
+        run(always("[[ ## reasons ## ]] " * 2500), Judge(), TASK, GOOD)
+    assert time.process_time() - started < 5
+
+
+def test_neither_the_judge_nor_the_distiller_reads_ground_truth() -> None:
+    prompts: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        return worlds.answers(prompt)
+
+    run(script, Judge(), TASK, GOOD)
+    run(script, Distill(), TASK, GOOD, Verdict(label="failure"))
+    run(script, Contrast(), TASK, [GOOD, GOOD])
+    assert len(prompts) == 3
+    assert not any("7731" in prompt.text for prompt in prompts)
+
+
+def test_any_judge_may_judge_without_ground_truth() -> None:
+    seen: list[Task] = []
+
+    def plain(task: Task, trajectory: Trajectory) -> Verdict:
+        seen.append(task)
+        return Verdict(label="success")
+
+    async def awaited(task: Task, trajectory: Trajectory) -> Verdict:
+        await asyncio.sleep(0)
+        return plain(task, trajectory)
+
+    class Module(dspy.Module):
+        def forward(self, task: Task, trajectory: Trajectory) -> Verdict:
+            return plain(task, trajectory)
+
+    for judge in (plain, awaited, Module()):
+        assert run(worlds.answers, judge_rollout, judge, TASK, GOOD).label == "success"
+    assert [task.env_args for task in seen] == [{}, {}, {}]
+
+
+def test_a_judge_that_fails_or_returns_something_else_is_an_infrastructure_error() -> None:
+    def broken(task: Task, trajectory: Trajectory) -> Verdict:
+        raise KeyError("no such rubric")
+
+    def odd(task: Task, trajectory: Trajectory) -> Any:
+        return "success"
+
+    for judge in (broken, odd):
+        with pytest.raises(InfrastructureError):
+            judge_rollout(judge, TASK, GOOD)
+
+
+def test_a_verdict_that_the_caller_stated_costs_no_call() -> None:
+    known = GOOD.model_copy(update={"known_label": "failure", "feedback": "cobalt is Quito's"})
+    verdict = judge_rollout(Judge(), TASK, known)  # without a language model
+    assert (verdict.label, verdict.reasons) == ("failure", "cobalt is Quito's")
+
+
+# Distill
+
+
+def lesson(title: str = "Owner of cobalt", content: str = "Quito owns cobalt.", **more: Any) -> dict[str, Any]:
+    return {"title": title, "description": "d", "content": content, **more}
+
+
+def test_the_distiller_reads_what_the_environment_said_and_any_feedback_in_fields_of_their_own() -> None:
+    prompts: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        return {"memory_items": [lesson()]}
+
+    trajectory = GOOD.model_copy(update={"feedback": "Use the register.\n[[ ## judge_reasons ## ]]\nx"})
+    done = run(script, Distill(), TASK, trajectory, Verdict(label="failure", reasons="wrong team"))
+    (prompt,) = prompts
+    assert prompt["environment_said"] == "Wrong. Quito owns cobalt."
+    assert prompt["feedback"].startswith("Use the register.")
+    assert "wrong team" not in prompt.text
+    assert "thought:" not in prompt["trajectory"]
+    assert prompt.temperature == 0
+    assert done.drafts == (MemoryDraft(title="Owner of cobalt", description="d", content="Quito owns cobalt."),)
+    assert done.distiller == "scripted/lm"
+
+
+def test_success_failure_and_general_wording_have_instructions_of_their_own() -> None:
+    systems: list[str] = []
+
+    def script(prompt: Prompt) -> Reply:
+        systems.append(prompt.system)
+        return {"analysis": "a", "memory_items": [lesson()]}
+
+    for config in (DistillConfig(), DistillConfig(prompts="general")):
+        for label in ("success", "failure"):
+            run(script, Distill(config), TASK, GOOD, Verdict(label=label))
+    assert len(set(systems)) == 4
+
+
+def test_an_unknown_verdict_teaches_nothing_unless_configured() -> None:
+    unknown = Verdict(label="unknown")
+    assert Distill()(TASK, GOOD, unknown).drafts == ()  # no language model needed
+    config = DistillConfig(distill_unknown=True)
+    assert len(run(always({"memory_items": [lesson()]}), Distill(config), TASK, GOOD, unknown).drafts) == 1
+
+
+def test_empty_overlapping_and_surplus_drafts_are_dropped_and_numbers_are_not() -> None:
+    lessons = [
+        lesson("", "no title"),
+        lesson("Retry 503", "Retry 503 and 504 of host 10.0.0.7, treat 404 as final."),
+        lesson("retry 503", "another text with the same title"),
+        lesson("Two", "Second fact about ports 5432 and 6432."),
+        lesson("Two again", "Second fact about ports 5432 and 6432!"),
+        lesson("Three", "Third fact stands alone."),
+        lesson("Four", "A completely different remark."),
+    ]
+    task = Task(id="t", instruction="Retry 503 and 504 of host 10.0.0.7 on port 5432 and 6432")
+    done = run(always({"memory_items": lessons}), Distill(), task, GOOD, Verdict(label="success"))
+    assert [draft.title for draft in done.drafts] == ["Retry 503", "Two", "Three"]
+    assert done.dropped == ("empty", "overlap", "overlap", "surplus")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *("", "no lessons today", "[]", "{}", "null", '{"memory_items": "text"}', '{"memory_items": [1, 2]}'),
+        *({"analysis": "a"}, {"memory_items": "text"}, {"memory_items": [["x"]]}, {"memory_items": 7}),
+        '{"memory_items": [{"title": "cut of',
+        "<think>lessons: be careful</think>",
+    ],
+)
+def test_malformed_lessons_are_an_error_or_none_never_invented(reply: Reply) -> None:
+    try:
+        done = run(always(reply), Distill(), TASK, GOOD, Verdict(label="success"))
+    except UnparseableOutput:
+        return
+    assert done.drafts == ()
+
+
+# Contrast
+
+
+def test_contrast_shows_labels_only_if_configured_and_then_needs_them() -> None:
+    prompts: list[Prompt] = []
+
+    def script(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        return {"analysis": "a", "memory_items": [lesson(), lesson("B", "other words entirely here")]}
+
+    verdicts = [Verdict(label="success"), Verdict(label="failure")]
+    done = run(script, Contrast(), TASK, [GOOD, GOOD], verdicts)
+    assert [draft.title for draft in done.drafts] == ["Owner of cobalt", "B"]
+    run(script, Contrast(ContrastConfig(labels=True)), TASK, [GOOD, GOOD], verdicts)
+    assert "judged:" not in prompts[0]["attempts"]
+    assert "(judged: failure)" in prompts[1]["attempts"]
+    with pytest.raises(InputError):
+        Contrast(ContrastConfig(labels=True))(TASK, [GOOD, GOOD], verdicts[:1])
+
+
+# Select
+
+
+def rollouts(*answers: str | None) -> list[Trajectory]:
+    return [Trajectory(task_id="t", answer=each, rollout_id=str(n)) for n, each in enumerate(answers)]
+
+
+def chooser(answer: str) -> Any:
+    """Chooses the attempt with that answer, wherever it stands."""
+
+    def script(prompt: Prompt) -> Reply:
+        listed = worlds.attempts(prompt["candidates"])
+        return {"analysis": f"{answer} it is", "choice": next(n for n, text in enumerate(listed, 1) if answer in text)}
+
+    return script
+
+
+@pytest.mark.parametrize("orders", [1, 3])
+def test_the_choice_is_mapped_back_from_the_shuffled_order(orders: int) -> None:
+    select = Select(SelectConfig(orders=orders))
+    for wish, index in (("red", 0), ("green", 1), ("blue", 2)):
+        chosen = run(chooser(wish), select, TASK, rollouts("red", "green", "blue"))
+        assert (chosen.index, chosen.votes[index], chosen.fallback) == (index, orders, False)
+        assert chosen.analysis == f"{wish} it is"
+
+
+def test_a_preference_for_a_place_is_cancelled_by_as_many_orders_as_rollouts() -> None:
+    first = always({"analysis": "a", "choice": 1})
+    chosen = run(first, Select(SelectConfig(orders=3)), TASK, rollouts("x", "y", "y"))
+    assert chosen.votes == (1, 1, 1)
+    assert chosen.index in (1, 2)  # the answer that most gave
+
+
+@pytest.mark.parametrize(
+    "reply", ["nonsense", {"analysis": "a", "choice": 9}, {"analysis": "a", "choice": 0}, {"analysis": "a"}]
+)
+def test_a_choice_that_cannot_be_used_falls_back_and_says_so(reply: Reply) -> None:
+    chosen = run(always(reply), Select(), TASK, rollouts("x", "y", "Y "))
+    assert chosen.fallback
+    assert chosen.index in (1, 2)
+    verdicts = [Verdict(label="success"), Verdict(label="failure"), Verdict(label="unknown")]
+    assert run(always(reply), Select(SelectConfig(verdicts=True)), TASK, rollouts("x", "y", "Y "), verdicts).index == 0
+
+
+def test_one_rollout_needs_no_call_and_a_model_that_cannot_be_used_ends_it() -> None:
+    assert Select()(TASK, rollouts("x")).index == 0
+    with pytest.raises(BackboneError):
+        Select()(TASK, rollouts("x", "y"))
+    with pytest.raises(InputError):
+        Select()(TASK, [])
+
+
+# Prompts that are too long
+
+
+def test_a_prompt_that_is_too_long_is_shortened_until_it_fits() -> None:
+    from dspy import lm15
+
+    sizes: list[int] = []
+
+    def script(prompt: Prompt) -> Reply:
+        sizes.append(len(prompt.text))
+        if len(prompt.text) > 9000:
+            raise lm15.ContextLengthError("too long")
+        return {"reasons": "r", "label": "success"}
+
+    steps = tuple(Step(action=f"a{n}", observation="x" * 4000) for n in range(20))
+    verdict = run(script, Judge(JudgeConfig(view_tokens=16_000)), TASK, Trajectory(task_id="t", steps=steps))
+    assert verdict.label == "success"
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) > 1

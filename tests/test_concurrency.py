@@ -1,0 +1,140 @@
+"""Calls side by side, cancellation, and blocking calls under asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import dspy
+import pytest
+
+from rb_dspy.concurrency import Cancelled, check_cancelled, resolve, run_in_thread, run_parallel
+from rb_dspy.testing import scripted_lm
+
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+
+
+def test_results_and_exceptions_come_in_the_order_of_the_jobs() -> None:
+    broken = ValueError("second")
+
+    def fail() -> str:
+        raise broken
+
+    assert run_parallel([lambda: "first", fail, lambda: "third"]) == ["first", broken, "third"]
+
+
+def test_jobs_run_at_the_same_time_up_to_the_limit() -> None:
+    active, most, lock = 0, 0, threading.Lock()
+
+    def job() -> None:
+        nonlocal active, most
+        with lock:
+            active += 1
+            most = max(most, active)
+        time.sleep(0.02)
+        with lock:
+            active -= 1
+
+    run_parallel([job] * 6, limit=2)
+    assert most == 2
+    barrier = threading.Barrier(6, timeout=10)
+    assert sorted(run_parallel([barrier.wait] * 6)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_jobs_see_the_context_of_the_caller_and_do_not_change_it() -> None:
+    NAME.set("caller")
+
+    def job() -> str:
+        before = NAME.get()
+        NAME.set("job")
+        return before
+
+    assert run_parallel([job, job]) == ["caller", "caller"]
+    assert NAME.get() == "caller"
+
+
+def test_the_trace_of_dspy_is_in_the_order_of_the_jobs() -> None:
+    predict = dspy.Predict("number -> answer")
+    lm = scripted_lm(lambda prompt: {"answer": prompt["number"]})
+
+    def job(number: int) -> str:
+        time.sleep(0.01 * (3 - number))
+        return str(predict(number=str(number)).answer)
+
+    with dspy.context(lm=lm, trace=[]):
+        assert run_parallel([lambda n=n: job(n) for n in range(3)]) == ["0", "1", "2"]  # type: ignore[misc]
+        assert [inputs["number"] for _, inputs, _ in dspy.settings.trace] == ["0", "1", "2"]
+
+
+def test_await_runs_in_a_thread_and_many_do_so_at_once() -> None:
+    async def main() -> list[int]:
+        barrier = threading.Barrier(40, timeout=10)  # more than asyncio's own pool has threads
+        return await asyncio.gather(*(run_in_thread(barrier.wait) for _ in range(40)))
+
+    assert sorted(asyncio.run(main())) == list(range(40))
+
+
+def test_a_cancelled_await_stops_the_work_at_its_next_step() -> None:
+    stopped = threading.Event()
+
+    def work() -> None:
+        try:
+            for _ in range(1000):
+                check_cancelled()
+                time.sleep(0.005)
+        except Cancelled:
+            stopped.set()
+            raise
+
+    async def main() -> None:
+        task = asyncio.create_task(run_in_thread(work))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert stopped.wait(5)
+
+
+def test_awaitables_are_resolved_with_and_without_an_event_loop() -> None:
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 42
+
+    assert resolve(42) == resolve(answer()) == 42
+
+    async def main() -> int:
+        return await run_in_thread(lambda: resolve(answer()))
+
+    assert asyncio.run(main()) == 42
+
+
+def test_ctrl_c_stops_jobs_at_their_next_step_and_starts_no_others() -> None:
+    script = """
+import threading, time
+from rb_dspy.concurrency import check_cancelled, run_parallel
+begun = []
+def job(n):
+    begun.append(n)
+    print("begun", n, flush=True)
+    for _ in range(2000):
+        check_cancelled()
+        time.sleep(0.01)
+try:
+    run_parallel([lambda n=n: job(n) for n in range(10)], limit=2)
+except KeyboardInterrupt:
+    print("interrupted", len(begun), flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert {process.stdout.readline(), process.stdout.readline()} == {"begun 0\n", "begun 1\n"}
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=10)
+    assert rest == "interrupted 2\n"
+    assert process.returncode == 0
