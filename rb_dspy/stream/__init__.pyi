@@ -1,9 +1,20 @@
 # The names of this package; see ``__init__.py``.
 
-from .orders import COMPILE_SHARES as COMPILE_SHARES, Streams as Streams, split_streams as split_streams
-from .report import RunReport as RunReport, Summary as Summary
-from .result import TaskResult as TaskResult
+from .program import StreamProgram as StreamProgram, stream_example as stream_example
+from .report import RunReport as RunReport, Summary as Summary, TaskResult as TaskResult
 from .run import Program as Program, run_stream as run_stream
 from .scaling import PassAt as PassAt, Passes as Passes, Scaling as Scaling
-from .splits import SHARES as SHARES, split_templates as split_templates
-from .tasks import PRESETS as PRESETS, TaskStream as TaskStream, stream_names as stream_names
+from .split import (
+    COMPILE_SHARES as COMPILE_SHARES,
+    Streams as Streams,
+    near_duplicates as near_duplicates,
+    split_streams as split_streams,
+)
+from .stream import (
+    PRESETS as PRESETS,
+    TaskStream as TaskStream,
+    fingerprint as fingerprint,
+    named_tasks as named_tasks,
+    stream_names as stream_names,
+)
+from .templates import SHARES as SHARES, SPLITS as SPLITS, split_templates as split_templates

@@ -1,192 +1,119 @@
-"""What test-time scaling gained, by ground truth: pass@j, best of n, the oracle, and what was saved."""
+"""What test-time scaling gained, by ground truth: pass@k, the selected rollout, and the gap to an oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import comb
+from typing import TYPE_CHECKING
 
-import dspy
 import pydantic
 
-from rb_dspy.schema import Outcome
 from rb_dspy.steps import Selection
-from rb_dspy.stream.result import TaskResult
+
+if TYPE_CHECKING:
+    from rb_dspy.stream.report import TaskResult
 
 
 class PassAt(pydantic.BaseModel):
-    """``rate``: the chance that ``j`` rollouts of a task, drawn from those it has, hold a success; mean over tasks."""
+    """The chance that ``j`` rollouts of a task, drawn from those it has, contain a success; the mean over ``tasks``."""
 
     j: int
     rate: float
     tasks: int
-    """Those with ``j`` rollouts or more that count (``Scaling.unconditional``)."""
+    """Those with at least ``j`` scored rollouts."""
 
 
 class Passes(pydantic.BaseModel):
-    """Sequential scaling: tasks that stood solved after the first pass, after the last, and after any."""
+    """Sequential scaling: of ``tasks`` with ground truth, how many were solved after the first and the last pass."""
 
     tasks: int
-    """Those with ground truth after the first pass, after the last, and of what was handed in."""
     after_first: int
     after_last: int
-    """Of the last attempt, also where it could not be read and an earlier one was handed in."""
-    after_any: int
-    handed_in: int
-    """By what was handed in, which is the last attempt but where that gave no answer, or could not be read."""
 
 
 class Scaling(pydantic.BaseModel):
-    """Test-time scaling in numbers. Rates are None where there is nothing to count.
-
-    Rollouts side by side fill ``pass_at``, ``pass_at_with_lost`` and ``compared`` to ``solvable``; passes over one
-    trajectory fill ``passes``.
-    """
+    """Test-time scaling in numbers: ``passes`` of the mode sequential, all between ``lost`` and it of the others."""
 
     launched: int
-    """Rollouts that were begun, of sequential scaling passes, over the tasks that came to their end in this run."""
+    """Rollouts (sequential: passes) that were started, of the tasks that were done in this run."""
     lost: int
-    """Of the launched, those that broke."""
-    saved: int
-    """Rollouts, or passes, that agreement made needless."""
+    """Of these, the ones that failed."""
     mean_distinct: float
-    """Different sequences of actions among the rollouts of a task, mean over tasks."""
-    unconditional: int | None = None
-    """How many rollouts of a task count for pass@j, where that is not all: with adaptive scaling those of the first
-    wave, which were launched whatever came of others. With the later ones, tasks on which the first agreed would count
-    otherwise than those on which they did not, and the estimate were biased; so larger j are left out."""
+    """Mean over tasks: different sequences of actions among the rollouts."""
     pass_at: tuple[PassAt, ...] = ()
-    """Over what came to its end: for j = 1 up to the most scored rollouts that a task has. Where the rollouts of hard
-    tasks break more often than others, it is too high."""
-    pass_at_with_lost: tuple[PassAt, ...] = ()
-    """The same with what was lost as failures: rollouts that broke, or whose scoring did, and tasks that broke as a
-    whole, which fail for every j."""
+    """For j = 1 up to the most scored rollouts of a task. Lost rollouts are not counted, neither as failures."""
     compared: int = 0
-    """Tasks with ground truth of the rollout that was handed in."""
+    """Tasks with ground truth of the selected rollout."""
     handed_in: int = 0
-    """Of the compared, those where the rollout that was handed in succeeded; of passes see ``Passes.handed_in``."""
+    """Of the compared: the selected rollout succeeded."""
     solvable: int = 0
-    """Of the compared, those where some rollout succeeded: what an oracle would hand in."""
+    """Of the compared: some rollout succeeded, which an oracle would select."""
     fallbacks: int = 0
-    """Tasks for which the selector chose nothing that counts, since it broke, could not be read or named no rollout:
-    what was handed in is not its choice (``Selection.fallback``), though its gap counts it. Resumed ones among them."""
+    """Tasks for which no call of the selector gave a vote."""
     passes: Passes | None = None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def best_of_n(self) -> float | None:
-        """Handed in of compared."""
+        """Success rate of the rollouts that were handed in."""
         return self.handed_in / self.compared if self.compared else None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def oracle(self) -> float | None:
-        """Solvable of compared."""
+        """Success rate of a perfect selector."""
         return self.solvable / self.compared if self.compared else None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def selector_gap(self) -> float | None:
-        """Oracle less best of n, on the same tasks: what a perfect selector would add."""
+        """What a perfect selector would add."""
         return (self.solvable - self.handed_in) / self.compared if self.compared else None
 
 
 def scaling(results: Sequence[TaskResult]) -> Scaling | None:
-    """The scaled tasks among ``results`` in numbers; None where there is none."""
+    """The scaled tasks among ``results`` in numbers; None if there are none."""
     scaled = [each for each in results if each.prediction is not None and "trajectories" in each.prediction]
     if not scaled:
         return None
     done = [each.prediction for each in scaled if each.prediction is not None and not each.resumed]
-    side_by_side = [each for each in scaled if not each.passes]
-    partly = [made for made in done if _unconditional(made) < made.launched + made.saved]
-    compared = [each for each in side_by_side if each.outcome is not None]
+    parallel = [each for each in scaled if not each.passes]
+    compared = [each for each in parallel if each.outcome is not None]
+    selections = [each.prediction.get("selection") for each in scaled if each.prediction is not None]
     distinct = [len({tuple(step.action for step in rollout.steps) for rollout in each.rollouts}) for each in scaled]
     return Scaling(
         launched=sum(prediction.launched for prediction in done),
         lost=sum(len(prediction.lost) for prediction in done),
-        saved=sum(prediction.saved for prediction in done),
         mean_distinct=sum(distinct) / len(distinct),
-        unconditional=max(map(_unconditional, partly), default=None),
-        pass_at=_pass_at(list(map(_known, side_by_side))),
-        pass_at_with_lost=_pass_at(
-            [_known(each) + [False] * _lost(each) for each in side_by_side],
-            sum(bool(each.error) and each.prediction is None and not each.resumed for each in results),
-        ),
+        pass_at=_pass_at([[outcome.success for outcome in each.outcomes if outcome] for each in parallel]),
         compared=len(compared),
-        handed_in=sum(each.outcome.success for each in compared if each.outcome is not None),
+        handed_in=sum(bool(each.solved) for each in compared),
         solvable=sum(any(outcome.success for outcome in each.outcomes if outcome) for each in compared),
-        fallbacks=sum(map(_fell_back, scaled)),
-        passes=_passes([each for each in scaled if each.passes]),
+        fallbacks=sum(isinstance(selection, Selection) and selection.fallback for selection in selections),
+        passes=_passes([each for each in scaled if each.passes and each.passes[0] and each.passes[-1]]),
     )
 
 
 def pass_at(j: int, rollouts: int, successes: int) -> float:
-    """The chance that ``j`` of ``rollouts``, drawn without putting back, hold at least one of the ``successes``.
+    """The chance that ``j`` of ``rollouts``, drawn without replacement, contain one of the ``successes``.
 
     1 - C(n-c, j) / C(n, j), the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374); ``1 <= j <= rollouts``.
     """
     return 1 - comb(rollouts - successes, j) / comb(rollouts, j)
 
 
-def _fell_back(result: TaskResult) -> bool:
-    """Whether the selector did not decide; a program of somebody's own may have anything for a selection."""
-    selection = result.prediction.get("selection") if result.prediction is not None else None
-    return isinstance(selection, Selection) and selection.fallback
-
-
-def _unconditional(done: dspy.Prediction) -> int:
-    """How many rollouts were launched whatever came of others: all, where nothing else is said."""
-    said: int | None = done.get("unconditional")
-    return done.launched + done.saved if said is None else said
-
-
-def _counts(done: dspy.Prediction, rollout_id: str) -> bool:
-    """Whether a rollout, whose id is its number, counts for pass@j."""
-    first = _unconditional(done)
-    return first >= done.launched or rollout_id in map(str, range(first))
-
-
-def _sample(result: TaskResult) -> list[Outcome | None]:
-    """What each rollout that counts for pass@j and came to its end reached; empty where it was resumed."""
-    if result.prediction is None or not result.outcomes:
-        return []
-    reached = zip(result.rollouts, result.outcomes, strict=True)
-    return [outcome for rollout, outcome in reached if _counts(result.prediction, rollout.rollout_id)]
-
-
-def _known(result: TaskResult) -> list[bool]:
-    """Of each rollout in the sample that was scored, whether it succeeded."""
-    return [outcome.success for outcome in _sample(result) if outcome is not None]
-
-
-def _lost(result: TaskResult) -> int:
-    """Rollouts of which nobody will know the outcome since they, or their scoring, broke, of those that count. Where
-    nothing is scored although nothing of the scoring broke, there is no ground truth, and nothing to lose."""
-    done = result.prediction
-    if done is None or not (any(result.outcomes) or result.error):
-        return 0
-    unscored = sum(outcome is None for outcome in _sample(result)) if result.error else 0
-    return sum(_counts(done, lost.rollout_id) for lost in done.lost) + unscored
-
-
-def _pass_at(rolled: Sequence[Sequence[bool]], broken: int = 0) -> tuple[PassAt, ...]:
-    """Of the rollouts of each task; ``broken`` tasks besides have none but failures."""
-    most = max(map(len, rolled), default=0)
-    found = []
-    for j in range(1, most + 1):
-        rates = [pass_at(j, len(each), sum(each)) for each in rolled if len(each) >= j] + [0.0] * broken
-        found.append(PassAt(j=j, rate=sum(rates) / len(rates), tasks=len(rates)))
-    return tuple(found)
+def _pass_at(tasks: Sequence[Sequence[bool]]) -> tuple[PassAt, ...]:
+    """Of the scored rollouts of each task."""
+    rates = {
+        j: [pass_at(j, len(scored), sum(scored)) for scored in tasks if len(scored) >= j]
+        for j in range(1, max(map(len, tasks), default=0) + 1)
+    }
+    return tuple(PassAt(j=j, rate=sum(each) / len(each), tasks=len(each)) for j, each in rates.items())
 
 
 def _passes(results: Sequence[TaskResult]) -> Passes | None:
     if not results:
         return None
-    known = [each for each in results if all((each.passes[0], each.passes[-1], each.outcome))]
-    solved = [[outcome is not None and outcome.success for outcome in each.passes] for each in known]
-    return Passes(
-        tasks=len(solved),
-        after_first=sum(each[0] for each in solved),
-        after_last=sum(each[-1] for each in solved),
-        after_any=sum(any(each) for each in solved),
-        handed_in=sum(each.outcome.success for each in known if each.outcome is not None),
-    )
+    firsts, lasts = ([each.passes[place] for each in results] for place in (0, -1))
+    after_first, after_last = (sum(bool(outcome and outcome.success) for outcome in each) for each in (firsts, lasts))
+    return Passes(tasks=len(results), after_first=after_first, after_last=after_last)

@@ -1,0 +1,177 @@
+"""A stream in three parts for compiling, choosing and testing, which no kind of task has in common."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass
+
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Task
+from rb_dspy.stream.stream import TaskStream
+from rb_dspy.stream.templates import PARTS, family_attribute, fold_of
+from rb_dspy.text import counted
+
+COMPILE_SHARES: dict[str, float] = {"compile": 0.5, "dev": 0.2, "held_out": 0.3}
+"""Part -> its share of the tasks."""
+
+NEAR = 0.4
+"""Jaccard similarity of their sets of three words in a row from which two tasks are near-duplicates. Measured: of
+reasoning-gym's 84 templates two pairs reach it, both of one kind; of GSM8K's 869,221 pairs of test questions two, each
+one story told twice."""
+
+_CHARACTERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+"""Of scripts without blanks between words; there a character counts as a word."""
+_WORD = re.compile(rf"[{_CHARACTERS}]|[^\W{_CHARACTERS}]+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What prompts are compiled on, chosen by, and tested on.
+
+    Raises:
+        InputError: Two streams share a template, a fold of a family, or nearly the same text (``near_duplicates``),
+            unless ``check`` is False.
+    """
+
+    compile: TaskStream
+    dev: TaskStream
+    held_out: TaskStream
+    check: InitVar[bool] = True
+
+    def __post_init__(self, check: bool) -> None:
+        if not check:
+            return
+        tasks, parts = zip(*((task, part) for part in COMPILE_SHARES for task in getattr(self, part)), strict=True)
+        for first, second, reason in _ties(tasks):
+            if parts[first] != parts[second]:
+                raise InputError(
+                    f"{tasks[first].id!r} in {parts[first]} and {tasks[second].id!r} in {parts[second]} {reason};"
+                    " expected such tasks in one part, as split_streams puts them; check=False allows it"
+                )
+
+
+def split_streams(
+    stream: TaskStream, *, shares: Mapping[str, float] = COMPILE_SHARES, seed: int = 0, check: bool = True
+) -> Streams:
+    """Split ``stream`` so that tasks that belong together stay together.
+
+    Tasks belong together if they share a template, or are near-duplicates. Folds that a family states
+    (``EnvironmentFamily.fold_of``) go to their parts whatever the shares: train is compiled on, dev is dev, test is
+    held out. Deterministic for the tasks and ``seed``, in whatever order the tasks are; the parts keep that order.
+
+    Args:
+        stream: The tasks.
+        shares: Relative sizes, met as nearly as whole groups allow.
+        seed: Draws which groups go where.
+        check: If False, only templates are kept together.
+
+    Raises:
+        InputError: A part would be empty, or tasks of two folds belong together.
+    """
+    if set(shares) != set(COMPILE_SHARES) or not all(0 < share < math.inf for share in shares.values()):
+        raise InputError(f"shares {dict(shares)}: expected a number above 0 for each of {', '.join(COMPILE_SHARES)}")
+    tasks = stream.tasks
+    groups = _groups(len(tasks), _ties(tasks, check=check))
+    fixed = [_part(stream.name, [tasks[n] for n in group]) if check else None for group in groups]
+    empty = [part for part in COMPILE_SHARES if part not in fixed]
+    if fixed.count(None) < len(empty):
+        raise InputError(
+            f"{stream.name}: no tasks are left for {' and '.join(empty)}, since {counted(len(tasks), 'task')} make only"
+            f" {counted(len(groups), 'group')} that share a template, a fold or nearly the same text; add tasks of"
+            " other templates (and folds), or keep only templates apart with check=False"
+        )
+    placed: dict[str, list[int]] = {part: [] for part in COMPILE_SHARES}
+    for group, part in zip(groups, fixed, strict=True):
+        if part:
+            placed[part] += group
+    free = [group for group, part in zip(groups, fixed, strict=True) if not part]
+    free.sort(key=lambda group: (-len(group), _draw(seed, min(tasks[n].id for n in group))))
+    total = sum(shares.values())
+    for left, group in zip(range(len(free), 0, -1), free, strict=True):
+        empty = [part for part in placed if not placed[part]]
+        choice = empty if left == len(empty) else list(placed)
+        placed[max(choice, key=lambda part: shares[part] / total * len(tasks) - len(placed[part]))] += group
+    parts = {
+        part: TaskStream(f"{stream.name}/{part}", [tasks[n] for n in sorted(placed[part])]) for part in COMPILE_SHARES
+    }
+    return Streams(**parts, check=False)
+
+
+def near_duplicates(tasks: Sequence[Task]) -> Iterator[tuple[int, int]]:
+    """The pairs of tasks that ask nearly the same, as positions: Jaccard similarity of at least ``NEAR``.
+
+    Tasks of a family whose ``instruction_is_unique`` is False are compared by ``env_args``.
+    """
+    every = [_shingles(task) for task in tasks]
+    counts = Counter(shingle for shingles in every for shingle in shingles)
+    seen: defaultdict[str, list[int]] = defaultdict(list)
+    for second, shingles in enumerate(every):
+        rarest = sorted(shingles, key=lambda shingle: (counts[shingle], shingle))
+        rarest = rarest[: len(rarest) - math.ceil(NEAR * len(rarest) - 1e-9) + 1]  # near-duplicates share one of these
+        for first in sorted({first for shingle in rarest for first in seen[shingle]}):
+            common = len(shingles & every[first])
+            if common / (len(shingles) + len(every[first]) - common) >= NEAR:
+                yield first, second
+        for shingle in rarest:
+            seen[shingle].append(second)
+
+
+def _shingles(task: Task) -> frozenset[str]:
+    """Each three words in a row; a shorter text is one."""
+    if task.env_args and not family_attribute(task.env, "instruction_is_unique", True):
+        return frozenset({f"{task.env} {json.dumps(task.env_args, sort_keys=True)}"})
+    words = _WORD.findall(unicodedata.normalize("NFKC", task.instruction).casefold())
+    return frozenset(" ".join(words[start : start + 3]) for start in range(max(1, len(words) - 2)))
+
+
+def _ties(tasks: Sequence[Task], *, check: bool = True) -> Iterator[tuple[int, int, str]]:
+    """The pairs of tasks that belong together, and why; if not ``check``, only those of one template."""
+    first: dict[object, int] = {}
+    for position, task in enumerate(tasks):
+        if task.template is not None:
+            yield first.setdefault(task.template, position), position, f"have the template {task.template!r}"
+        fold = fold_of(task.env, task.template) if check else None
+        if fold is not None:
+            yield first.setdefault((task.env, fold), position), position, f"are of {task.env}'s fold {fold}"
+    if check:
+        for one, other in near_duplicates(tasks):
+            yield one, other, "are near-duplicates"
+
+
+def _groups(count: int, ties: Iterator[tuple[int, int, str]]) -> list[list[int]]:
+    """Positions that are tied, directly or through others."""
+    parent = list(range(count))
+
+    def root(position: int) -> int:
+        while parent[position] != position:
+            parent[position] = position = parent[parent[position]]
+        return position
+
+    for one, other, _ in ties:
+        parent[root(other)] = root(one)
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for position in range(count):
+        groups[root(position)].append(position)
+    return list(groups.values())
+
+
+def _part(name: str, group: Sequence[Task]) -> str | None:
+    """The part that a group must go to for its fold."""
+    found = {fold: task for task in group if (fold := fold_of(task.env, task.template)) is not None}
+    if len(found) > 1:
+        (fold, one), (other_fold, other), *_ = found.items()
+        raise InputError(
+            f"{name}: {one.id!r} of fold {fold} and {other.id!r} of fold {other_fold} belong together, by a template or"
+            " nearly the same text; leave one out, or keep only templates together with check=False"
+        )
+    return PARTS[next(iter(found))] if found else None
+
+
+def _draw(seed: int, name: str) -> bytes:
+    return hashlib.sha256(f"{seed}\n{name}".encode()).digest()

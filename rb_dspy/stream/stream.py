@@ -1,0 +1,296 @@
+"""Ordered tasks: from a list, a file, a dataset, or an installed environment."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, overload
+
+import pydantic
+
+from rb_dspy.config import Split
+from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES
+from rb_dspy.errors import InputError, InvalidTask, RBError
+from rb_dspy.files import atomic_write
+from rb_dspy.jsonl import encode, read_objects
+from rb_dspy.plugins import environment_family, environment_names
+from rb_dspy.schema import Task
+from rb_dspy.stream.templates import split_templates
+from rb_dspy.text import counted, first_error
+
+if TYPE_CHECKING:
+    import datasets
+
+PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {"reasoning-gym-small": ("reasoning-gym", SMALL_MODEL_TEMPLATES)}
+"""Stream name -> environment family and templates; the name of a family is a stream of all its templates."""
+
+FIELDS = tuple(Task.model_fields)
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class TaskStream:
+    """Tasks in a fixed order, under a name. Iterable; a slice is a stream, too.
+
+    A task may also be given as text (see ``ReasoningBank``) or as a dict with the fields of ``Task``; if ``id`` is
+    missing, it is the stream's name and the task's ``fingerprint``.
+
+    Raises:
+        InputError: An id occurs twice, or ``tasks`` are not tasks.
+        InvalidTask: A task cannot be used; the message has its number.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+
+    def __init__(self, name: str, tasks: Iterable[Task | str | Mapping[str, Any]]) -> None:
+        if isinstance(tasks, str | bytes | PathLike | Mapping) or not isinstance(tasks, Iterable):
+            raise InputError(
+                f"got {type(tasks).__name__} for the tasks of a stream; expected a TaskStream, or a list of Task, text"
+                " or dict; TaskStream.from_jsonl(path) reads a file"
+            )
+        object.__setattr__(self, "name", name)
+        places = ((f"{name}, task {number}", each) for number, each in enumerate(tasks, 1))
+        object.__setattr__(self, "tasks", _tasks(name, places))
+
+    @classmethod
+    def of(cls, tasks: Iterable[Task | str | Mapping[str, Any]]) -> TaskStream:
+        """``tasks`` if they are a stream, else a stream of them called ``tasks``."""
+        return tasks if isinstance(tasks, TaskStream) else cls("tasks", tasks)
+
+    @classmethod
+    def named(
+        cls, name: str, *, n: int, seed: int = 0, split: Split = "all", templates: Sequence[str] | None = None
+    ) -> Self:
+        """The first ``n`` tasks of ``named_tasks``; fewer if the stream ends before."""
+        tasks = named_tasks(name, seed=seed, split=split, templates=templates)
+        try:
+            return cls(name, islice(tasks, n))
+        except ValueError:
+            raise InputError(f"n is {n!r:.40}; expected a number of tasks, 0 or more") from None
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path) -> Self:
+        """Tasks from JSON Lines: an object with at least ``instruction`` in each line.
+
+        Raises:
+            InputError: The file cannot be used; the message has file and line.
+            InvalidTask: A task cannot be used; likewise.
+        """
+        path = Path(path)
+        objects = read_objects(path, "a JSON object with 'instruction'")
+        return cls(path.stem, _tasks(path.stem, ((f"{path}:{number}", fields) for number, fields in objects), path))
+
+    @classmethod
+    def from_csv(cls, path: str | Path, *, columns: Mapping[str, str] | None = None) -> Self:
+        """Tasks from comma-separated values in UTF-8 below a line of column names; see ``from_dataset``."""
+        path = Path(path)
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                reader = csv.DictReader(file, restkey="(no column)", strict=True)
+                rows = [
+                    (f"{path}:{reader.line_num}", {name: cell or None for name, cell in row.items()}) for row in reader
+                ]
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such file; expected CSV") from None
+        except OSError as exc:
+            raise RBError(f"{path}: cannot be read: {exc.strerror}") from exc
+        except (UnicodeDecodeError, csv.Error) as exc:
+            raise InputError(f"{path}: is not CSV in UTF-8: {exc}") from None
+        return cls(path.stem, _tasks(path.stem, _mapped(rows, columns), path))
+
+    @classmethod
+    def from_parquet(cls, path: str | Path, *, columns: Mapping[str, str] | None = None) -> Self:
+        """Tasks from a Parquet file; see ``from_dataset``."""
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; expected Parquet")
+        try:
+            rows = pq.read_table(path).to_pylist()
+        except (pa.ArrowException, OSError) as exc:
+            raise InputError(f"{path}: is not a Parquet file, or a damaged one ({type(exc).__name__})") from exc
+        places = ((f"{path}: row {number}", row) for number, row in enumerate(rows, 1))
+        return cls(path.stem, _tasks(path.stem, _mapped(places, columns), path))
+
+    @classmethod
+    def from_dataset(
+        cls, dataset: datasets.Dataset, *, columns: Mapping[str, str] | None = None, name: str | None = None
+    ) -> Self:
+        """Tasks from the rows of a dataset, as ``datasets.load_dataset`` returns one for each split.
+
+        Args:
+            dataset: Nothing is downloaded here.
+            columns: Field of a task -> column: ``{"instruction": "question", "env_args.answer": "gold"}``; other
+                columns are ignored. By default every column must be a field of ``Task``, ``env_args.<argument>``, or
+                ``answer``, the right answer to a question. ``env_args`` may be an object as JSON text.
+            name: Of the stream.
+
+        Raises:
+            InputError: A column is missing, or the dataset has no rows.
+            InvalidTask: A task cannot be used; the message has its row.
+        """
+        if isinstance(dataset, Mapping):
+            raise InputError(f"got splits; expected one dataset: choose one of {', '.join(map(str, dataset))}")
+        name = name or getattr(getattr(dataset, "info", None), "dataset_name", None) or "dataset"
+        places = ((f"{name}: row {number}", row) for number, row in enumerate(dataset, 1))
+        return cls(name, _tasks(name, _mapped(places, columns), name))
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write one JSON object a line; ``from_jsonl`` reads equal tasks. The file is replaced whole or not at all."""
+        lines = [encode({"id": task.id, **task.model_dump(exclude_defaults=True)}) for task in self]
+        with atomic_write(path) as file:
+            file.writelines(lines)
+
+    def to_dataset(self) -> datasets.Dataset:
+        """A row for each task; ``env_args`` as JSON text, so that arguments of any shape fit one column."""
+        import datasets
+
+        rows = [task.model_dump() | {"env_args": json.dumps(task.env_args)} for task in self]
+        features = datasets.Features({field: datasets.Value("string") for field in FIELDS})
+        info = datasets.DatasetInfo(features=features, dataset_name=self.name)
+        return datasets.Dataset.from_list(rows, features=features, info=info)
+
+    @cached_property
+    def digest(self) -> str:
+        """20 hex digits that name order, ids and contents of the tasks; equal in every process and file format."""
+        digest = hashlib.sha256(b"rb_dspy tasks 1\n")
+        for task in self:
+            fields = task.model_dump(exclude_defaults=True)  # a field that Task gains later changes no digest
+            digest.update(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        return digest.hexdigest()[:20]
+
+    def permuted(self, seed: int) -> TaskStream:
+        """The tasks in an order drawn from ``seed`` and their ids; leaving a task out moves no other."""
+        drawn = sorted(self.tasks, key=lambda task: hashlib.sha256(f"{seed}\n{task.id}".encode()).digest())
+        return TaskStream(f"{self.name}/perm{seed}", drawn)
+
+    def windows(self, size: int) -> list[TaskStream]:
+        """The stream in parts of ``size`` tasks; the last may be shorter."""
+        if size < 1:
+            raise InputError(f"{self.name}: windows of {size} tasks; expected at least 1")
+        return [self[start : start + size] for start in range(0, len(self), size)]
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> TaskStream: ...
+    def __getitem__(self, index: int | slice) -> Task | TaskStream:
+        if not isinstance(index, slice):
+            return self.tasks[index]
+        start, stop, step = index.indices(len(self))
+        return TaskStream(f"{self.name}[{start}:{stop}{'' if step == 1 else f':{step}'}]", self.tasks[index])
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __hash__(self) -> int:  # a task has a dict, and no hash
+        return hash((self.name, tuple(task.id for task in self.tasks)))
+
+    def __repr__(self) -> str:
+        return f"TaskStream({self.name!r}, {counted(len(self), 'task')}, {self.digest})"
+
+
+def stream_names() -> list[str]:
+    """The names that ``named_tasks`` accepts."""
+    return sorted([*environment_names(), *PRESETS])
+
+
+def named_tasks(
+    name: str, *, seed: int = 0, split: Split = "all", templates: Sequence[str] | None = None
+) -> Iterator[Task]:
+    """The tasks of an installed environment, or of a preset, made one by one; most streams never end.
+
+    Deterministic for name, seed, split and templates. Splits share no template, and no fold if the family has folds.
+
+    Raises:
+        InputError: Now, not later: an unknown name or template, or a split without templates.
+        MissingDependency: The environment cannot run here.
+    """
+    if name not in stream_names():
+        raise InputError(
+            f"unknown stream {name!r}; expected {', '.join(stream_names())}, or a file of tasks that ends in .jsonl,"
+            " .csv or .parquet"
+        )
+    env, preset = PRESETS.get(name, (name, None))
+    family = environment_family(env)
+    family.check()
+    chosen = preset or family.templates() if templates is None else templates
+    return family.tasks(seed=seed, templates=split_templates(chosen, split, env=env))
+
+
+def fingerprint(task: Task) -> str:
+    """10 hex digits of what is to be done: equal for the same task under another id, or in another file."""
+    content = json.dumps([task.instruction, task.env, task.env_args], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:10]
+
+
+def _tasks(name: str, rows: Iterable[tuple[str, Any]], source: object = None) -> tuple[Task, ...]:
+    """The task of each value, after the place of the value in its ``source``, a file or a dataset with tasks."""
+    times: Counter[str] = Counter()
+    tasks = tuple(_task(name, place, value, times) for place, value in rows)
+    if source and not tasks:
+        raise InputError(f"{source}: has no tasks; expected at least one")
+    twice = next((id for id, number in Counter(task.id for task in tasks).items() if number > 1), None)
+    if twice is not None:
+        raise InputError(f"{source or name}: the task id {twice!r} occurs more than once; ids must differ")
+    return tasks
+
+
+def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
+    try:
+        if isinstance(value, Task):
+            return value
+        if not isinstance(value, Mapping):
+            from rb_dspy.program import as_task  # dspy takes a second, and most streams need none of it
+
+            return as_task(value)
+        if "id" in value:
+            return Task.model_validate(value)
+        key = fingerprint(Task.model_validate({**value, "id": "none"}))
+        times[key] += 1
+        again = f"-{times[key]}" if times[key] > 1 else ""
+        return Task.model_validate({**value, "id": f"{name}/{key}{again}"})
+    except InvalidTask as exc:
+        raise InvalidTask(f"{place}: {exc}") from None
+    except pydantic.ValidationError as exc:
+        field, problem = first_error(exc)
+        raise InvalidTask(f"{place}: {field[:200]}: {problem}; a task has the fields {', '.join(FIELDS)}") from None
+
+
+def _mapped(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Mapping[str, str] | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The fields of a task from each row of a table; an empty cell is the field's default."""
+    for place, row in rows:
+        fields: dict[str, Any] = {}
+        chosen = columns or {"env_args.answer" if name == "answer" else name: name for name in row}
+        for field, column in chosen.items():
+            if column not in row:
+                raise InputError(f"{place}: no column {column!r} for {field!r}; columns: {', '.join(map(str, row))}")
+            value = row[column]
+            if value is None:
+                continue
+            outer, _, argument = field.partition(".")
+            if argument and outer == "env_args":
+                fields.setdefault(outer, {})[argument] = value
+            elif field == "env_args" and isinstance(value, str):
+                try:
+                    fields[field] = json.loads(value)
+                except (ValueError, RecursionError):
+                    raise InvalidTask(f"{place}: env_args: not JSON; expected an object as JSON text") from None
+            else:  # rows and classes often have numbers for names
+                fields[field] = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        yield place, fields

@@ -1,0 +1,79 @@
+"""Which templates, and which folds of a family, belong to which part of a split."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rb_dspy.config import Split
+from rb_dspy.errors import InputError, MissingDependency, RBError
+from rb_dspy.plugins import environment_family
+from rb_dspy.protocols import Fold
+
+SHARES: dict[Split, float] = {"compile": 0.3, "dev": 0.15, "stream": 0.35, "held-out": 0.2}
+"""Split of a named stream -> its share of the family's templates; templates in folds are not counted."""
+
+SPLITS: dict[str, Split] = {"compile": "compile", "dev": "dev", "held_out": "held-out"}
+"""Part of ``Streams`` -> the split of a named stream that fills it."""
+
+PARTS: dict[Fold, str] = {"train": "compile", "dev": "dev", "test": "held_out"}
+"""Fold -> the part of ``Streams`` that gets all of it."""
+
+
+def split_templates(templates: Sequence[str], split: Split, *, env: str = "") -> list[str]:
+    """The templates of ``split``, in their order; the splits are disjoint and cover all templates.
+
+    They are drawn with a fixed seed, so a template stays in its split across runs and machines. Templates for which the
+    family ``env`` states a fold are not drawn: train goes to ``compile``, dev to ``dev``, test to ``held-out``.
+
+    Raises:
+        InputError: An unknown split, or one for which the folds leave nothing.
+    """
+    if split == "all":
+        return list(templates)
+    if split not in SHARES:
+        raise InputError(f"unknown split {split!r}; expected all, {', '.join(SHARES)}")
+    folds = {template: fold_of(env, template) for template in templates}
+    places = {template: SPLITS[PARTS[fold]] for template, fold in folds.items() if fold is not None}
+    drawn = sorted(set(templates) - set(places))
+    in_folds = bool(places)
+    random.Random("rb_dspy template split").shuffle(drawn)
+    start = 0.0
+    for name, share in SHARES.items():
+        end = start + share * len(drawn)
+        places |= dict.fromkeys(drawn[round(start) : round(end)], name)
+        start = end
+    chosen = [template for template in templates if places.get(template) == split]
+    if in_folds and not chosen:
+        raise InputError(
+            f"the split {split!r} has no template: {env} splits its tasks by folds (train is compile, dev is dev, test"
+            " is held-out); choose one of these, or other templates"
+        )
+    return chosen
+
+
+def fold_of(env: str, template: str | None) -> Fold | None:
+    """The fold that the family ``env`` states for a template; None if it states none, or is not installed.
+
+    Raises:
+        MissingDependency: The family states a fold that does not exist.
+    """
+    state: Callable[[str], Fold | None] | None = family_attribute(env, "fold_of", None)
+    fold = None if state is None or template is None else state(template)
+    if fold is not None and fold not in PARTS:
+        raise MissingDependency(
+            f"the environment {env!r} cannot be split: it states a fold {str(fold)[:40]!r}; expected"
+            f" {', '.join(PARTS)}; tell its maker, or choose another environment"
+        )
+    return fold
+
+
+@functools.cache
+def family_attribute(env: str, name: str, default: Any) -> Any:
+    """An optional attribute of an installed family; ``default`` for an environment of the caller's own factory."""
+    try:
+        return getattr(environment_family(env), name, default)
+    except RBError:
+        return default

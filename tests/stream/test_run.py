@@ -1,0 +1,460 @@
+"""Running a program over a stream: order, resuming, errors, and what the report says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Barrier
+from typing import Any, cast
+
+import dspy
+import numpy as np
+import pytest
+from dspy import lm15
+
+from rb_dspy import MaTTS, MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, Trajectory, run_stream
+from rb_dspy.bank import Pending
+from rb_dspy.config import ActConfig, ProgramConfig
+from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError
+from rb_dspy.protocols import EnvironmentFactory, Vectors
+from rb_dspy.schema import Step
+from rb_dspy.testing import Corridor, Doors, Faulty, HashEmbedder, Lock, Prompt, Reply
+from tests.worlds import answers, backbones, corridor, hall, lock, openers, prompts
+
+Script = Callable[[Prompt], Reply]
+
+
+def program(script: Script = answers) -> ReasoningBank:
+    return ReasoningBank(backbones=backbones(script), environments=Lock.make)
+
+
+def scaled(script: Script = openers, mode: Any = "parallel", k: int = 3) -> MaTTS:
+    return MaTTS(ReasoningBank(backbones=backbones(script), environments=Doors.make), k, mode)
+
+
+def locks(count: int, maker: str = "Abus") -> list[Task]:
+    return [lock(maker, number) for number in range(count)]
+
+
+OVERLOADED = lm15.ServerError("overloaded")
+
+
+def fails(output: str, *serials: int, error: Exception | type[BaseException] = OVERLOADED) -> Script:
+    """Fails if ``output`` is asked for of one of these locks."""
+
+    def script(prompt: Prompt) -> Reply:
+        if output in prompt.wants and any(f"serial {serial}." in prompt.text for serial in serials):
+            raise error
+        return answers(prompt)
+
+    return script
+
+
+def babbles(output: str, *serials: int) -> Script:
+    """Gives an answer that cannot be parsed, likewise."""
+
+    def script(prompt: Prompt) -> Reply:
+        asked = output in prompt.wants and any(f"serial {serial}." in prompt.text for serial in serials)
+        return "so-so" if asked else answers(prompt)
+
+    return script
+
+
+def learned(bank: MemoryBank) -> list[str]:
+    return [experience.task.id for experience in bank.experiences()]
+
+
+def waiting(bank: MemoryBank) -> list[str]:
+    return [pending.task.id for pending in bank.pending()]
+
+
+def asked(run: ReasoningBank | MaTTS) -> int:
+    assert run.backbones is not None
+    return len(prompts(run.backbones))
+
+
+# Order and numbers
+
+
+def test_ground_truth_stands_beside_the_verdict(bank: MemoryBank) -> None:
+    tasks = [lock("Abus", n, code="0000" if n == 2 else "4711") for n in range(4)]
+    report = run_stream(program(), tasks, bank, run_id="r")
+    assert [result.solved for result in report.results] == [False, False, True, False]
+    summary = report.summary()
+    assert (summary.solved, summary.scored, summary.success_rate) == (1, 4, 0.25)
+    assert (summary.agreements, summary.judge_agreement, summary.judge_base_rate) == (4, 1.0, 0.75)
+    assert {role: used.calls for role, used in summary.usage.items()} == {"agent": 4, "judge": 4, "distiller": 4}
+    assert (summary.mean_steps, summary.shown, summary.items) == (1, 3, 4)
+    assert learned(bank) == [task.id for task in tasks]
+
+
+def test_an_answer_that_nobody_can_check_is_neither_right_nor_wrong(bank: MemoryBank) -> None:
+    report = run_stream(ReasoningBank(backbones=backbones()), ["What is beauty?"], bank)
+    (result,) = report.results
+    assert (result.outcome, result.unscored, report.summary().success_rate) == (None, True, None)
+
+
+def test_a_rollout_that_was_cut_off_is_counted(bank: MemoryBank) -> None:
+    config = ProgramConfig(act=ActConfig(max_steps=2))
+    walker = ReasoningBank(config, backbones=backbones(), environments=Corridor.make)
+    report = run_stream(walker, [corridor("short", 2), corridor("long", 9)], bank)
+    assert [row["stop_reason"] for row in report.rows()] == ["done", "max_steps"]
+    assert report.summary().truncated == 1
+
+
+def test_rows_are_plain_and_tell_what_failed(bank: MemoryBank) -> None:
+    def environments(task: Task, rollout_id: str) -> Any:
+        make = Faulty.of(Lock.make, error=OSError("gone")) if "serial 1." in task.instruction else Lock.make
+        return make(task, rollout_id)
+
+    report = run_stream(program(), locks(3), bank, run_id="r", environments=environments)
+    rows = report.rows()
+    assert [(row["run_id"], row["position"], row["task"]) for row in rows] == [
+        ("r", number + 1, task.id) for number, task in enumerate(locks(3))
+    ]
+    assert [(row["solved"], row["verdict"], row["steps"], row["rollouts"]) for row in rows] == [
+        (False, "failure", 1, 1),
+        (None, None, None, 0),
+        (False, "failure", 1, 1),
+    ]
+    assert "gone" in rows[1]["error"]
+    assert rows[2]["recalled"] == rows[0]["learned"] == ["Do not guess"]
+    used = report.summary().usage.values()
+    assert sum(row["tokens"] for row in rows) == sum(each.prompt_tokens + each.completion_tokens for each in used)
+    assert json.loads(json.dumps(rows)) == rows
+
+
+def test_a_run_without_a_name_is_a_run_of_its_own(bank: MemoryBank) -> None:
+    reports = [run_stream(program(), locks(2), bank) for _ in range(2)]
+    assert [len(report.results) for report in reports] == [2, 2]
+    assert len({experience.run_id for experience in bank.experiences()} | {report.run_id for report in reports}) == 2
+
+
+def test_a_text_in_a_list_is_another_occasion_and_a_task_is_not(bank: MemoryBank) -> None:
+    run = ReasoningBank(backbones=backbones())
+    text = "What is one and one?"
+    shown = []
+    for given in ([text], (each for each in [text]), TaskStream("texts", [text])):
+        (result,) = run_stream(run, given, bank).results
+        assert result.prediction is not None
+        shown.append(len(result.prediction.memory.items))
+    assert shown == [0, 1, 0]
+
+
+def test_without_learning_nothing_is_written_and_every_task_is_done(bank: MemoryBank) -> None:
+    run_stream(program(fails("label", 1)), locks(2), bank, run_id="r")
+    before = bank.experiences(), bank.pending()
+    report = run_stream(program(), locks(2), bank, run_id="r", learn=False)
+    assert [(result.resumed, result.label) for result in report.results] == [(False, None)] * 2
+    assert (bank.experiences(), bank.pending()) == before
+
+
+def test_whatever_is_called_like_a_program_can_be_run(bank: MemoryBank) -> None:
+    class Counted:
+        def __init__(self, inner: ReasoningBank) -> None:
+            self.inner = inner
+            self.environments: EnvironmentFactory = inner.environments
+            self.done: list[str] = []
+
+        def __call__(self, *, task: Any, **more: Any) -> dspy.Prediction:
+            self.done.append(task.id)
+            return self.inner(task=task, **more)
+
+        def resume(self, pending: Pending) -> dspy.Prediction:
+            return self.inner.resume(pending)
+
+    counted = Counted(program())
+    assert run_stream(counted, [lock("Abus", 1, code="0000")], bank).summary().solved == 1
+    assert counted.done == ["lock/Abus/1"]
+
+
+@pytest.mark.parametrize("stream", ["tasks.jsonl", Path("tasks.jsonl"), 7, [{"id": "1"}], ["x", " "], ["x", "x"]])
+def test_what_is_no_stream_is_refused_before_a_model_is_asked(bank: MemoryBank, stream: Any) -> None:
+    run = program()
+    with pytest.raises(InputError):
+        run_stream(run, stream, bank)
+    assert asked(run) == 0
+
+
+def test_other_arguments_that_cannot_be_used_are_refused_before_a_model_is_asked(bank: MemoryBank) -> None:
+    async def note(result: TaskResult) -> None: ...
+
+    run, wrong = program(), cast(Any, "bank.sqlite")
+    with pytest.raises(InputError):
+        run_stream(run, locks(1), wrong)
+    with pytest.raises(InputError):
+        run_stream(wrong, locks(1), bank)
+    with pytest.raises(InputError):
+        run_stream(run, locks(1), bank, run_id="")
+    with pytest.raises(InputError):
+        run_stream(run, locks(1), bank, on_result=note)
+    assert asked(run) == 0
+
+
+# Errors
+
+
+@pytest.mark.parametrize("output", ["action", "label", "memory_items"])
+def test_a_call_that_fails_costs_one_task(bank: MemoryBank, output: str) -> None:
+    report = run_stream(program(fails(output, 1)), locks(3), bank, run_id="r")
+    assert ["overloaded" in result.error for result in report.results] == [False, True, False]
+    assert (report.summary().infrastructure_errors, report.summary().scored) == (1, 2)
+    assert learned(bank) == ["lock/Abus/0", "lock/Abus/2"]
+    assert waiting(bank) == ([] if output == "action" else ["lock/Abus/1"])
+    if output != "action":
+        assert report.results[1].usage["agent"].calls == 1, "what a failed task cost is counted"
+
+
+@pytest.mark.parametrize("output", ["label", "memory_items"])
+def test_an_answer_that_cannot_be_parsed_costs_one_task_and_never_ends_a_run(bank: MemoryBank, output: str) -> None:
+    report = run_stream(program(babbles(output, 1, 2, 3, 4)), locks(6), bank, run_id="r")
+    assert [bool(result.error) for result in report.results] == [False, True, True, True, True, False]
+    assert waiting(bank) == [f"lock/Abus/{n}" for n in (1, 2, 3, 4)]
+
+
+def test_a_task_that_cannot_be_used_costs_only_itself(bank: MemoryBank) -> None:
+    bad = Task(id="bad", instruction="Solve it.", env="reasoning-gym", env_args={"nonsense": 1})
+    good = Task(id="good", instruction="What is 1 + 1?", env_args={"answer": "2"})
+    report = run_stream(ReasoningBank(backbones=backbones()), [bad, good], bank)
+    assert [bool(result.error) for result in report.results] == [True, False]
+
+
+def test_a_vector_that_cannot_be_used_costs_only_its_task() -> None:
+    class Odd(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            vectors = super().embed(texts).copy()
+            if len(texts) > 1 and "serial 1." in texts[0]:  # texts of lessons are embedded with that of their task
+                vectors[1] = np.nan
+            return vectors
+
+    with MemoryBank.open(scope="s", embedder=Odd()) as bank:
+        for expected in ([False, True, False], [True]):  # a run that goes on meets it again
+            report = run_stream(program(), locks(3), bank, run_id="r")
+            assert [bool(result.error) for result in report.results] == expected
+        assert waiting(bank) == ["lock/Abus/1"]
+
+
+def test_scoring_that_fails_costs_the_score_and_not_the_lesson(bank: MemoryBank) -> None:
+    environments = Faulty.of(Lock.make, at="outcome", error=ValueError("no ground truth"))
+    (result,) = run_stream(program(), locks(1), bank, environments=environments).results
+    assert "no ground truth" in result.error
+    assert (result.outcome, result.label) == (None, "failure")
+    assert learned(bank) == ["lock/Abus/0"]
+
+
+def test_a_model_that_cannot_be_used_ends_the_run_which_can_go_on(bank: MemoryBank) -> None:
+    with pytest.raises(BackboneError):
+        run_stream(program(fails("label", 1, error=lm15.BillingError("no credit"))), locks(3), bank, run_id="r")
+    assert (learned(bank), waiting(bank)) == (["lock/Abus/0"], ["lock/Abus/1"])
+    run_stream(program(), locks(3), bank, run_id="r")
+    assert (learned(bank), waiting(bank)) == ([task.id for task in locks(3)], [])
+
+
+def test_a_setting_that_every_task_would_meet_ends_the_run(bank: MemoryBank) -> None:
+    config = ProgramConfig.model_validate({"act": {"temperature": 0}})
+    run = MaTTS(ReasoningBank(config, backbones=backbones(openers), environments=Doors.make), 2)
+    with pytest.raises(ConfigError):
+        run_stream(run, [hall("Ann", n) for n in range(2)], bank)
+
+
+@pytest.mark.parametrize(("stop_after", "count"), [(3, 3), (5, 5), (None, 9)])
+def test_a_server_that_is_down_ends_the_run_before_it_uses_up_the_stream(
+    bank: MemoryBank, stop_after: int | None, count: int
+) -> None:
+    results: list[TaskResult] = []
+    down = program(fails("action", *range(9)))
+    with pytest.raises(InfrastructureError, match="overloaded") if stop_after else nullcontext():
+        run_stream(down, locks(9), bank, on_result=results.append, stop_after=stop_after)
+    assert len(results) == count
+
+
+def test_errors_that_do_not_follow_each_other_do_not_end_a_run(bank: MemoryBank) -> None:
+    report = run_stream(program(fails("action", 0, 1, 3, 5)), locks(7), bank)
+    assert report.summary().infrastructure_errors == 4
+
+
+# Going on
+
+
+def test_a_run_that_goes_on_asks_no_model_about_what_it_has_learned(bank: MemoryBank) -> None:
+    tasks, run = locks(3), program()
+    run_stream(run, tasks[:2], bank, run_id="r")
+    before = asked(run)
+    report = run_stream(run, tasks[:2], bank, run_id="r")
+    assert (report.results, report.skipped, asked(run)) == ([], 2, before)
+    report = run_stream(run, tasks, bank, run_id="r")
+    assert [(result.task, result.position) for result in report.results] == [(tasks[2], 3)]
+    assert len(run_stream(run, tasks, bank, run_id="new").results) == 3
+
+
+@pytest.mark.parametrize("script", [fails("label", 1), babbles("memory_items", 1)])
+def test_what_waits_is_learned_from_first_and_not_done_again(bank: MemoryBank, script: Script) -> None:
+    run_stream(program(script), locks(2), bank, run_id="r")
+    run = program()
+    report = run_stream(run, locks(4), bank, run_id="r")
+    assert [(each.task.id, each.resumed, each.position) for each in report.results] == [
+        ("lock/Abus/1", True, 2),
+        ("lock/Abus/2", False, 3),
+        ("lock/Abus/3", False, 4),
+    ]
+    first = report.results[0]
+    assert (first.error, first.outcome, first.unscored) == ("", None, True)
+    assert set(first.usage) == {"judge", "distiller"}
+    assert first.prediction is not None
+    assert first.prediction.memory.items, "the agent had been shown the lesson of the first lock"
+    assert (report.summary().resumed, report.summary().scored, waiting(bank)) == (1, 2, [])
+
+
+def test_a_resume_that_fails_is_no_resumed_task_and_the_rollout_goes_on_waiting(bank: MemoryBank) -> None:
+    broken = fails("label", 1)
+    run_stream(program(broken), locks(2), bank, run_id="r")
+    report = run_stream(program(broken), locks(3), bank, run_id="r")
+    assert [(each.task.id, each.resumed, bool(each.error)) for each in report.results] == [
+        ("lock/Abus/1", False, True),
+        ("lock/Abus/2", False, False),
+    ]
+    assert (report.summary().resumed, waiting(bank)) == (0, ["lock/Abus/1"])
+
+
+def test_what_waits_of_another_run_is_left_to_it(bank: MemoryBank) -> None:
+    steps = (Step(action="0000", observation="It stays shut."),)
+    bank.record(lock("Abus", 1), Trajectory(task_id="lock/Abus/1", steps=steps), run_id="night")
+    report = run_stream(program(), locks(2), bank, run_id="day")
+    assert [result.resumed for result in report.results] == [False, False]
+    assert [(each.task.id, each.run_id) for each in bank.pending()] == [("lock/Abus/1", "night")]
+
+
+def test_rollouts_that_wait_together_are_for_matts(bank: MemoryBank) -> None:
+    run_stream(scaled(lambda prompt: _no_lessons(prompt)), [hall("Ann", 0)], bank, run_id="r")
+    plain = ReasoningBank(backbones=backbones(openers), environments=Doors.make)
+    (result,) = run_stream(plain, [hall("Ann", 0)], bank, run_id="r").results
+    assert (result.resumed, bool(result.error), waiting(bank)) == (False, True, ["hall/Ann/0"])
+    run = scaled()
+    (result,) = run_stream(run, [hall("Ann", 0)], bank, run_id="r").results
+    assert (result.resumed, len(result.rollouts), waiting(bank)) == (True, 3, [])
+    assert asked(run) == 5, "the judge thrice, the contraster, the selector"
+
+
+def _no_lessons(prompt: Prompt) -> Reply:
+    if "memory_items" in prompt.wants:
+        raise lm15.ServerError("the contraster is down")
+    return openers(prompt)
+
+
+def _contents(path: Path) -> list[object]:
+    with MemoryBank.open(path, scope="s", embedder=HashEmbedder(), create=False) as bank:
+        assert (bank.pending(), bank.doctor()) == ([], [])
+        return [
+            (e.task.id, e.verdicts, [t.steps for t in e.trajectories], [i.content for i in e.items], e.shown)
+            for e in bank.experiences()
+        ]
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("output", ["action", "label", "memory_items"])
+def test_a_run_that_was_interrupted_anywhere_ends_as_if_it_had_not_been(
+    tmp_path: Path, output: str, number: int
+) -> None:
+    tasks = [lock("Abus", n, code="0000" if n == 1 else "4711") for n in range(3)]
+
+    def run(path: Path, script: Script) -> None:
+        with MemoryBank.open(path, scope="s", embedder=HashEmbedder()) as bank:
+            run_stream(program(script), tasks, bank, run_id="r")
+
+    run(tmp_path / "whole.sqlite", answers)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped.sqlite", fails(output, number, error=KeyboardInterrupt))
+    run(tmp_path / "stopped.sqlite", answers)
+    assert _contents(tmp_path / "stopped.sqlite") == _contents(tmp_path / "whole.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("mode", "output"),
+    [
+        *(("parallel", output) for output in ("label", "choice", "memory_items")),
+        *(("sequential", output) for output in ("label", "memory_items")),
+    ],
+)
+def test_a_scaled_run_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path: Path, mode: Any, output: str) -> None:
+    tasks = [hall("Ann", n) for n in range(3)]
+    together = Barrier(3 if (mode, output) == ("parallel", "label") else 1)
+
+    def stop(prompt: Prompt) -> Reply:
+        if output in prompt.wants and "number 1." in prompt["task"]:
+            together.wait(10)
+            raise KeyboardInterrupt
+        return openers(prompt)
+
+    def run(path: Path, script: Script) -> None:
+        with MemoryBank.open(path, scope="s", embedder=HashEmbedder()) as bank:
+            run_stream(scaled(script, mode), tasks, bank, run_id="r")
+
+    run(tmp_path / "whole.sqlite", openers)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped.sqlite", stop)
+    run(tmp_path / "stopped.sqlite", openers)
+    assert _contents(tmp_path / "stopped.sqlite") == _contents(tmp_path / "whole.sqlite")
+
+
+# Scaling
+
+
+def test_every_rollout_has_its_ground_truth_and_the_next_task_is_better(bank: MemoryBank) -> None:
+    report = run_stream(scaled(), [hall("Ann", n) for n in range(2)], bank)
+    first, second = report.results
+    assert [[bool(each and each.success) for each in result.outcomes] for result in (first, second)] == [
+        [False, True, False],
+        [True, True, True],
+    ]
+    assert first.outcome is first.outcomes[1]
+    found = report.summary().scaling
+    assert found is not None
+    assert [each.rate for each in found.pass_at] == pytest.approx([2 / 3, 5 / 6, 1])
+    assert (found.best_of_n, found.oracle, found.launched, found.lost, found.mean_distinct) == (1, 1, 6, 0, 3)
+
+
+def test_a_selector_that_errs_leaves_a_gap_and_one_that_is_down_is_counted(bank: MemoryBank) -> None:
+    def errs(prompt: Prompt) -> Reply:
+        if "choice" not in prompt.wants:
+            return openers(prompt)
+        if "number 1." in prompt["task"]:
+            raise lm15.ServerError("down")
+        reply: Any = openers(prompt)
+        return {**reply, "choice": reply["choice"] % 3 + 1}
+
+    found = run_stream(scaled(errs), [hall("Ann", 0), hall("Bo", 1)], bank).summary().scaling
+    assert found is not None
+    assert found.fallbacks == 1
+    assert found.solvable == 2
+    assert found.selector_gap is not None
+    assert found.selector_gap >= 0.5
+
+
+def test_a_rollout_that_fails_is_lost_and_not_scored(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants and prompt.seed == 1 and prompt.turns:
+            raise lm15.ServerError("overloaded")
+        return openers(prompt)
+
+    report = run_stream(scaled(script), [hall("Ann", 1, right="yellow")], bank)
+    (result,) = report.results
+    assert [rollout.rollout_id for rollout in result.rollouts] == ["0", "2"]
+    found = report.summary().scaling
+    assert found is not None
+    assert (found.launched, found.lost, [each.j for each in found.pass_at]) == (3, 1, [1, 2])
+    assert report.summary().usage["agent"].calls == 6, "the failed call, too"
+
+
+def test_passes_of_sequential_scaling(bank: MemoryBank) -> None:
+    config = ProgramConfig(act=ActConfig(temperature=0.7))  # so that attempts differ
+    run = MaTTS(ReasoningBank(config, backbones=backbones(openers), environments=Doors.make), 3, "sequential")
+    report = run_stream(run, [hall("Ann", 1, right="yellow")], bank)
+    (result,) = report.results
+    assert [outcome.success for outcome in result.passes if outcome] == [False, False, True]
+    found = report.summary().scaling
+    assert found is not None
+    assert found.passes is not None
+    assert (found.passes.tasks, found.passes.after_first, found.passes.after_last) == (1, 0, 1)
+    assert (found.pass_at, found.compared, report.summary().solved) == ((), 0, 1)
