@@ -23,10 +23,12 @@ from typing import Any
 import dspy
 import pydantic
 
-from rb_dspy.backbones import Backbones, Meter, report
-from rb_dspy.backbones.trouble import explain
+from rb_dspy.backbones import Backbones
+from rb_dspy.backbones.errors import explain
+from rb_dspy.backbones.usage import report, usage_of
 from rb_dspy.compile.identity import left_out, sampling
 from rb_dspy.errors import BackboneError, RBError
+from rb_dspy.schema import RoleUsage
 
 log = logging.getLogger("rb_dspy")
 
@@ -82,15 +84,15 @@ class Answers:
             self.replayed += 1
             return kept.popleft()
 
-    def keep(self, key: str, outputs: Any, meter: Meter) -> None:
+    def keep(self, key: str, outputs: Any, used: RoleUsage) -> None:
         """Keep an answer. What JSON has no word for is asked again by who resumes."""
         if self._path is None:
             return
         entry = {
             "key": key,
             "outputs": outputs,
-            "calls": meter.billed_calls,
-            "tokens": [meter.prompt_tokens, meter.completion_tokens],
+            "calls": used.calls - used.cached_calls,
+            "tokens": [used.prompt_tokens, used.completion_tokens],
             "at": round(self.seconds, 3),
         }
         try:
@@ -162,7 +164,6 @@ class Cast:
         self._roles = {
             role: watched.setdefault(id(lm), _watched(lm, answers)) for role, lm in backbones.roles().items()
         }
-        self._given = [role for role in self._roles if backbones.names(role)]
         proposer = Backbones(agent=reflection).lm("agent") if reflection is not None else backbones.lm("agent")
         self._answers = answers
         self._failed: list[int] = []
@@ -202,7 +203,7 @@ class Cast:
         except RBError:
             raise
         except Exception as exc:
-            why = explain(exc, self.reflection.model)
+            why = explain(exc)
             raise BackboneError(
                 f"who proposes prompts ({self.reflection.model}) does not answer: {why}; nothing was spent"
             ) from exc
@@ -217,9 +218,7 @@ class Cast:
         with self._lock:
             if (draw, temperature) not in self._drawn:
                 lms = {role: _drawn(lm, draw, temperature) for role, lm in self._roles.items()}
-                # A model that stands in for a role does so here too, or its temperature would count there.
-                given = lms if temperature is not None else {role: lms[role] for role in self._given}
-                self._drawn[draw, temperature] = Backbones(**given), lms["agent"]
+                self._drawn[draw, temperature] = Backbones(**lms), lms["agent"]
             backbones, agent = self._drawn[draw, temperature]
         with backbones.use(), dspy.context(lm=agent):
             yield
@@ -236,28 +235,27 @@ class _Watching:
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         kwargs = self._rb_shifted(kwargs)
         started = time.perf_counter()
-        meter = Meter(outer=dspy.settings.usage_tracker)
         key = _key(self, prompt, messages, kwargs)
         kept = self._rb_answers.take(key)
-        unanswered = 1
+        tracker = None
         try:
-            if kept is None:
-                with dspy.context(usage_tracker=meter):
+            with dspy.track_usage() as tracker:
+                if kept is None:
                     outputs = super().__call__(prompt, messages=messages, **kwargs)  # type: ignore[misc]
-                unanswered = 0
-                self._rb_answers.keep(key, outputs, meter)
-            else:
-                outputs, unanswered = kept.outputs, 0
-                if kept.calls:  # what it cost then is part of what the compile cost
-                    used = dict(zip(("prompt_tokens", "completion_tokens"), kept.tokens, strict=True))
-                    meter.add_usage(self.model, used)  # type: ignore[attr-defined]
+                    self._rb_answers.keep(key, outputs, usage_of(tracker, 0.0))
+                else:
+                    outputs = kept.outputs
+                    if kept.calls:  # what it cost then is part of what the compile cost
+                        used = dict(zip(("prompt_tokens", "completion_tokens"), kept.tokens, strict=True))
+                        tracker.add_usage(self.model, used)  # type: ignore[attr-defined]
         except Exception:
+            tracker = None  # a call that failed came from no cache
             if self._rb_failed is not None:
                 self._rb_failed.append(1)
             raise
         finally:
             if self._rb_role is not None:
-                report(self._rb_role, meter.used(1, unanswered, time.perf_counter() - started))
+                report(self._rb_role, tracker, time.perf_counter() - started)
         return outputs
 
     def _rb_shifted(self, kwargs: dict[str, Any]) -> dict[str, Any]:

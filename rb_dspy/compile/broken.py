@@ -6,7 +6,7 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.stream.report import RunReport
+from rb_dspy.stream import RunReport
 
 MOST_SAID = 500
 """Characters of what broke, in a message or a report."""

@@ -23,8 +23,7 @@ from rb_dspy.compile.progress import Teller
 from rb_dspy.compile.ratings import rated_example
 from rb_dspy.compile.state import Prompts, digest, prompts_of
 from rb_dspy.compile.truth import Missing
-from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, RBError
-from rb_dspy.wording import what_broke
+from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, RBError, describe_error
 
 MAX_BROKEN_IN_A_ROW = 10
 """A compile ends when so many calls in a row broke: a server that is down would only use up the budget."""
@@ -109,7 +108,7 @@ class Record:
             with self._working():
                 score = float(self._metric(gold, pred, trace))
         except InfrastructureError as exc:  # the program ran, and nobody can tell how good that was
-            pred._rb_error = what_broke(exc, MOST_SAID)
+            pred._rb_error = describe_error(exc, MOST_SAID)
             self._count_broken(pred._rb_error)
             return 0.0
         with self._lock:
@@ -118,7 +117,7 @@ class Record:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """For whoever rates: the siblings of credit are done by the agent of the compile, and never after its end."""
+        """For whoever rates: with the models of the compile, and never after its end."""
         with self._lock:
             if self._over:
                 raise CompileOver
@@ -209,7 +208,7 @@ class Record:
         except Exception as exc:  # noqa: BLE001 (an example that breaks is rated 0, whatever broke it)
             self._check_kept()
             prediction = dspy.Prediction()
-            prediction._rb_error = what_broke(exc, MOST_SAID)
+            prediction._rb_error = describe_error(exc, MOST_SAID)
         else:
             self._check_kept()
             error = all_broke(prediction)

@@ -9,7 +9,8 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.backbones import active, metered, none_in_use
+from rb_dspy.backbones import active, metered
+from rb_dspy.backbones.roles import no_backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.answers import Answers, Cast
 from rb_dspy.compile.broken import all_broke
@@ -28,17 +29,15 @@ from rb_dspy.compile.state import Prompts, digest, prompts_of, set_prompts, stat
 from rb_dspy.compile.student import student_of
 from rb_dspy.errors import InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.matts import BankProgram
+from rb_dspy.program import check_bank
 from rb_dspy.protocols import Embedder
-from rb_dspy.stream.orders import Streams
-from rb_dspy.stream.program import check_bank
+from rb_dspy.stream import Streams
 
 log = logging.getLogger("rb_dspy")
 
 MEASURES: dict[Stage, str] = {
     "judge": "verdicts that agree with the environment; where there are both, successes and failures count the same, so"
     " 0.5 is no better than always saying success",
-    "distill": "downstream credit of the lessons, by template; 0.5 is no effect",
-    "contrast": "downstream credit of the lessons, by template; 0.5 is no effect",
     "select": "reward of the choice, from the worst rollout to the best, where they differ",
     "agent": "tasks solved with given lessons",
     "all": "tasks solved",
@@ -70,15 +69,14 @@ def compile_program(
 ) -> Compiled:
     """Compile the prompts of ``program``, or of one step of it, and measure what that changed.
 
-    ``stage``: a step (``judge``, ``distill``, ``contrast``, ``select``, ``agent``), compiled on examples that are
-    harvested from runs; or ``all``, the whole program on windows of ``window`` tasks. ``optimizer``: ``gepa``,
-    ``miprov2``, ``simba``, ``bootstrap`` or ``bootstrap_rs``. ``budget``: how often a candidate may be run on an
-    example and rated; it is never exceeded. On top of it come a call of ``reflection`` and up to three runs to see that
-    both work at all (``smoke``; what breaks is refused before anything is spent), the runs that a step is harvested
-    from, and the scoring before and after, of the dev and held-out streams; for ``all`` in ``orders`` orders, and with
-    fewer than three nothing is called better, and a gain of 20 points needs eight, and 30 held-out tasks
-    (``rb_dspy.compile.scores``). Verdicts on successes count as much as those
-    on failures, in the search as in the scores (``rb_dspy.compile.balance``).
+    ``stage``: a step (``judge``, ``select``, ``agent``), compiled on examples that are harvested from runs; or ``all``,
+    the whole program on windows of ``window`` tasks. ``optimizer``: ``gepa``, ``miprov2``, ``simba``, ``bootstrap`` or
+    ``bootstrap_rs``. ``budget``: how often a candidate may be run on an example and rated; it is never exceeded. On top
+    of it come a call of ``reflection`` and up to three runs to see that both work at all (``smoke``; what breaks is
+    refused before anything is spent), the runs that a step is harvested from, and the scoring before and after, of the
+    dev and held-out streams; for ``all`` in ``orders`` orders, and with fewer than three nothing is called better, and
+    a gain of 20 points needs eight, and 30 held-out tasks (``rb_dspy.compile.scores``). Verdicts on successes count as
+    much as those on failures, in the search as in the scores (``rb_dspy.compile.balance``).
 
     Every run starts from a fork of ``bank``, else from an empty bank with ``embedder``. ``harvest``: examples of the
     compile stream, and of no other, that there are already. ``reflection``: who proposes prompts, an LM, a
@@ -104,9 +102,10 @@ def compile_program(
         raise InputError(
             f"got {type(streams).__name__} for streams; expected Streams: split_streams(stream) gives them"
         )
-    check_bank(bank)
+    if bank is not None:
+        check_bank(bank)
     work = program.deepcopy()
-    backbones = active(work.backbones)
+    backbones = work.backbones or active()
     work.backbones = None  # those of the compile are bound around every call
     thawed(work)
     plan = Plan(work, streams, stage, bank, embedder, budget, seed, orders, threads, window, harvest)
@@ -121,7 +120,7 @@ def compile_program(
     }
     names = dict.fromkeys(models(players).values())
     untold = {what: each.untold for what, each in plan.parts().items() if each.untold}
-    with opened(folder, identity, names, untold) as place, none_in_use(), dspy.context(disable_history=True):
+    with opened(folder, identity, names, untold) as place, no_backbones(), dspy.context(disable_history=True):
         if place.result is not None and place.result.exists():
             compiled = Compiled.load(place.result)
             compiled.apply(work)  # refused where a newer dspy made it

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rb_dspy.steps.view import final_state
-from rb_dspy.stream.result import TaskResult
+from rb_dspy.steps.transcript import final_state
+from rb_dspy.stream import TaskResult
 
 
 def fit(prediction: Any, step: tuple[Any, dict[str, Any], Any]) -> bool:

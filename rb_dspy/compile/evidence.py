@@ -15,7 +15,7 @@ Lesson = MemoryItem | MemoryDraft
 _STOPPED = {
     "max_steps": "was stopped at its step limit",
     "context": "was stopped because its transcript had become too long",
-    "unreadable": "was stopped because an answer of the agent could not be read",
+    "unparseable": "was stopped because an answer of the agent could not be read",
 }
 
 

@@ -12,16 +12,13 @@ from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
-from rb_dspy.wording import first_line
+from rb_dspy.text import summary_line
 
 _ROLLOUT: dict[str, Any] = {"task": Task, "trajectory": Trajectory}
 _ROLLOUTS: dict[str, Any] = {"task": Task, "trajectories": tuple[Trajectory, ...], "verdicts": tuple[Verdict, ...]}
-_CREDIT: dict[str, Any] = {"siblings": tuple[Task, ...], "baseline": list[float], "rollouts": int}
 
 INPUTS: dict[Stage, dict[str, Any]] = {
     "judge": _ROLLOUT,
-    "distill": {**_ROLLOUT, "verdict": Verdict},
-    "contrast": _ROLLOUTS,
     "select": _ROLLOUTS,
     "agent": {"task": Task, "memory": Memory},
 }
@@ -29,15 +26,12 @@ INPUTS: dict[Stage, dict[str, Any]] = {
 
 LABELS: dict[Stage, dict[str, Any]] = {
     "judge": {"success": bool, "reward": float, "decisive": int | None},
-    "distill": _CREDIT,
-    "contrast": _CREDIT,
     "select": {"rewards": list[float]},
     "agent": {},
 }
 """Stage -> name and type of the truth beside it.
 
-``decisive``: number of the step that decided the rollout, from 1 on, where another rollout shows it. ``siblings`` are
-tasks of the same template; ``baseline``, aligned, how many of ``rollouts`` rollouts solve each without lessons.
+``decisive``: number of the step that decided the rollout, from 1 on, where another rollout shows it.
 """
 
 _KINDS = {
@@ -55,46 +49,6 @@ def judge_example(task: Task, trajectory: Trajectory, outcome: Outcome, decisive
         success=outcome.success,
         reward=outcome.reward,
         decisive=decisive,
-    )
-
-
-def distill_example(
-    task: Task,
-    trajectory: Trajectory,
-    verdict: Verdict,
-    siblings: Sequence[Task],
-    baseline: Sequence[float],
-    rollouts: int,
-) -> Any:
-    """What does it teach for ``siblings``? They keep their ground truth, since they are to be done."""
-    return _example(
-        "distill",
-        task=task.without_ground_truth(),
-        trajectory=trajectory,
-        verdict=verdict,
-        siblings=tuple(siblings),
-        baseline=list(baseline),
-        rollouts=rollouts,
-    )
-
-
-def contrast_example(
-    task: Task,
-    trajectories: Sequence[Trajectory],
-    verdicts: Sequence[Verdict],
-    siblings: Sequence[Task],
-    baseline: Sequence[float],
-    rollouts: int,
-) -> Any:
-    """``distill_example`` for several rollouts."""
-    return _example(
-        "contrast",
-        task=task.without_ground_truth(),
-        trajectories=tuple(trajectories),
-        verdicts=tuple(verdicts),
-        siblings=tuple(siblings),
-        baseline=list(baseline),
-        rollouts=rollouts,
     )
 
 
@@ -130,7 +84,7 @@ def from_plain(stage: Stage, plain: Mapping[str, Any]) -> Any:
         try:
             fields[name] = kind.validate_python(plain[name])
         except (pydantic.ValidationError, InputError) as exc:
-            why = f"{name!r} cannot be read ({first_line(exc)})"
+            why = f"{name!r} cannot be read ({summary_line(exc, 200)})"
             raise InputError(f"an example for {stage!r}: {why}; harvest again") from None
     return _example(stage, **fields)
 

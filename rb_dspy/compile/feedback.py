@@ -26,9 +26,7 @@ from rb_dspy.compile.evidence import (
 )
 from rb_dspy.config import MattsMode
 from rb_dspy.schema import MemoryItem, Task, Trajectory
-from rb_dspy.stream.program import solved, untold
-from rb_dspy.stream.report import RunReport
-from rb_dspy.stream.result import TaskResult
+from rb_dspy.stream import RunReport, TaskResult
 
 MOST = 4000
 """Characters of a feedback text."""
@@ -36,7 +34,7 @@ MOST = 4000
 SHOWN = 5
 """Entries of one kind."""
 
-_DROPPED = re.compile(r"(dropped: |not distilled|not contrasted|the distiller proposed nothing).*", re.DOTALL)
+_DROPPED = re.compile(r"(dropped: |not distilled|no lesson).*", re.DOTALL)
 
 
 def stream_feedback(report: RunReport, predictor: str, *, mode: MattsMode | None = None, task: str = "") -> str:
@@ -68,7 +66,7 @@ class _View:
 
     def told(self) -> list[tuple[TaskResult, Any]]:
         """Those of them that somebody knows the outcome of: the rest is neither solved nor failed."""
-        return [(result, prediction) for result, prediction in self.done() if not untold(result)]
+        return [(result, prediction) for result, prediction in self.done() if not result.unscored]
 
     def usual(self, item: MemoryItem) -> set[str]:
         """Words that agents used without this lesson; not those that solved a task which it came from."""
@@ -99,10 +97,10 @@ class _View:
 
     def head(self) -> str:
         results = self.report.results
-        broke = sum(bool(result.error) for result in results)
-        dark = sum(map(untold, results))
-        said = f"The stream had {_count(len(results), 'task')}, {sum(map(solved, results))} solved"
-        said += f"; {broke} broke for reasons outside of any prompt" if broke else ""
+        errors = [result.error for result in results if result.error]
+        dark = sum(result.unscored for result in results)
+        said = f"The stream had {_count(len(results), 'task')}, {_solved(results)} solved"
+        said += f"; {len(errors)} broke, the first: {short(errors[0], 200)}" if errors else ""
         return said + (f"; of {dark} nobody knows how they ended." if dark else ".")
 
     def listed(self, what: str, entries: Sequence[tuple[TaskResult, str]]) -> list[str]:
@@ -156,13 +154,13 @@ def _lessons(maker: str) -> Callable[[_View], list[str]]:
                     continue
                 told_of.add(item.id)
                 uses = _uses(view, item)
-                known = [use for use in uses if not untold(use)]
-                right = sum(map(solved, known))
+                known = [use for use in uses if not use.unscored]
+                right = _solved(known)
                 kind = useful if right == len(known) else mixed if right else harmful
                 kind = kind if known else dark if uses else unused
                 kind.append((result, _line(view, result, item, known, dark=len(uses) - len(known))))
         bare = [result for result, prediction in view.told() if not prediction.memory.items]
-        compare = f"For comparison, tasks that were shown no lesson: {sum(map(solved, bare))} of {len(bare)} solved."
+        compare = f"For comparison, tasks that were shown no lesson: {_solved(bare)} of {len(bare)} solved."
         told = [
             *view.listed("Lessons of yours after which every task failed:", harmful),
             *view.listed("Lessons of yours after which some tasks failed:", mixed),
@@ -185,11 +183,11 @@ def _line(view: _View, source: TaskResult, item: MemoryItem, uses: Sequence[Task
     unseen = f"Shown for {others} that nobody knows the outcome of."
     if not uses:
         return f"{text} {unseen}" if dark else text
-    right = [quoted(use.task) for use in uses if solved(use)]
+    right = [quoted(use.task) for use in uses if use.solved]
     parts = [text, f"Shown for {_count(len(uses), 'task')}, {len(right)} solved.", *([unseen] if dark else [])]
     if right:
         parts.append(f"Helped or did no harm on {', '.join(right[:3])}.")
-    for use in [use for use in uses if not solved(use)][:2]:
+    for use in [use for use in uses if not use.solved][:2]:
         if use.prediction is not None:
             trajectory = use.prediction.trajectory
             taken = taken_up(item, use.task, trajectory, view.usual(item))
@@ -211,10 +209,10 @@ def _agent(view: _View) -> list[str]:
         if losing:
             shown = prediction.trajectory if prediction.trajectory in losing else losing[0]
             line = _rollout(view, result.task, shown, prediction.memory.items, winning)
-            (beside if untold(result) else partly if solved(result) else failed).append((result, line))
+            (beside if result.unscored else partly if result.solved else failed).append((result, line))
     return [
-        f"Tasks with lessons: {sum(map(solved, with_lessons))} of {len(with_lessons)} solved;"
-        f" without: {sum(map(solved, without))} of {len(without)}.",
+        f"Tasks with lessons: {_solved(with_lessons)} of {len(with_lessons)} solved;"
+        f" without: {_solved(without)} of {len(without)}.",
         *view.listed("Failed:", failed),
         *view.listed("Solved, but not by every rollout; one that failed:", partly),
         *view.listed("Nobody knows how the rollout ended that was handed in; another failed:", beside),
@@ -314,3 +312,8 @@ def _uses(view: _View, item: MemoryItem) -> list[TaskResult]:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _solved(results: Sequence[TaskResult]) -> int:
+    """How many were solved, by ground truth."""
+    return sum(bool(result.solved) for result in results)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rb_dspy.errors import InputError, RBError
-from rb_dspy.files import of_database, replaced
+from rb_dspy.files import atomic_write, is_database
 
 
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
@@ -18,7 +18,7 @@ def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
         text = json.dumps(data, indent=1, ensure_ascii=True, allow_nan=False)
     except (TypeError, ValueError) as exc:
         raise InputError(f"{path}: holds a value that JSON has no word for ({exc}); nothing was written") from None
-    with replaced(path) as file:
+    with atomic_write(path) as file:
         file.write(f"{text}\n".encode())
 
 
@@ -35,7 +35,7 @@ def read_one_of(path: str | Path, kinds: Mapping[str, int]) -> dict[str, Any]:
     path = Path(path)
     kind = " or ".join(kinds)
     try:
-        if of_database(Path(os.path.realpath(path))):  # closing an open one here would drop the locks that it holds
+        if is_database(Path(os.path.realpath(path))):  # closing an open one here would drop the locks that it holds
             raise InputError(f"{path}: a database, perhaps a bank, or a file of one; expected a {kind}")
         raw = path.read_bytes()
     except FileNotFoundError:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rb_dspy.compile.evidence import decisive_step
-from rb_dspy.compile.examples import (
-    INPUTS,
-    agent_example,
-    contrast_example,
-    distill_example,
-    judge_example,
-    select_example,
-)
-from rb_dspy.compile.siblings import Siblings
+from rb_dspy.compile.examples import INPUTS, agent_example, judge_example, select_example
 from rb_dspy.compile.stages import Stage
-from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
-from rb_dspy.stream.report import RunReport
+from rb_dspy.stream import RunReport
 
 UNKNOWN = "no ground truth"
 """Why the rollouts of a task teach nothing where nobody knows their outcome."""
@@ -53,24 +44,15 @@ class Gathered:
         return False
 
 
-def gathered(
-    reports: Sequence[RunReport],
-    program: BankProgram | None,
-    siblings: int,
-    rollouts: int,
-    on_sibling: Callable[[int], None] = lambda rollouts: None,
-) -> Gathered:
-    """Only what teaches; ``on_sibling`` is that of ``harvest``:
+def gathered(reports: Sequence[RunReport]) -> Gathered:
+    """Only what teaches:
 
-    ========  ==========================================================================================
-    judge     rollouts with ground truth, none twice
-    select    several rollouts that differ in reward
-    distill   rollouts judged rightly, with siblings that have ground truth and are not all solved without lessons
-    contrast  several rollouts that differ in what was done, with such siblings
-    agent     tasks with ground truth
-    ========  ==========================================================================================
+    ======  ========================================
+    judge   rollouts with ground truth, none twice
+    select  several rollouts that differ in reward
+    agent   tasks with ground truth
+    ======  ========================================
     """
-    kin = Siblings([result for report in reports for result in report.results], program, siblings, rollouts, on_sibling)
     found = Gathered()
     for done in (done for report in reports for done in _done(report)):
         if not any(done.outcomes):
@@ -78,8 +60,6 @@ def gathered(
             continue
         _judge(found, done)
         _select(found, done)
-        _distill(found, done, kin)
-        _contrast(found, done, kin)
         found.teach("agent", agent_example(done.task, done.prediction.memory))
     return found
 
@@ -133,28 +113,6 @@ def _select(found: Gathered, done: _Done) -> None:
     elif not found.again("select", done.task, *done.rollouts):
         known = [reward for reward in rewards if reward is not None]
         found.teach("select", select_example(done.task, done.rollouts, done.verdicts, known))
-
-
-def _distill(found: Gathered, done: _Done, kin: Siblings) -> None:
-    for rollout, verdict, outcome in done.known():
-        if verdict is _NOBODYS:
-            found.leave("nobody judged", "distill")
-        elif verdict.label != ("success" if outcome.success else "failure"):
-            found.leave("misjudged", "distill")
-        elif isinstance(others := kin.of(done.task), str):
-            found.leave(others, "distill")
-        elif not found.again("distill", done.task, rollout):
-            found.teach("distill", distill_example(done.task, rollout, verdict, *others, kin.rollouts))
-
-
-def _contrast(found: Gathered, done: _Done, kin: Siblings) -> None:
-    if len({_actions(rollout) for rollout in done.rollouts}) < 2:
-        found.leave("no two rollouts that differ", "contrast")
-    elif isinstance(others := kin.of(done.task), str):
-        found.leave(others, "contrast")
-    elif not found.again("contrast", done.task, *done.rollouts):
-        example = contrast_example(done.task, done.rollouts, done.verdicts, *others, kin.rollouts)
-        found.teach("contrast", example)
 
 
 def _actions(rollout: Trajectory) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ Prompts may be written from those of the compile split only; those of the other 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,23 +18,14 @@ from rb_dspy.compile.files import of_kind
 from rb_dspy.compile.gather import gathered
 from rb_dspy.compile.stages import Stage
 from rb_dspy.errors import InputError
-from rb_dspy.files import replaced
-from rb_dspy.jsonlines import objects
+from rb_dspy.files import atomic_write
+from rb_dspy.jsonl import read_objects
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
-from rb_dspy.stream.program import StreamProgram
-from rb_dspy.stream.report import RunReport
-from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.stream import RunReport, StreamProgram, TaskStream
 
 FORMAT = "rb_dspy harvest"
-VERSION = 2
-_WHY = {
-    1: ", whose siblings were chosen by the very rollouts that lessons are compared with, so that lessons without"
-    " effect get credit"
-}
-"""What is wrong with earlier versions."""
-_IN_ONE = re.compile(rf"{FORMAT} (\d{{1,9}})")
-"""How the first files named format and version."""
+VERSION = 3
 
 
 @dataclass
@@ -63,7 +53,7 @@ class Harvest:
         lines: list[dict[str, Any]] = [{"format": FORMAT, "version": VERSION, "left_out": self.left_out}]
         for stage, found in self.taught.items():
             lines += [{"stage": stage, **to_plain(stage, example)} for example in found]
-        with replaced(path) as file:
+        with atomic_write(path) as file:
             file.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
 
     @classmethod
@@ -72,7 +62,7 @@ class Harvest:
         target = Path(path)
         made = cls()
         read = made._begin
-        for number, plain in objects(target, " that Harvest.to_jsonl wrote", error=InputError):
+        for number, plain in read_objects(target, "an object that Harvest.to_jsonl wrote", error=InputError):
             place = f"{target}:{number}"
             try:
                 read(plain, place)
@@ -83,12 +73,9 @@ class Harvest:
 
     def _begin(self, plain: dict[str, Any], place: str) -> None:
         """Read the first line, which says what the file is."""
-        if named := _IN_ONE.fullmatch(str(plain.get("format"))):
-            plain = {**plain, "format": FORMAT, "version": int(named[1])}
         plain = of_kind(plain, {FORMAT: VERSION}, place)
-        version = plain["version"]
-        if version < VERSION:
-            raise InputError(f"{place}: version {version} of the format{_WHY.get(version, '')}; harvest again")
+        if plain["version"] < VERSION:
+            raise InputError(f"{place}: version {plain['version']} of the format; expected {VERSION}: harvest again")
         for stage, reasons in plain["left_out"].items():
             self.left_out[stage] = {str(why): int(times) for why, times in reasons.items()}
 
@@ -110,20 +97,13 @@ def harvest(
     bank: MemoryBank | None = None,
     *,
     embedder: Embedder | str | None = None,
-    siblings: int = 3,
-    rollouts: int = 1,
     on_report: Callable[[RunReport], None] = lambda report: None,
     on_task: Callable[[int], None] = lambda rollouts: None,
-    on_sibling: Callable[[int], None] = lambda rollouts: None,
 ) -> Harvest:
     """Run ``program`` over each stream, from a fresh fork of ``bank`` each, and gather what the runs teach.
 
-    ``siblings``: how many other tasks of its template an example for ``distill`` or ``contrast`` has; each is done
-    ``rollouts`` times without lessons, once for all examples, and up to as many times more to see whether there is room
-    for lessons (``rb_dspy.compile.siblings``). 0: none is done, and these two have no examples. ``bank`` and
-    ``embedder`` are those of ``StreamProgram``. ``on_task`` is told after every task how many of its rollouts came to
-    their end, ``on_sibling`` the same each time that a sibling was done, to see or to count. Raises like
-    ``StreamProgram``.
+    ``bank`` and ``embedder`` are those of ``StreamProgram``. ``on_task`` is called after every task with the number of
+    its rollouts that came to their end, to see or to count. Raises like ``StreamProgram``.
     """
     whole = StreamProgram(program, bank, embedder=embedder)
     reports = []
@@ -131,25 +111,16 @@ def harvest(
         with counting(program, lambda prediction: on_task(_ended(prediction))):
             reports.append(whole(stream=stream).report)
         on_report(reports[-1])
-    return _harvested(reports, program, siblings, rollouts, on_sibling)
+    return _harvested(reports)
 
 
-def harvest_report(
-    report: RunReport, program: BankProgram | None = None, *, siblings: int = 3, rollouts: int = 1
-) -> Harvest:
-    """What a run that there is already teaches. Nobody is asked but the agent of ``program``, for ``distill`` and
-    ``contrast``, which have no examples without it."""
-    return _harvested([report], program, siblings, rollouts)
+def harvest_report(report: RunReport) -> Harvest:
+    """What a run that there is already teaches. No language model is asked."""
+    return _harvested([report])
 
 
-def _harvested(
-    reports: Sequence[RunReport],
-    program: BankProgram | None,
-    siblings: int,
-    rollouts: int,
-    on_sibling: Callable[[int], None] = lambda rollouts: None,
-) -> Harvest:
-    found = gathered(reports, program, siblings, rollouts, on_sibling)
+def _harvested(reports: Sequence[RunReport]) -> Harvest:
+    found = gathered(reports)
     return Harvest(found.taught, {stage: dict(reasons) for stage, reasons in found.left_out.items()})
 
 

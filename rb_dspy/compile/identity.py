@@ -29,17 +29,13 @@ def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def left_out(lm: Any) -> dict[str, Any]:
-    """What decides an LM's answers and is no setting: which settings it never sends, where there are some."""
-    omit = tuple(getattr(lm, "omit", ()))
-    return {"omit": sorted(omit)} if omit else {}
+    """What decides an LM's answers and is no setting: whether it is never sent a temperature."""
+    return {"omit_temperature": True} if getattr(lm, "omit_temperature", False) else {}
 
 
 def who(backbones: Backbones, reflection: Any = None) -> dict[str, Any]:
     """Role -> model and sampling settings; ``reflection`` as ``compile_program`` takes it."""
     found = {role: _lm(lm) for role, lm in backbones.roles().items()}
-    for role, played in found.items():
-        if not backbones.names(role) and backbones.names("agent"):
-            played["settings"].pop("temperature", None)  # it counts in the role that the model was given for
     if reflection is not None:
         found["reflection"] = _lm(Backbones(agent=reflection).lm("agent"))
     return found

@@ -33,12 +33,10 @@ from rb_dspy.compile.state import load_program
 from rb_dspy.compile.truth import check_known, check_truth, say_left_out
 from rb_dspy.errors import BackboneError, InputError, RBError
 from rb_dspy.matts import BankProgram
+from rb_dspy.program import check_bank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import RoleUsage, Task
-from rb_dspy.stream.program import StreamProgram, check_bank
-from rb_dspy.stream.report import RunReport
-from rb_dspy.stream.run import as_stream
-from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.stream import RunReport, StreamProgram, TaskStream
 
 SEED = "seed"
 """The program without compiled prompts; the others are compared with it, so it is always in the matrix."""
@@ -185,12 +183,13 @@ def matrix(
     Raises ``InputError`` for no backbones, for a program that is called ``seed``, for what is no stream of tasks or no
     bank, and for questions none of which has an answer.
     """
-    stream = as_stream(stream)
+    stream = TaskStream.of(stream)
     if not backbones:
         raise InputError("no backbones; a matrix needs at least one: name -> language model")
     if SEED in programs:
         raise InputError(f"a program called {SEED!r}: that is the name of the one without compiled prompts; rename it")
-    check_bank(bank)
+    if bank is not None:
+        check_bank(bank)
     check_truth([stream], program.environments)
     found = Matrix(stream=stream.digest, orders=orders, cells=[])
     rated: dict[tuple[str, str], Ratings] = {}

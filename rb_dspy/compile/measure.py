@@ -16,9 +16,8 @@ from rb_dspy.compile.budget import Rate
 from rb_dspy.compile.counted import counting
 from rb_dspy.compile.ratings import Ratings, rated_run
 from rb_dspy.compile.stages import Stage
-from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency
-from rb_dspy.stream.tasks import TaskStream
-from rb_dspy.wording import what_broke
+from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, describe_error
+from rb_dspy.stream import TaskStream
 
 T = TypeVar("T")
 
@@ -76,12 +75,10 @@ def rate_examples(
 ) -> Ratings:
     """The metric of each example. One that broke counts as 0; where all do, ``InfrastructureError``.
 
-    By task; examples of ``distill`` and ``contrast`` by template, since those of a template share siblings. Verdicts
-    are weighted so that successes and failures count the same together, however many of each there are. ``on_scored``
-    is called after every example, from whichever thread did it.
+    By task. Verdicts are weighted so that successes and failures count the same together, however many of each there
+    are. ``on_scored`` is called after every example, from whichever thread did it.
     """
-    by_template = stage in ("distill", "contrast")
-    ratings = Ratings(unit="template" if by_template else "task")
+    ratings = Ratings()
     weights = _by_label(examples) if stage == "judge" else [None] * len(examples)
     errors: list[str] = []
 
@@ -97,13 +94,12 @@ def rate_examples(
         except (BackboneError, MissingDependency):
             raise
         except Exception as exc:  # noqa: BLE001 (an example that breaks counts as 0, whatever broke it)
-            return 0.0, what_broke(exc, MOST_SAID)
+            return 0.0, describe_error(exc, MOST_SAID)
         finally:
             cast.check()
 
     for example, weight, (score, error) in zip(examples, weights, in_threads(run, examples, threads), strict=True):
-        unit = (example.task.template if by_template else None) or example.task.id
-        ratings.add(unit, score, weight=weight, broken=bool(error))
+        ratings.add(example.task.id, score, weight=weight, broken=bool(error))
         errors += [error] if error else []
     if examples and len(errors) == len(examples):
         raise InfrastructureError(f"all {len(errors)} examples broke; the first: {errors[0]}")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import dspy
 
-from rb_dspy.compile.credit import Credit, Credited
-from rb_dspy.compile.evidence import ending, literals, made_of, misjudged, passed_over, quoted, short, taken_up, words
+from rb_dspy.compile.evidence import ending, made_of, misjudged, passed_over, short, words
 from rb_dspy.compile.feedback import MOST, stream_feedback
 from rb_dspy.compile.stages import STAGES, Stage
-from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency, describe_error
 from rb_dspy.matts import BankProgram, MaTTS
-from rb_dspy.steps import Distilled
-from rb_dspy.wording import one_line
 
 log = logging.getLogger("rb_dspy")
 
@@ -27,9 +23,8 @@ T = TypeVar("T")
 class Metric(Protocol):
     """Rates a prediction of a stage's module against its example; in [0, 1].
 
-    Raises only where nothing could be rated: ``BackboneError``, ``MissingDependency``, and ``InfrastructureError``
-    where no sibling could be done with the lessons. A number where ``pred_name`` is None, else
-    ``dspy.Prediction(score=..., feedback=...)`` with the same number.
+    Raises only where nothing could be rated: ``BackboneError``, ``MissingDependency``, ``InfrastructureError``. A
+    number where ``pred_name`` is None, else ``dspy.Prediction(score=..., feedback=...)`` with the same number.
     """
 
     def __call__(
@@ -40,24 +35,19 @@ class Metric(Protocol):
 def metric_for(stage: Stage, program: BankProgram) -> Metric:
     """The metric of ``stage``.
 
-    =================  ====================================================================
-    stage              score
-    =================  ====================================================================
-    judge              1 where the label is the environment's, else 0; no label is 0
-    distill, contrast  downstream credit (``Credit``) in [0, 1]: a half is no effect
-    select             reward of the choice, from 0 for the worst rollout to 1 for the best
-    agent              1 for a success
-    all                tasks solved, of those with ground truth; 0 where none has
-    =================  ====================================================================
+    ======  ====================================================================
+    stage   score
+    ======  ====================================================================
+    judge   1 where the label is the environment's, else 0; no label is 0
+    select  reward of the choice, from 0 for the worst rollout to 1 for the best
+    agent   1 for a success
+    all     tasks solved, of those with ground truth; 0 where none has
+    ======  ====================================================================
 
-    Credit asks the agent of ``program`` to do siblings, once for the same lessons, whoever asks again. Without a
-    prediction the score is 0. Raises ``InputError`` for an unknown stage.
+    Without a prediction the score is 0. Raises ``InputError`` for an unknown stage.
     """
     if stage not in STAGES:
         raise InputError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
-    if stage in ("distill", "contrast"):
-        lessons = _Lessons(Credit(program))
-        return _stage(lessons.score, lessons.tell)
     if stage == "all":
         mode = program.config.mode if isinstance(program, MaTTS) else None
         return _Metric(
@@ -123,7 +113,7 @@ class _Metric:
         except (BackboneError, MissingDependency, InfrastructureError):
             raise  # not a rating: a number in its place would read as one
         except Exception as exc:  # noqa: BLE001 (an optimizer would end, or count it as it likes)
-            log.warning("a metric broke: %s; it gives %r", one_line(exc, kind=True), otherwise)
+            log.warning("a metric broke: %s; it gives %r", describe_error(exc), otherwise)
             return otherwise
 
 
@@ -172,71 +162,6 @@ def _tell_agent(gold: Any, pred: Any, call: _Call) -> str:
         made = made_of(item, gold.task, pred.trajectory, call.commands())
         said.append(f"It was shown the lesson {item.title!r} ({short(item.content, 160)}){made}.")
     return " ".join(said)
-
-
-class _Lessons:
-    """Credit of lessons, remembered, so that the score is the same whoever asks how often."""
-
-    def __init__(self, credit: Credit) -> None:
-        self._credit = credit
-        self._lock = threading.Lock()
-        self._known: dict[object, Credited] = {}
-
-    def score(self, gold: Any, pred: Any) -> float:
-        return self._credited(gold, pred.distilled).score
-
-    def tell(self, gold: Any, pred: Any) -> str:
-        distilled: Distilled = pred.distilled
-        credited = self._credited(gold, distilled)
-        said = [f"What happened: {short(distilled.note, 400)}."] if distilled.note else []
-        for draft in distilled.drafts:
-            if own := literals(gold.task, draft, gold.siblings):
-                said.append(f"{draft.title!r} holds what belongs to its own task only: {', '.join(own)}.")
-        if not distilled.drafts:
-            return "\n".join(["No lesson came of this, so it changed nothing for other tasks.", *said])
-        return "\n".join([*_told(distilled, credited), *said])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Lessons:
-        return self
-
-    def _credited(self, gold: Any, distilled: Distilled) -> Credited:
-        siblings = tuple((task.id, task.instruction) for task in gold.siblings)
-        key = (distilled.drafts, siblings, tuple(gold.baseline), gold.rollouts)
-        with self._lock:
-            known = self._known.get(key)
-        if known is None:
-            known = self._credit.of(distilled.drafts, gold.siblings, gold.baseline, gold.rollouts)
-            if known.broken and not known.pairs:  # not kept: another time they may be done
-                count = len(known.broken)
-                raise InfrastructureError(f"none of {count} siblings could be done; the first: {known.broken[0]}")
-            with self._lock:
-                known = self._known.setdefault(key, known)
-        return known
-
-
-def _told(distilled: Distilled, credited: Credited) -> list[str]:
-    pairs = credited.pairs
-    given, without = sum(pair.given for pair in pairs), sum(pair.without for pair in pairs)
-    said = [
-        f"These lessons were tried on {len(pairs)} of the tasks of the same kind. Solved with them: {given:g}; without"
-        f" them: {without:g}. Credit: {credited.credit:+.2f} (from -1 to 1)."
-    ]
-    said += [f"- Helped: {quoted(pair.task)}, solved only with them." for pair in pairs if pair.given > pair.without]
-    for pair in pairs:
-        if pair.untold:
-            said.append(f"- Not known: how {quoted(pair.task)} ended with them, which counts as not solved.")
-        if pair.failed is None or pair.given > pair.without:
-            continue
-        what = "Misled" if pair.given < pair.without else "Did not help"
-        ignored = [d.title for d in distilled.drafts if taken_up(d, pair.task, pair.failed) is False]
-        left = f" It ignored {_listed(ignored)}." if ignored else ""
-        said.append(f"- {what}: {quoted(pair.task)}; with them the rollout {ending(pair.failed)}.{left}")
-    said += [f"- Could not be tried: {short(why, 200)}" for why in credited.broken]
-    return said
-
-
-def _listed(titles: Sequence[str]) -> str:
-    return ", ".join(repr(title) for title in titles)
 
 
 def _cut(text: str) -> str:

@@ -20,8 +20,7 @@ from rb_dspy.compile.budget import Record
 from rb_dspy.compile.measure import in_threads
 from rb_dspy.compile.quiet import quiet
 from rb_dspy.compile.student import Student
-from rb_dspy.errors import InfrastructureError, InputError, RBError
-from rb_dspy.wording import what_broke
+from rb_dspy.errors import InfrastructureError, InputError, RBError, describe_error
 
 MAX_DEMOS = 2
 """Demonstrations a predictor; of an agent each holds a whole episode."""
@@ -85,11 +84,13 @@ def optimize(name: str, job: Job) -> None:
             optimizer.run(job)
         except dspy.LMError as exc:  # miprov2 lets it through; the programs' own are counted, and never get here
             model = job.record.cast.reflection.model
-            raise InfrastructureError(f"who proposes prompts ({model}) broke: {what_broke(exc, MOST_SAID)}") from exc
+            raise InfrastructureError(
+                f"who proposes prompts ({model}) broke: {describe_error(exc, MOST_SAID)}"
+            ) from exc
         except RBError:
             raise
         except Exception as exc:  # what was found before must not be lost with it
-            raise RBError(f"{name} itself broke: {what_broke(exc, MOST_SAID)}; another optimizer may do") from exc
+            raise RBError(f"{name} itself broke: {describe_error(exc, MOST_SAID)}; another optimizer may do") from exc
 
 
 def check_budget(name: str, budget: int, train: int, dev: int) -> None:

@@ -27,19 +27,12 @@ from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.steps import Judge
-from rb_dspy.stream.orders import Streams
-from rb_dspy.stream.program import stream_example
-from rb_dspy.stream.records import fingerprint
-from rb_dspy.stream.report import RunReport
-from rb_dspy.stream.tasks import TaskStream
+from rb_dspy.stream import RunReport, Streams, TaskStream, fingerprint, stream_example
 
 log = logging.getLogger("rb_dspy")
 
 WINDOW = (2, 10)
 """Fewest and most tasks of a window where nobody says how many: lessons need a task to come from and one to go to."""
-
-_SIBLINGS = 3
-"""Of an example whose lessons are tried out on other tasks; done by the agent, so only where they are."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +78,8 @@ class Plan:
                 [stream],
                 self.bank,
                 embedder=self.embedder,
-                siblings=_SIBLINGS if self.stage in ("distill", "contrast") else 0,
                 on_report=_check_alive,
                 on_task=on_task,
-                on_sibling=lambda rollouts: teller.harvest(rollouts, to_come=None),
             )
         cast.check()
         return found
@@ -199,12 +190,12 @@ def _check_given(plan: Plan) -> None:
     """Prompts may be written from the tasks of the compile stream only."""
     known = {(task.id, task.instruction) for task in plan.streams.compile}
     for example in plan.given.examples(plan.stage) if plan.given else ():
-        for task in (example.task, *example.get("siblings", ())):
-            if (task.id, task.instruction) not in known:
-                raise InputError(
-                    f"harvest: task {task.id} is not in the compile stream {plan.streams.compile.name}, and prompts may"
-                    " be written from that one only; give a harvest of it, or none"
-                )
+        task = example.task
+        if (task.id, task.instruction) not in known:
+            raise InputError(
+                f"harvest: task {task.id} is not in the compile stream {plan.streams.compile.name}, and prompts may"
+                " be written from that one only; give a harvest of it, or none"
+            )
 
 
 def _check_alive(report: RunReport) -> None:

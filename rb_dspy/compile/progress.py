@@ -14,7 +14,7 @@ from rb_dspy.schema import Usage
 @dataclass(frozen=True)
 class Progress:
     """Told after every metric call, at the beginning of each phase, in scoring after every task or example, and in
-    harvesting after every task, and each time that a sibling is done without lessons."""
+    harvesting after every task."""
 
     metric_calls: int
     """Of the budget: runs of candidates that were rated."""
@@ -31,10 +31,9 @@ class Progress:
     to_score: int = 0
     """How many there are; 0 in other phases, and where what was scored before is scored again."""
     harvested: int = 0
-    """In a phase that harvests: how many rollouts have come to their end, those of siblings among them."""
+    """In a phase that harvests: how many rollouts have come to their end."""
     to_harvest: int = 0
-    """How many there will be at most; 0 in other phases, and among siblings: how many of them it takes, nobody knows
-    before."""
+    """How many there will be at most; 0 in other phases."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -83,11 +82,11 @@ class Teller:
             self.scored += 1
             self.tell()
 
-    def harvest(self, rollouts: int, to_come: int | None) -> None:
-        """Say that ``rollouts`` more are harvested, and at most ``to_come`` are still to be; None: nobody knows."""
+    def harvest(self, rollouts: int, to_come: int) -> None:
+        """Say that ``rollouts`` more are harvested, and at most ``to_come`` are still to be."""
         with self._lock:
             self.harvested += rollouts
-            self.to_harvest = 0 if to_come is None else self.harvested + to_come
+            self.to_harvest = self.harvested + to_come
             self.tell()
 
     def tell(self) -> None:

@@ -10,7 +10,7 @@ from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 from dspy.utils.exceptions import AdapterParseError
 
 from rb_dspy.backbones.roles import adapter_for
-from rb_dspy.text import visible
+from rb_dspy.text import normalise
 
 log = logging.getLogger("rb_dspy")
 
@@ -35,8 +35,8 @@ _INSIST = (
 class Proposer(InstructionProposer):  # a subclass, since gepa gives others less to read
     """dspy's proposer. An LM that hands back the instruction that there is, as small ones do, is asked again.
 
-    So is one whose answer cannot be read, or is empty: gepa would pass over that in silence. Characters that nobody
-    sees are replaced. A component for which nothing else comes is left out of the result, so that gepa spends no metric
+    So is one whose answer cannot be read, or is empty: gepa would pass over that in silence. Control characters become
+    visible ones. A component for which nothing else comes is left out of the result, so that gepa spends no metric
     call on it; ``on_nothing_new`` is called for each such one, ``on_unreadable`` where the last answer could not be
     read, with its start.
     """
@@ -75,7 +75,7 @@ class Proposer(InstructionProposer):  # a subclass, since gepa gives others less
             unread: str | None = None
             for proposer in self._tries:
                 try:
-                    proposed = visible(proposer(candidate, reflective_dataset, [name])[name])
+                    proposed = normalise(proposer(candidate, reflective_dataset, [name])[name])
                 except AdapterParseError as exc:
                     unread = _start(str(exc.lm_response))
                     continue
@@ -107,5 +107,5 @@ class Proposer(InstructionProposer):  # a subclass, since gepa gives others less
 
 def _start(answer: str) -> str:
     """The start of an answer, on one line."""
-    line = visible(" ".join(answer.split()))
+    line = normalise(" ".join(answer.split()))
     return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rb_dspy.stream.program import solved, untold
-from rb_dspy.stream.report import RunReport
+from rb_dspy.stream import RunReport
 
 SamplingUnit = Literal["task", "template"]
 """What is taken to be drawn independently."""
@@ -63,7 +62,7 @@ def rated_run(report: RunReport, into: Ratings | None = None) -> Ratings:
     """What a run says of its tasks, 1 for each that was solved, else 0; added to ``into`` where that is given."""
     ratings = Ratings() if into is None else into
     for result in report.results:
-        ratings.add(result.task.id, float(solved(result)), broken=bool(result.error), unknown=untold(result))
+        ratings.add(result.task.id, float(bool(result.solved)), broken=bool(result.error), unknown=result.unscored)
     return ratings
 
 

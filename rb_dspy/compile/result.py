@@ -22,8 +22,8 @@ from rb_dspy.compile.state import (
 )
 from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Task, Usage
-from rb_dspy.stream.records import fingerprint
-from rb_dspy.wording import first_misfit
+from rb_dspy.stream import fingerprint
+from rb_dspy.text import first_error
 
 _Program = TypeVar("_Program", bound=dspy.Module)
 
@@ -167,7 +167,7 @@ class Compiled(pydantic.BaseModel):
         try:
             return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})
         except pydantic.ValidationError as exc:
-            raise InputError(f"{path}: {first_misfit(exc)}; expected what Compiled.save wrote") from None
+            raise InputError(f"{path}: {': '.join(first_error(exc))}; expected what Compiled.save wrote") from None
 
 
 def _lines(prompts: dict[str, Any] | None) -> list[str]:

@@ -171,7 +171,7 @@ def compare(before: Ratings, after: Ratings, *others: Ratings) -> Comparison:
 
 
 def likely_shown(units: int, orders: int | None = None) -> float | None:
-    """The smallest gain that so many tasks, or templates, are likely (80 %) to show; None if there is none below 1.
+    """The smallest gain that so many tasks are likely (80 %) to show; None if there is none below 1.
 
     ``orders``: of runs of a stream; None: of examples that stand alone. An estimate, for scores of 0 and 1 that vary as
     much as they can.

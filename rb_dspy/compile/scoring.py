@@ -17,10 +17,9 @@ from rb_dspy.compile.result import Scores
 from rb_dspy.compile.scores import Comparison, compare
 from rb_dspy.compile.state import save_program
 from rb_dspy.compile.truth import check_known, say_left_out
-from rb_dspy.errors import RBError, Unscored
+from rb_dspy.errors import RBError, Unscored, describe_error
 from rb_dspy.matts import BankProgram
-from rb_dspy.stream.tasks import TaskStream
-from rb_dspy.wording import what_broke
+from rb_dspy.stream import TaskStream
 
 
 @contextmanager
@@ -43,7 +42,7 @@ def kept(found: Callable[[], BankProgram | None], place: Path | None) -> Iterato
             where = f"in program of this error only ({unsaved})"
         code = exc.exit_code if isinstance(exc, RBError) else RBError.exit_code
         raise Unscored(
-            f"the prompts that were found are {where}; what came after broke: {what_broke(exc)}", program, code
+            f"the prompts that were found are {where}; what came after broke: {describe_error(exc)}", program, code
         ) from exc
 
 

@@ -9,17 +9,17 @@ from typing import Literal, get_args
 import dspy
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
 from rb_dspy.environments import ScoredEnvironments
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InputError, UnparseableOutput
 from rb_dspy.matts import BankProgram, MaTTS
+from rb_dspy.program import session
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
-from rb_dspy.stream.program import StreamProgram
+from rb_dspy.stream import StreamProgram
 
-Stage = Literal["judge", "distill", "contrast", "select", "agent", "all"]
+Stage = Literal["judge", "select", "agent", "all"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
@@ -32,8 +32,6 @@ def stage_module(
     stage     called with                                  the prediction has
     ========  ===========================================  =======================================
     judge     ``task, trajectory``                         ``verdict``
-    distill   ``task, trajectory, verdict``                ``distilled``
-    contrast  ``task, trajectories, verdicts``             ``distilled``
     select    ``task, trajectories, verdicts``             ``selection``
     agent     ``task, memory``                             ``trajectory``, ``outcome``, ``answer``
     all       ``stream`` (``StreamProgram``)               ``report``, ``score``
@@ -45,7 +43,7 @@ def stage_module(
     """
     if stage not in STAGES:
         raise InputError(f"unknown stage {stage!r}; known: {', '.join(STAGES)}")
-    if stage in ("contrast", "select") and not isinstance(program, MaTTS):
+    if stage == "select" and not isinstance(program, MaTTS):
         raise InputError(
             f"stage {stage!r}: a {type(program).__name__} has no such step; give a MaTTS (--matts parallel)"
         )
@@ -66,39 +64,13 @@ class JudgeStage(dspy.Module):
         self.judge = program.judge
 
     def forward(self, task: Task, trajectory: Trajectory) -> dspy.Prediction:
-        """Judge ``trajectory``."""
+        """Judge ``trajectory``. An answer that cannot be parsed is the verdict ``unknown``."""
         with _called(self.backbones):
-            return dspy.Prediction(verdict=self.judge(task.without_ground_truth(), trajectory))
-
-
-class DistillStage(dspy.Module):
-    """The lessons of one rollout."""
-
-    def __init__(self, program: BankProgram) -> None:
-        super().__init__()
-        self.backbones = program.backbones
-        self.distill = program.distill
-
-    def forward(self, task: Task, trajectory: Trajectory, verdict: Verdict) -> dspy.Prediction:
-        """Distil ``trajectory``, which the verdict says went well or not."""
-        with _called(self.backbones):
-            return dspy.Prediction(distilled=self.distill(task.without_ground_truth(), trajectory, verdict))
-
-
-class ContrastStage(dspy.Module):
-    """The lessons of several rollouts of a task."""
-
-    def __init__(self, program: MaTTS) -> None:
-        super().__init__()
-        self.backbones = program.backbones
-        self.contrast = program.contrast
-
-    def forward(
-        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
-    ) -> dspy.Prediction:
-        """Contrast ``trajectories``; ``verdicts`` are read only with ``ContrastConfig.labels``."""
-        with _called(self.backbones):
-            return dspy.Prediction(distilled=self.contrast(task.without_ground_truth(), trajectories, verdicts))
+            try:
+                verdict = self.judge(task.without_ground_truth(), trajectory)
+            except UnparseableOutput as exc:
+                verdict = Verdict(label="unknown", reasons=str(exc))
+        return dspy.Prediction(verdict=verdict)
 
 
 class SelectStage(dspy.Module):
@@ -140,8 +112,6 @@ class AgentStage(dspy.Module):
 
 _MODULES = {
     "judge": JudgeStage,
-    "distill": DistillStage,
-    "contrast": ContrastStage,
     "select": SelectStage,
     "agent": AgentStage,
 }

@@ -21,7 +21,6 @@ import pydantic
 
 from rb_dspy.compile.files import of_kind, read_one_of, write_json
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
-from rb_dspy.signatures.check import Before, Decision, renewed
 
 FORMAT = "rb_dspy program"
 VERSION = 1
@@ -80,9 +79,8 @@ def set_prompts(program: dspy.Module, prompts: Prompts) -> None:
     made = []
     for name, predictor in predictors_of(program):
         if name in prompts:
-            instructions, demos = renewed(predictor.signature, prompts[name]["instructions"], prompts[name]["demos"])
-            signature = predictor.signature.with_instructions(instructions)
-            made.append((predictor, signature, [_demo(signature, demo) for demo in demos]))
+            signature = predictor.signature.with_instructions(prompts[name]["instructions"])
+            made.append((predictor, signature, [_demo(signature, demo) for demo in prompts[name]["demos"]]))
     for predictor, signature, demos in made:
         predictor.signature, predictor.demos = signature, demos
 
@@ -273,9 +271,8 @@ def _differences(here: list[dict[str, Any]], saved: list[dict[str, Any]]) -> lis
     found += [f"field {name!r} is new" for name in now if name not in then]
     for name in now:
         if name in then:
-            read = ("type", "schema") if _is(now[name], Decision) and _is(then[name], Before) else ()  # by ``renewed``
             for what in ("kind", "type", "schema", "description", "constraints"):
-                if what not in read and now[name].get(what) != then[name].get(what):
+                if now[name].get(what) != then[name].get(what):
                     shown = (
                         f" ({_cut(then[name].get(what))} -> {_cut(now[name].get(what))})" if what != "schema" else ""
                     )
@@ -284,11 +281,6 @@ def _differences(here: list[dict[str, Any]], saved: list[dict[str, Any]]) -> lis
     if not found and list(now) != list(then):
         found.append(f"the fields have another order ({', '.join(then)} -> {', '.join(now)})")
     return found
-
-
-def _is(field: Mapping[str, Any], kind: Any) -> bool:
-    """Whether a field of ``_fields`` is of this type, or was when it was saved."""
-    return bool(field.get("type") == inspect.formatannotation(kind))
 
 
 def _cut(value: Any) -> str:

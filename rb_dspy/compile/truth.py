@@ -15,10 +15,8 @@ from rb_dspy.environments.question import ANSWERS
 from rb_dspy.errors import InputError, RBError
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task
-from rb_dspy.stream.program import untold
-from rb_dspy.stream.report import RunReport
-from rb_dspy.stream.tasks import TaskStream
-from rb_dspy.wording import counted
+from rb_dspy.stream import RunReport, TaskStream
+from rb_dspy.text import counted
 
 log = logging.getLogger("rb_dspy")
 
@@ -95,6 +93,6 @@ class Missing:
         if any(result.outcome is not None for result in report.results):
             self._unseen = None
             return None
-        if all(map(untold, report.results)):  # what broke may be known another time
+        if all(result.unscored for result in report.results):  # what broke may be known another time
             self._unseen.discard(id(example))
         return None if self._unseen else no_truth(example.stream)

@@ -41,7 +41,8 @@ class Falls:
         if self._best and self._best[-1] > self._best[0]:
             raise self._error
         if self._fools in prompt["task"]:
-            return {"reasons": "It is said so.", "label": "unknown"}
+            opened = "It stays shut" not in prompt["trajectory"]
+            return {"reasons": "It is said so.", "label": "failure" if opened else "success"}
         return pupil(prompt)
 
     def run(self, **kwargs: Any) -> Any:

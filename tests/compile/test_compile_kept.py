@@ -51,10 +51,11 @@ class Fails:
 
 def test_a_held_out_stream_without_examples_is_refused_before_the_budget_is_spent() -> None:
     few = streams()
-    object.__setattr__(few, "held_out", TaskStream("held-out", tuple(locks(1, 1, first=5))))
+    shut = TaskStream("held-out", tuple(locks(1, 2, first=5)[1:]))  # no rollout opens it
+    object.__setattr__(few, "held_out", shut)
     fails = Fails("never")
-    with pytest.raises(InputError, match="held-out: its runs gave no example for stage 'contrast'"):
-        fails.run(stage="contrast", streams=few)
+    with pytest.raises(InputError, match="held-out: its runs gave no example for stage 'select'"):
+        fails.run(stage="select", streams=few)
     assert {progress.metric_calls for progress in fails.told} == {0}
 
 

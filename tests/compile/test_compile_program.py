@@ -251,7 +251,7 @@ def test_no_lm_is_pinned_so_every_role_keeps_its_own() -> None:
     made = compiled(program=student, optimizer="simba", orders=1)
     wants = {role: {want for prompt in lm.engine.prompts for want in prompt.wants} for role, lm in lms.items()}
     assert "label" not in wants["agent"]
-    assert wants["judge"] == {"reasons", "label", "analysis", "choice"}
+    assert wants["judge"] == {"reasons", "label"}
     assert "action" not in wants["judge"] | wants["distiller"]
     seeds = {prompt.seed for prompt in lms["judge"].engine.prompts}
     assert len(seeds) > 1  # drawn anew, each role from its own
@@ -291,7 +291,7 @@ def test_language_models_come_from_the_context_where_the_program_has_none() -> N
     dspy.configure(lm=scripted_lm(pupil))
     assert compiled(program=student, optimizer="bootstrap", orders=1).scores.held_out.after.mean == 1.0
     dspy.configure(lm=None)
-    with pytest.raises(BackboneError, match="no language model for role"):
+    with pytest.raises(BackboneError, match="agent"):
         compiled(program=student, optimizer="bootstrap")
 
 
@@ -304,7 +304,7 @@ def test_language_models_come_from_the_context_where_the_program_has_none() -> N
         ({"orders": 0}, "orders is 0"),
         ({"window": 0}, "window is 0"),
         ({"threads": -1}, "threads is -1"),
-        ({"bank": "x.sqlite"}, "got str for a bank; expected a MemoryBank"),
+        ({"bank": "x.sqlite"}, "got str for bank"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(given: dict[str, Any], said: str) -> None:
@@ -313,11 +313,11 @@ def test_what_cannot_work_is_refused_at_once(given: dict[str, Any], said: str) -
 
 
 def test_a_stage_without_examples_says_so() -> None:
-    lucky = TaskStream("to-compile", tuple(locks(1, 1)))
+    shut = TaskStream("to-compile", tuple(locks(1, 2)[1:]))  # no rollout opens it
     few = streams()
-    object.__setattr__(few, "compile", lucky)
-    with pytest.raises(InputError, match=r"to-compile: its runs gave no example for stage 'contrast'"):
-        compiled(stage="contrast", streams=few, optimizer="bootstrap")
+    object.__setattr__(few, "compile", shut)
+    with pytest.raises(InputError, match=r"to-compile: its runs gave no example for stage 'select'"):
+        compiled(stage="select", streams=few, optimizer="bootstrap")
 
 
 def test_orders_are_scored_and_the_result_says_what_it_was_made_of(tmp_path: Path) -> None:

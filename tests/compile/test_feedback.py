@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from typing import Any
@@ -11,15 +10,9 @@ import dspy
 import pytest
 from dspy import lm15
 
-from rb_dspy import MemoryDraft, ReasoningBank, Task, TaskStream
+from rb_dspy import ReasoningBank, Task, TaskStream
 from rb_dspy.compile.evidence import decisive_step
-from rb_dspy.compile.examples import (
-    agent_example,
-    contrast_example,
-    distill_example,
-    judge_example,
-    select_example,
-)
+from rb_dspy.compile.examples import agent_example, judge_example, select_example
 from rb_dspy.compile.feedback import MOST, stream_feedback
 from rb_dspy.compile.metric import metric_for
 from rb_dspy.compile.stages import STAGES, stage_module
@@ -27,7 +20,7 @@ from rb_dspy.config import MattsMode, ProgramConfig, RetrieveConfig
 from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Outcome, Step, Trajectory, Verdict
-from rb_dspy.steps import Distilled, Memory, Selection
+from rb_dspy.steps import Memory, Selection
 from rb_dspy.steps.memory import render
 from rb_dspy.stream import RunReport
 from rb_dspy.stream.program import StreamProgram, stream_example
@@ -114,12 +107,20 @@ def test_of_several_rollouts_that_ended_otherwise_the_one_that_parts_last_counts
     assert decisive_step(walk(), False, [(mine, True)]) is None
 
 
-def test_an_answer_that_cannot_be_read_is_no_wrong_verdict() -> None:
+def test_an_answer_that_cannot_be_parsed_is_no_wrong_verdict_and_the_judge_is_told() -> None:
     def script(prompt: Prompt) -> Reply:
-        return "???" if "label" in prompt.wants else answers(prompt)
+        return "???" if "label" in prompt.wants and "serial 0" in prompt["task"] else answers(prompt)
 
-    text = told(simple(script), locks("4711", "0000"), "judge.predict")
-    assert "0 right, 0 wrong, 2 without a label that could be read" in text
+    program = simple(script)
+    text = told(program, locks("4711", "0000"), "judge.predict")
+    assert "1 broke" in text
+    assert "judge" in text.splitlines()[0]
+    assert "1 right, 0 wrong" in text
+    task = lock("Abus", 0)
+    gold = judge_example(task, rollout(task, "0000", opens=False), BAD)
+    pred = stage_module(program, "judge")(**gold.inputs())
+    rated = metric_for("judge", program)(gold, pred, None, "judge.predict", None)
+    assert (rated.score, rated.feedback.startswith("No label")) == (0.0, True)  # type: ignore[union-attr]
 
 
 def test_the_distiller_is_told_whom_its_lessons_helped_and_misled() -> None:
@@ -179,7 +180,7 @@ def test_nothing_is_made_of_tasks_that_nobody_knows_the_outcome_of() -> None:
     head, *told = stream_feedback(report, "distill.success").splitlines()
     assert head == "The stream had 3 tasks, 1 solved; of 2 nobody knows how they ended."
     assert "Lessons of yours of which nobody knows what came of them:" in told
-    assert any("Shown for 1 task that nobody knows the outcome of." in line for line in told)
+    assert any("Shown for 2 tasks that nobody knows the outcome of." in line for line in told)
     assert told[-1] == "For comparison, tasks that were shown no lesson: 1 of 1 solved."
     assert not any(word in "\n".join(told) for word in ("failed", "Misled", "Ignored", "no later task"))
     agent = stream_feedback(report, "act.predict").splitlines()
@@ -193,7 +194,7 @@ def test_a_lesson_is_told_by_the_tasks_that_somebody_knows_the_outcome_of() -> N
     report = run(program, TaskStream("s", (first, second, hushed(third), hushed(fourth))))
     told = stream_feedback(report, "distill.success")
     assert "after which every task was solved" in told
-    assert "Shown for 1 task, 1 solved. Shown for 1 other task that nobody knows the outcome of." in told
+    assert "Shown for 1 task, 1 solved. Shown for 2 other tasks that nobody knows the outcome of." in told
     assert "Tasks with lessons: 1 of 1 solved; without: 1 of 1." in stream_feedback(report, "act.predict")
 
 
@@ -312,7 +313,8 @@ def test_an_unknown_predictor_is_told_how_the_stream_went() -> None:
         return answers(prompt)
 
     text = told(simple(script), locks("0000", "0000", "4711"), "rerank.predict")
-    assert text == "The stream had 3 tasks, 1 solved; 1 broke for reasons outside of any prompt."
+    assert text.startswith("The stream had 3 tasks, 1 solved; 1 broke, the first: ")
+    assert "overloaded" in text
 
 
 def test_a_long_stream_makes_no_long_text() -> None:
@@ -387,45 +389,6 @@ def test_choices_are_rated_between_the_worst_and_the_best() -> None:
     assert scores == [0.0, pytest.approx(0.25), 1.0]
     text = metric(gold, dspy.Prediction(selection=Selection(0)), None, "select.predict", None).feedback  # type: ignore[union-attr]
     assert "Better was the one that ended after 1 step; last, '2' gave 'It opens.'" in text
-
-
-@pytest.mark.parametrize("stage", ["distill", "contrast"])
-def test_lessons_are_rated_by_what_they_do_for_siblings(stage: Any) -> None:
-    asked: list[Prompt] = []
-
-    def script(prompt: Prompt) -> Reply:
-        asked.append(prompt)
-        return answers(prompt)
-
-    program, task = scaled(script, Lock.make), lock("Abus", 9)
-    siblings = [lock("Abus", 0, "4711"), lock("Abus", 1, "0000"), lock("Abus", 2, "1234")]
-    baseline = [0.0, 1.0, 0.0]
-    done = rollout(task, "4711", opens=True)
-    verdict = Verdict(label="success")
-    if stage == "distill":
-        gold = distill_example(task, done, verdict, siblings, baseline, 1)
-    else:
-        gold = contrast_example(task, [done, done], [verdict, verdict], siblings, baseline, 1)
-    draft = MemoryDraft(title="Known", description="Locks.", content="For Abus, serial 9, the code is 4711.")
-    pred = dspy.Prediction(distilled=Distilled((draft,), "dropped: 'X' overlaps with another"))
-    metric = metric_for(stage, program)
-    score = metric(gold, pred)
-    rated: Any = metric(gold, copy.deepcopy(pred), None, "distill.success", None)
-    assert score == rated.score == 0.5
-    assert len(asked) == 3  # once a sibling, whoever asks again
-    assert 'Helped: "Open the lock that Abus made, serial 0."' in rated.feedback
-    assert 'Misled: "Open the lock that Abus made, serial 1."' in rated.feedback
-    assert "'4711' gave 'It stays shut.'" in rated.feedback
-    assert 'Did not help: "Open the lock that Abus made, serial 2."' in rated.feedback
-    assert "Credit: +0.00" in rated.feedback
-    assert rated.feedback.count("Helped: ") == 1
-    assert "dropped: 'X' overlaps" in rated.feedback
-    better = distill_example(task, done, verdict, siblings[:1], baseline[:1], 1)
-    assert metric(better, pred) == 1.0
-    nothing = dspy.Prediction(distilled=Distilled((), "not distilled: it could not be read"))
-    rated = metric(gold, nothing, None, "distill.success", None)
-    assert (rated.score, len(asked)) == (0.5, 4)
-    assert "could not be read" in rated.feedback
 
 
 def test_rollouts_of_the_agent_are_rated_by_the_environment() -> None:

@@ -236,8 +236,8 @@ def test_what_too_few_tasks_leave_open_is_not_to_be_compiled_again(
 
 def test_what_was_done_before_an_interrupt_is_told(tmp_path: Path) -> None:
     def stopped(prompt: Prompt) -> Reply:
-        if not prompt.wants:
-            return "ready"
+        if "answer" in prompt.wants:  # asked whether it answers at all
+            return {"answer": "blue"}
         raise KeyboardInterrupt
 
     told: list[Cell] = []
@@ -253,7 +253,7 @@ def test_what_cannot_be_scored_and_what_is_no_bank_is_refused_before_anything_is
     with pytest.raises(InputError, match="open: none of its 2 tasks has a known answer"):
         matrix(ReasoningBank(), {}, {"one": lm}, open_ones, embedder=HashEmbedder())
     path: Any = "x.sqlite"
-    with pytest.raises(InputError, match="got str for a bank"):
+    with pytest.raises(InputError, match="got str for bank"):
         matrix(program(), {}, {"one": lm}, HELD_OUT, bank=path)
     assert lm.engine.prompts == []
 

@@ -24,7 +24,6 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Retrieved, Task, Trajectory, Verdict
 from rb_dspy.steps import Judge
-from rb_dspy.steps.predict import Predict
 from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
 from rb_dspy.testing.teacher import pupil
 from tests.compile.school import compiled, environments
@@ -212,7 +211,7 @@ class Thorough(Judge):
     def __init__(self, rounds: int, instructions: str = "") -> None:
         super().__init__()
         self.rounds = rounds
-        self.inner = Predict(signatures.Judge.with_instructions(instructions or "Judge."))
+        self.inner = dspy.Predict(signatures.Judge.with_instructions(instructions or "Judge."))
 
 
 class Reasons(dspy.Module):

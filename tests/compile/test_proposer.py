@@ -108,9 +108,9 @@ def test_an_answer_that_is_none_is_asked_for_again(answer: Reply) -> None:
     assert found == {"judge.predict": "Another."}
 
 
-def test_what_nobody_sees_is_replaced() -> None:
-    found, *_ = proposed(lambda _: {"new_instruction": "Look.\n\tOnce\0, \x1b[31mtwice\u202e."})
-    assert found == {"judge.predict": "Look.\n\tOnce\ufffd, \ufffd[31mtwice\ufffd."}
+def test_control_characters_become_visible() -> None:
+    found, *_ = proposed(lambda _: {"new_instruction": "Look.\n\tOnce\0, \x1b[31mtwice."})
+    assert found == {"judge.predict": "Look.\n\tOnce\u2400, \u241b[31mtwice."}
 
 
 def test_what_cannot_be_read_is_told_from_what_is_nothing_new(caplog: pytest.LogCaptureFixture) -> None:

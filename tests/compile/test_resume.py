@@ -68,7 +68,7 @@ def _wait_for_answers(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "stage"),
-    [*product(OPTIMIZERS, ["judge", "all"]), ("gepa", "distill")],
+    list(product(OPTIMIZERS, ["judge", "all"])),
 )
 def test_stopped_twice_it_ends_as_if_it_had_not_been_and_nothing_is_asked_twice(
     tmp_path: Path, optimizer: str, stage: str

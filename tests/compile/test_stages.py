@@ -11,7 +11,7 @@ from rb_dspy import MemoryBank, ReasoningBank
 from rb_dspy.compile.stages import STAGES, Stage, stage_module
 from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.matts import MaTTS
-from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
+from rb_dspy.schema import Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Memory
 from rb_dspy.testing import Lock, Prompt, Reply
 from tests.worlds import answers, backbones, lock, prompts
@@ -58,11 +58,7 @@ def test_each_stage_gives_what_its_step_gives() -> None:
     good, bad = rollout(task, "4711", opens=True), rollout(task, "0000", opens=False, number=1)
     assert stage_module(program, "judge")(task=task, trajectory=good).verdict.label == "success"
     assert stage_module(program, "judge")(task=task, trajectory=bad).verdict.label == "failure"
-    distilled = stage_module(program, "distill")(task=task, trajectory=good, verdict=GOOD).distilled
-    assert "4711" in distilled.drafts[0].content
     several: dict[str, Any] = {"task": task, "trajectories": (bad, good), "verdicts": (GOOD, GOOD)}
-    contrasted = stage_module(program, "contrast")(**several).distilled
-    assert isinstance(contrasted.drafts[0], MemoryDraft)
     assert stage_module(program, "select")(**several).selection.index == 1
     memory = Memory(block="> 1. Known\n> the code is 4711")
     done = stage_module(program, "agent")(task=task, memory=memory)
@@ -87,7 +83,7 @@ def test_backbones_are_bound_at_call_time() -> None:
     task = lock("Abus", 0)
     call = {"task": task, "trajectory": rollout(task, "4711", opens=True)}
     module = stage_module(ReasoningBank(), "judge")
-    with pytest.raises(BackboneError, match="no language model for role 'judge'"):
+    with pytest.raises(BackboneError, match="judge"):
         module(**call)
 
     def harsh(prompt: Prompt) -> Reply:
@@ -102,10 +98,9 @@ def test_backbones_are_bound_at_call_time() -> None:
 
 def test_stages_that_a_program_does_not_have_are_refused(bank: MemoryBank) -> None:
     plain = ReasoningBank()
-    for stage in ("contrast", "select"):
-        with pytest.raises(InputError, match=rf"stage '{stage}'.*give a MaTTS"):
-            stage_module(plain, stage)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'select'"):
+        stage_module(plain, "select")
     with pytest.raises(InputError, match="no prompt"):
         stage_module(ReasoningBank(judge=lambda task, trajectory: GOOD), "judge")
-    with pytest.raises(InputError, match="unknown stage 'act'; known: judge, distill"):
-        stage_module(plain, "act")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'distill'"):
+        stage_module(plain, "distill")  # type: ignore[arg-type]

@@ -29,7 +29,6 @@ from rb_dspy.errors import DspyTooOld, InputError, RBError, SignatureChanged
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import MemoryDraft
-from rb_dspy.signatures.contrast import ContrastDraft
 from rb_dspy.testing import scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from rb_dspy.testing.teacher import locks, pupil
@@ -52,8 +51,8 @@ def taught(made: MaTTS) -> MaTTS:
             **said,
         },
         "judge.predict": {"task": "t", "trajectory": "r", "final_state": "f", "reasons": "so", "label": "failure"},
-        "distill.success": {"task": "t", "analysis": "a", "memory_items": [MemoryDraft(**draft)]},
-        "contrast.predict": {"task": "t", "analysis": "a", "memory_items": [ContrastDraft(**draft, evidence=[1, 2])]},
+        "distill.success": {"task": "t", "memory_items": [MemoryDraft(**draft)]},
+        "contrast.predict": {"task": "t", "analysis": "a", "memory_items": [MemoryDraft(**draft)]},
         "select.predict": {"task": "t", "candidates": "c", "analysis": "a", "choice": 2},
     }
     for name, predictor in made.named_predictors():
@@ -94,7 +93,7 @@ def test_prompts_are_the_same_to_the_byte_in_a_new_process(tmp_path: Path) -> No
     before = asked(made)
     assert json.loads(ran.stdout) == before
     everything = json.dumps(before, ensure_ascii=False)
-    for shown in ("\U0001f512 and all.", "For act.predict: ß", "Öffne „das“ Tor.", '"evidence\\": [1, 2]'):
+    for shown in ("\U0001f512 and all.", "For act.predict: ß", "Öffne „das“ Tor."):
         assert shown in everything or shown.replace('"', '\\"') in everything
 
 
@@ -111,7 +110,7 @@ def test_demonstrations_get_their_types_back(tmp_path: Path) -> None:
     demos = {name: predictor.demos for name, predictor in back.named_predictors()}
     assert isinstance(demos["act.predict"][0].history, dspy.History)
     assert isinstance(demos["distill.success"][0].memory_items[0], MemoryDraft)
-    assert demos["contrast.predict"][0].memory_items[0].evidence == [1, 2]
+    assert isinstance(demos["contrast.predict"][0].memory_items[0], MemoryDraft)
     assert demos["select.predict"][0].choice == 2
     assert prompts_of(back) == prompts_of(taught(program()))
     save_program(back, tmp_path / "again.json")
@@ -329,7 +328,7 @@ def test_saving_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RBError, match=r"No space left.*as before"):
+    with pytest.raises(RBError, match="No space left"):
         save_program(taught(program()), target)
     monkeypatch.undo()
     with pytest.raises(InputError, match="nothing was written"):

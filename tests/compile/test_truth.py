@@ -8,7 +8,6 @@ import pytest
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.compile.compile import compile_program
-from rb_dspy.compile.harvest import harvest_report
 from rb_dspy.compile.matrix import matrix
 from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.ratings import Ratings, left_out
@@ -18,8 +17,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Outcome, Task
 from rb_dspy.stream import Streams, TaskStream
-from rb_dspy.stream.program import StreamProgram
-from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
+from rb_dspy.testing import Lock, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
 from rb_dspy.testing.teacher import pupil
 from tests.compile.school import Hushed, compiled, hushed, streams
@@ -138,31 +136,6 @@ def test_windows_of_questions_without_an_answer_are_left_out(caplog: pytest.LogC
     assert made.examples == {"train": 2, "dev": 1}
     assert "dev: 1 of 2 windows have no task with ground truth, and are left out" in caplog.text
     assert "dev: 2 of 4 tasks have no ground truth, and do not count" in caplog.text
-
-
-def test_siblings_that_nobody_knows_the_outcome_of_show_nothing() -> None:
-    asked: list[str] = []
-
-    def script(prompt: Prompt) -> Reply:
-        asked.append(prompt.text)
-        return answers(prompt)
-
-    tasks = [lock("Abus", number) for number in range(4)]
-    stream = TaskStream("s", (tasks[0], hushed(tasks[1]), tasks[2], hushed(tasks[3])))
-    made = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Hushed.of)
-    report = StreamProgram(made, embedder=HashEmbedder())(stream=stream).report
-    asked.clear()
-    examples = harvest_report(report, made).examples("distill")
-    assert {example.task.id: [other.id for other in example.siblings] for example in examples} == {
-        "lock/Abus/0": ["lock/Abus/2"],
-        "lock/Abus/2": ["lock/Abus/0"],
-    }
-    assert not [text for text in asked if "serial 1" in text or "serial 3" in text]
-    alone = StreamProgram(made, embedder=HashEmbedder())(stream=stream.window(0, 2)).report
-    assert harvest_report(alone, made).left_out["distill"] == {
-        "no ground truth": 1,
-        "no other task of its template has ground truth": 1,
-    }
 
 
 def test_a_matrix_says_that_nobody_knows() -> None:
