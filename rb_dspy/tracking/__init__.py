@@ -1,6 +1,6 @@
 """What runs did, kept in MLflow: numbers, traces, prompts, data, and programs that can be loaded and served."""
 
-from rb_dspy.tracking.off import NoRun
-from rb_dspy.tracking.tracker import Tracker
+import lazy_loader
 
-__all__ = ["NoRun", "Tracker"]
+# The names are in ``__init__.pyi``: importing ``rb_dspy.tracking.addresses`` brings neither dspy nor MLflow.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

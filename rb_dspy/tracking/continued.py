@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
-from rb_dspy.bank import MemoryBank
-from rb_dspy.schema import Experience, Ingestion
+from rb_dspy.bank import MemoryBank, Pending
+from rb_dspy.schema import Experience
 from rb_dspy.stream import TaskStream
 from rb_dspy.tracking.run import Run
 
@@ -29,8 +29,8 @@ class Before:
     """Those that the caller left out of the stream."""
     last: Experience | None = None
     """The newest of what was learned from any of them."""
-    waiting: Mapping[str, Ingestion] = field(default_factory=dict)
-    """By the ids of their tasks, the rollouts that waited to be learned from: ``run_stream`` may go on with them."""
+    waiting: Mapping[str, Pending] = field(default_factory=dict)
+    """By the ids of their tasks, the rollouts of this run that waited: ``run_stream`` resumes them."""
 
     @classmethod
     def of(cls, bank: MemoryBank, stream: TaskStream, run_id: str, left_out: Collection[str]) -> Self:
@@ -45,10 +45,7 @@ class Before:
                 known.add(id)
             if last is None or found.seq > last.seq:  # one at a time: each holds all that happened
                 last = found
-        tasks = {task.id for task in stream}
-        states = [ingest.state for ingest in bank.pending() if ingest.task.id in tasks]
-        states.sort(key=lambda state: state.run_id == run_id)  # as run_stream has it: the newest, its own before others
-        return cls(frozenset(known), len(left_out), last, {state.task.id: state for state in states})
+        return cls(frozenset(known), len(left_out), last, {each.task.id: each for each in bank.pending(run_id=run_id)})
 
     def run(self, now: Run, scope: str, resumed: Collection[str]) -> str:
         """MLflow's id of the run that came before, whose rollouts of the tasks ``resumed`` may have waited; empty where
@@ -74,6 +71,6 @@ class Before:
         return str(found[0]) if len(found) == 1 else ""
 
 
-def _second(left: Experience | Ingestion) -> int:
+def _second(left: Experience | Pending) -> int:
     """When it came to be: a bank tells time to the second."""
     return int(datetime.fromisoformat(left.created_at).timestamp())

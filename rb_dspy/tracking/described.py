@@ -13,32 +13,62 @@ from typing import Any
 import pydantic
 
 from rb_dspy.backbones import Backbones, active
-from rb_dspy.backbones.hosted import HostedLM
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.identity import left_out, sampling
+from rb_dspy.compile.identity import sampling
 from rb_dspy.compile.state import Prompts, digest, prompts_of
-from rb_dspy.config import ROLES
+from rb_dspy.config import ROLES, BackboneConfig
 from rb_dspy.errors import BackboneError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.stream import Streams
+from rb_dspy.tracking.hidden import Hidden
 
 _STEPS = ("retrieve", "act", "judge", "distill")
-_SAMPLING = ("temperature", "max_tokens", "max_completion_tokens", "top_p", "reasoning_effort")
+_KEYS = {*BackboneConfig.model_fields, "max_completion_tokens", "rollout_id"}
+"""Settings of an LM that are no options."""
+_hidden = Hidden()
 
 
 def described(program: Any) -> dict[str, Any]:
     """Kind, settings and models of ``program``: what ``settled`` says, ``lm.ROLE``, and ``lm.ROLE.temperature`` and
-    the like where the model was configured with one, which wins over the step's.
+    the like if the model was configured with one, which takes precedence over the step's.
     """
     found = settled(program) | {f"lm.{role}": model for role, model in models(program.backbones).items()}
     for role, lm in _played(program.backbones).items():
-        own = active(program.backbones).names(role)
-        sampled = {name: lm.kwargs.get(name) for name in _SAMPLING if own or name != "temperature"}
-        if isinstance(lm, HostedLM):  # as rb.toml describes it, where no secret may be
-            sampled |= sampling(lm.options) | left_out(lm)
-        found |= _flat(f"lm.{role}", {name: value for name, value in sampled.items() if value is not None})
+        settings = sampled(lm)
+        found |= _flat(f"lm.{role}", {**settings.pop("options", {}), **settings})
     return found
+
+
+def sampled(lm: Any) -> dict[str, Any]:
+    """How an LM samples, as ``BackboneConfig`` takes it: ``temperature``, ``max_tokens`` and ``options``, if set.
+
+    A plain LM may have any setting, so those options are left out that may be a key or an address, in tables too.
+    """
+    settings = lm.kwargs
+    tokens = settings.get("max_tokens", settings.get("max_completion_tokens"))  # the latter: a reasoning model's
+    found = {
+        "temperature": "none" if getattr(lm, "omit_temperature", False) else settings.get("temperature"),
+        "max_tokens": tokens,
+        "options": {name: value for name, value in _public(settings).items() if name not in _KEYS},
+    }
+    if getattr(lm, "model_type", "chat") != "chat":
+        found["options"]["model_type"] = lm.model_type
+    return {name: value for name, value in found.items() if value not in (None, {})}
+
+
+def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of settings those that decide answers, as JSON."""
+    found = {str(name): _public(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    return {name: value for name, value in sampling(found).items() if _is_public(value)}
+
+
+def _is_public(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_public(each) and not isinstance(each, Mapping) for each in value)
+    if isinstance(value, str):
+        return _hidden(value) == value
+    return isinstance(value, bool | int | float | Mapping)
 
 
 def told(program: Any, name: str = "prompts") -> dict[str, str]:
@@ -117,7 +147,7 @@ def lms(backbones: Backbones | None) -> list[Any]:
 
 
 def _played(backbones: Backbones | None) -> dict[str, Any]:
-    found = active(backbones)
+    found = backbones or active()
     playing: dict[str, Any] = {}
     for role in ROLES:
         with suppress(BackboneError):  # nobody plays it, which whoever asks for it is told

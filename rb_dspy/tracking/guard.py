@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import Lock, local
 from typing import ParamSpec, TypeVar
 
-from rb_dspy.addresses import without_secrets_in
+from rb_dspy.tracking.addresses import without_secrets
 from rb_dspy.tracking.said import said
 
 P = ParamSpec("P")
@@ -99,7 +99,7 @@ class Guard:
     def warn(self, what: str) -> None:
         """Say that something of what was to be tracked is lost, unless that has been said."""
         if self._family.to_warn():
-            told = without_secrets_in(" ".join(what.split()))
+            told = without_secrets(" ".join(what.split()))
             log.warning("tracking: %s; the run goes on, its record in MLflow is incomplete", told[:300])
 
     def _failed_here(self) -> int:

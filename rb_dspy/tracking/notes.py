@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rb_dspy.stream.report import Summary
-from rb_dspy.wording import counted
+from rb_dspy.stream import Summary
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:  # they bring scipy
     from rb_dspy.compile.matrix import Matrix
@@ -71,20 +71,16 @@ def of_stream(summary: Summary, memory: str = "", first: str = "") -> str:
     solved = f"**{summary.solved} of {summary.scored} solved**" if summary.scored else "no ground truth"
     parts = [f"{counted(summary.tasks, 'task')}, {solved}"]
     if summary.judged:
-        constant = max(summary.true_successes + summary.false_failures, summary.true_failures + summary.false_successes)
-        always = f"one that always says the same would be on {constant}"
+        always = f"one that always says the same would be on {(summary.judge_base_rate or 0) * summary.judged:.0f}"
         parts.append(f"the judge was right on {summary.agreements} of {summary.judged}, where {always}")
     if summary.infrastructure_errors:
-        parts.append(f"{summary.infrastructure_errors} broke")
-    if summary.cut_off:
-        parts.append(f"{counted(sum(summary.cut_off.values()), 'rollout')} cut off")
+        parts.append(f"{summary.infrastructure_errors} failed")
+    if summary.truncated:
+        parts.append(f"{counted(summary.truncated, 'rollout')} cut off")
     if summary.resumed:
         parts.append(f"{summary.resumed} resumed, not scored: what waited in the bank was learned from")
-    known = f", {summary.known_items} of them known before" if summary.known_items else ""
     unshown = " (memory unshown: none was shown)" if memory == "unshown" else ""
-    dropped = sum(summary.dropped_items.values())
-    unfit = f", {dropped} of {summary.proposed_items} proposed dropped" if dropped else ""
-    learned = f"{counted(summary.items, 'lesson')} learned{known}{unfit}{unshown}"
+    learned = f"{counted(summary.items, 'lesson')} learned{unshown}"
     before = []
     if summary.skipped:
         were, they = ("was", "it") if summary.skipped == 1 else ("were", "they")

@@ -15,16 +15,15 @@ import dspy
 import pydantic
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.backbones.hosted import HostedLM
-from rb_dspy.backbones.patience import SECONDS
 from rb_dspy.compile.identity import sampling
 from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig, Role
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import ConfigError, InputError, RBError
+from rb_dspy.errors import ConfigError, InputError, RBError, describe_error
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.steps import Judge
-from rb_dspy.wording import first_misfit, one_line
+from rb_dspy.text import first_error
+from rb_dspy.tracking.described import sampled
 
 BackbonesLike = Backbones | Mapping[Role, dspy.BaseLM | BackboneConfig | str] | str
 """Backbones, or by role an LM, a configuration or a model's name, or ``package.module:attribute`` of a function that
@@ -92,10 +91,10 @@ def rebuilt(settings: Mapping[str, Any]) -> ReasoningBank | MaTTS:
 
 def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
     """What is kept of backbones: of each role that was given one the model's name and how it samples; or the name of
-    what makes them. A role that falls back does so again where this is loaded, and samples as its step says.
+    what makes them. A role that falls back does so again where this is loaded.
 
-    How an LM samples is its ``temperature`` and its ``max_tokens``, and of one that was described as in ``rb.toml`` its
-    ``options``, what it omits, and its ``patience``. Raises ``InputError`` for such as no backbone has.
+    How an LM samples is its ``temperature``, its ``max_tokens`` and its ``options``; see ``described.sampled``. Raises
+    ``InputError`` for such as no backbone has.
     """
     if given is None or isinstance(given, str):
         return given
@@ -114,20 +113,16 @@ def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
 
 
 def _sampling(lm: Any) -> dict[str, Any]:
-    """An LM as the configuration of a backbone. Nothing else of it is looked at: it may be a key."""
-    tokens = lm.kwargs.get("max_tokens", lm.kwargs.get("max_completion_tokens"))  # the latter: a reasoning model's
-    found = {"model": str(lm.model), "temperature": lm.kwargs.get("temperature"), "max_tokens": tokens}
-    if isinstance(lm, HostedLM):  # as rb.toml describes it, where no secret may be
-        found |= {"options": lm.options, "omit": lm.omit}
-        found |= {"patience": lm.patience.seconds} if lm.patience.seconds != SECONDS else {}
+    """An LM as the configuration of a backbone."""
+    found = {"model": str(lm.model), **sampled(lm)}
     try:
-        kept = _open(BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True))
-        return kept | ({_ELSEWHERE: True} if lm.kwargs.get("api_base") else {})
+        kept = BackboneConfig.model_validate(found).model_dump(mode="json", exclude_defaults=True)
     except pydantic.ValidationError as exc:
         raise InputError(
-            f"{lm.model}: {first_misfit(exc)}; change it, or say which backbones the model has when it is loaded, as"
-            " backbones='package.module:attribute'"
+            f"{lm.model}: {': '.join(first_error(exc))}; change it, or say which backbones the model has when it is"
+            " loaded, as backbones='package.module:attribute'"
         ) from None
+    return kept | ({_ELSEWHERE: True} if lm.kwargs.get("api_base") and not kept["model"].startswith("local/") else {})
 
 
 def _open(kept: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +159,9 @@ def _backbone(role: str, given: object) -> object:
     try:
         return BackboneConfig.model_validate(given)
     except pydantic.ValidationError as exc:
-        raise ConfigError(f"backbones: {first_misfit(exc, role)}; expected a backbone as in rb.toml") from None
+        raise ConfigError(
+            f"backbones: {role}.{': '.join(first_error(exc))}; expected a backbone as in rb.toml"
+        ) from None
 
 
 def named(place: str) -> Any:
@@ -198,4 +195,4 @@ def made_by(place: str) -> Any:
 
 def _broke(place: str, exc: Exception) -> ConfigError:
     """What the caller's own code raised, which may be anything: told apart here from what MLflow raises around it."""
-    return ConfigError(f"{place!r}: {one_line(exc, 200, kind=True)}; mend it, or see that what it needs is here")
+    return ConfigError(f"{place!r}: {describe_error(exc, 200)}; mend it, or see that what it needs is here")

@@ -11,7 +11,6 @@ from typing import Any
 from rb_dspy import plugins
 from rb_dspy.backbones.roles import fallbacks
 from rb_dspy.bank import MemoryBank
-from rb_dspy.commands import registry_options
 from rb_dspy.compile.result import Compiled
 from rb_dspy.compile.state import Prompts, digest, prompts_of, save_program, set_prompts, signature_hash
 from rb_dspy.config import ROLES
@@ -19,6 +18,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
+from rb_dspy.tracking.addresses import registry_options
 from rb_dspy.tracking.described import described_bank, settled, told
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.names import check_name
@@ -177,7 +177,7 @@ def _described(program: ReasoningBank | MaTTS, settings: Mapping[str, Any], bank
     for role in ROLES:
         giver = next((name for name in fallbacks(role) if name in played), None)
         if giver is not None:  # else it is whatever is configured where the model is loaded
-            kept = {name: value for name, value in played[giver].items() if giver == role or name != "temperature"}
+            kept = dict(played[giver])
             found[f"lm.{role}"] = kept.pop("model")
             found |= {f"lm.{role}.{name}": value for name, value in kept.items()}
     return found

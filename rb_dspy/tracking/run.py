@@ -12,12 +12,12 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, Literal
 
+from rb_dspy.errors import describe_error
 from rb_dspy.stream import TaskStream
 from rb_dspy.tracking.data import dataset_input
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
 from rb_dspy.tracking.where import Place, load_mlflow
-from rb_dspy.wording import one_line
 
 Kind = Literal["stream", "compile", "candidate", "evaluation", "cell", "model"]
 KIND = "rb.kind"
@@ -165,7 +165,7 @@ class Run:
             yield
         except BaseException as exc:
             interrupted = not isinstance(exc, Exception)
-            said = "interrupted" if interrupted else one_line(exc, kind=True)
+            said = "interrupted" if interrupted else describe_error(exc)
             self.tags({"error": self.hidden(said)})
             self.end("KILLED" if interrupted else "FAILED")
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rb_dspy.addresses import without_secrets_in
+from rb_dspy.tracking.addresses import without_secrets
 
 _MOST = 300
 """Characters of it."""
@@ -23,4 +23,4 @@ def said(exc: BaseException) -> str:
     text = str(exc)
     if of_database(exc):
         text = _STATEMENT.sub("", _ERROR.split(text)[-1])
-    return without_secrets_in(" ".join(text.split()))[:_MOST] or type(exc).__name__
+    return without_secrets(" ".join(text.split()))[:_MOST] or type(exc).__name__

@@ -11,7 +11,6 @@ import pydantic
 from mlflow.pyfunc.model import PythonModel
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.backbones.session import session
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import load_program
 from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
@@ -19,8 +18,8 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Task
+from rb_dspy.text import first_error
 from rb_dspy.tracking.rebuilt import BackbonesLike, made_backbones, made_by, rebuilt
-from rb_dspy.wording import first_misfit
 
 _NO_ID = "served"
 """Id of a task that comes without one."""
@@ -87,7 +86,7 @@ class ServedProgram(PythonModel):
         backbones = self._bound()
         try:
             task = _task(given)
-            with session(backbones), dspy.context(disable_history=True):
+            with backbones.use(), dspy.context(disable_history=True):
                 found = self._program(task=task, bank=self._bank, learn=False)
         except (BackboneError, MissingDependency):
             raise
@@ -131,7 +130,7 @@ def _task(given: TaskIn | Task) -> Task:
             template=given.template,
         )
     except pydantic.ValidationError as exc:  # what is no JSON, in process
-        raise InputError(f"env_args: {first_misfit(exc).why}; expected what JSON has") from None
+        raise InputError(f"env_args: {first_error(exc)[1]}; expected what JSON has") from None
 
 
 def _bank(settings: dict[str, Any], file: str | None) -> MemoryBank:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Usage
 from rb_dspy.stream import RunReport, Scaling, Summary, TaskResult
-from rb_dspy.stream.run import other_run
+from rb_dspy.text import counted
 from rb_dspy.tracking import notes, plots
 from rb_dspy.tracking.continued import CONTINUES, Before
 from rb_dspy.tracking.hidden import Hidden
@@ -17,16 +18,11 @@ from rb_dspy.tracking.memory import Lessons
 from rb_dspy.tracking.prices import costs, without_price
 from rb_dspy.tracking.run import Run
 from rb_dspy.tracking.traces import Traces
-from rb_dspy.wording import counted
 
 log = logging.getLogger("rb_dspy")
 
 UNSAID = "rb.no_results"
 """The tag of a run to which no result was handed over: how many tasks were seen to be done."""
-_JUDGED = (
-    *("true_successes", "false_successes", "true_failures", "false_failures"),
-    *("abstentions", "abstained_on_solved"),
-)
 
 
 class StreamRun:
@@ -44,7 +40,7 @@ class StreamRun:
     ) -> None:
         self.run = run
         self.tracked_run_id = run_id
-        """The name of the stream's run: ``run_stream`` looks whether it is its own before it begins."""
+        """The name of the stream's run: results of other runs are refused."""
         self._bank = bank
         self._models = models
         self._traces = traces
@@ -95,7 +91,10 @@ class StreamRun:
 
     def _check(self, run_id: str) -> None:
         if run_id not in ("", self.tracked_run_id):
-            raise other_run(run_id, self.tracked_run_id)
+            raise InputError(
+                f"the results are of the run {run_id!r}, and this stream_run tracks {self.tracked_run_id!r}; give both"
+                " one run_id"
+            )
 
     def _log_position(self, result: TaskResult) -> None:
         self._lessons.see(result)
@@ -146,27 +145,17 @@ class StreamRun:
             "total/solved": summary.solved,
             "total/scored": summary.scored,
             "total/success_rate": summary.success_rate,
-            "total/success_rate_with_lost": summary.success_rate_with_lost,
             "total/judge_agreement": summary.judge_agreement,
             "total/judge_base_rate": summary.judge_base_rate,
-            "total/judge_precision": summary.judge_precision,
-            "total/judge_recall": summary.judge_recall,
             "total/judge_balanced": summary.judge_balanced,
             "total/judged": summary.judged,
-            **{f"judge/{name}": getattr(summary, name) for name in _JUDGED},
+            "total/false_successes": summary.false_successes,
             "total/unknown_verdicts": summary.unknown_verdicts,
             "total/infrastructure_errors": summary.infrastructure_errors,
-            "total/unreadable_rollouts": summary.unreadable,
-            **{f"total/cut_off.{why}": number for why, number in summary.cut_off.items()},
-            **{f"usage/{role}.unreadable": number for role, number in summary.unreadable_answers.items()},
+            "total/truncated": summary.truncated,
             "total/mean_steps": summary.mean_steps,
-            "total/mean_steps_solved": summary.mean_steps_solved,
             "total/tasks_shown_lessons": summary.shown,
             "total/lessons_learned": summary.items,
-            "total/lessons_known": summary.known_items,
-            "total/lessons_proposed": summary.proposed_items,
-            "total/lessons_dropped": sum(summary.dropped_items.values()),
-            **{f"dropped/{why}": number for why, number in summary.dropped_items.items()},
         }
         if summary.scaling is not None:
             found |= _scaled(summary.scaling)
@@ -184,21 +173,20 @@ class StreamRun:
 
 
 def _scaled(scaling: Scaling) -> dict[str, float | None]:
-    """What test-time scaling gained; each pass@j with the number of tasks it is over, and with lost rollouts too.
+    """What test-time scaling gained; each pass@k with the number of tasks it is over.
 
     Passes over one trajectory have nothing that is counted of rollouts side by side, and those no passes.
     """
-    lists = {"pass_at", "pass_at_with_lost", "passes"}
+    lists = {"pass_at", "passes"}
     chosen = set() if scaling.compared else {"compared", "handed_in", "solvable"}
     if scaling.passes is not None:
         chosen |= {"fallbacks"}
     found: dict[str, float | None] = {
         f"scaling/{name}": value for name, value in scaling.model_dump(exclude=lists | chosen).items()
     }
-    for ending, rates in (("", scaling.pass_at), (".with_lost", scaling.pass_at_with_lost)):
-        for each in rates:
-            found[f"scaling/pass_at_{each.j}{ending}"] = each.rate
-            found[f"scaling/pass_at_{each.j}{ending}.tasks"] = each.tasks
+    for each in scaling.pass_at:
+        found[f"scaling/pass_at_{each.j}"] = each.rate
+        found[f"scaling/pass_at_{each.j}.tasks"] = each.tasks
     if scaling.passes is not None:
         found |= {f"scaling/passes.{name}": value for name, value in scaling.passes.model_dump().items()}
     return found
@@ -245,7 +233,6 @@ def _table(results: list[TaskResult], hidden: Hidden) -> dict[str, list[Any]]:
                 "lessons shown": found["recalled"],
                 "lessons learned": found["learned"],
                 "tokens": found["tokens"],
-                "unreadable answers": found["unreadable"],
                 "error": hidden(found["error"]),
             }
         )

@@ -18,12 +18,12 @@ from typing import Any
 import dspy
 from dspy.utils.callback import BaseCallback
 
-from rb_dspy.backbones import Meter
+from rb_dspy.backbones.usage import usage_of
 from rb_dspy.errors import RBError
 from rb_dspy.matts import MaTTS
-from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Task
-from rb_dspy.steps import Act, Contrast, Distill, Judge, Refine, Retrieve, Select, as_task
+from rb_dspy.program import ReasoningBank, as_task
+from rb_dspy.schema import RoleUsage, Task
+from rb_dspy.steps import Act, Contrast, Distill, Judge, Refine, Retrieve, Select
 from rb_dspy.stream import TaskResult
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.hidden import Hidden
@@ -68,7 +68,8 @@ class Traces(BaseCallback):
         self._lock = threading.Lock()
         """Of the two above: tasks begin and end in any thread."""
         self._spans: dict[str, _Opened] = {}
-        self._meters: dict[str, tuple[Meter, tuple[int, int]]] = {}
+        self._usage: dict[str, tuple[Any, RoleUsage]] = {}
+        """Of calls of language models that are under way: dspy's tracker, and what it had counted before."""
         self._asking: dict[str, Token[str]] = {}
         self._calls: dict[str, RecordedTrace] = {}
         """Of the program itself, that are under way."""
@@ -142,9 +143,9 @@ class Traces(BaseCallback):
         given = {**instance.kwargs, **inputs.get("kwargs", {})}
         span.attributes = {name: given[name] for name in _SAMPLING if given.get(name) is not None}
         span.model = model
-        meter = dspy.settings.usage_tracker
-        if isinstance(meter, Meter):
-            self._meters[call_id] = meter, _counted(meter)
+        tracker = dspy.settings.usage_tracker
+        if tracker is not None:
+            self._usage[call_id] = tracker, usage_of(tracker, 0.0)
 
     def _begin(self, call_id: str, name: str, kind: SpanKind, inputs: Any) -> Recorded:
         trace, parent = self._trace(), current()
@@ -166,10 +167,10 @@ class Traces(BaseCallback):
         if call_id not in self._spans:
             return
         span, token = self._spans.pop(call_id)
-        if call_id in self._meters:
-            meter, before = self._meters.pop(call_id)
-            now = _counted(meter)
-            span.tokens = now[0] - before[0], now[1] - before[1]
+        if call_id in self._usage:
+            tracker, before = self._usage.pop(call_id)
+            now = usage_of(tracker, 0.0)
+            span.tokens = now.prompt_tokens - before.prompt_tokens, now.completion_tokens - before.completion_tokens
         if exception is not None:
             span.error = self._hidden(f"{type(exception).__name__}: {exception}")
         else:
@@ -240,10 +241,6 @@ def _id_of_text(inputs: Mapping[str, Any]) -> str:
     with suppress(RBError):  # the program says so itself
         return as_task(given).id
     return ""
-
-
-def _counted(meter: Meter) -> tuple[int, int]:
-    return meter.prompt_tokens, meter.completion_tokens
 
 
 def _said(outputs: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from rb_dspy.errors import ConfigError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.stream import Streams, TaskStream
-from rb_dspy.stream.run import as_stream
 from rb_dspy.tracking.described import (
     described,
     described_bank,
@@ -101,7 +100,7 @@ class Tracker:
         first task that comes to its end tells, unless ``params`` does. Raises ``InputError`` for what is no stream of
         tasks.
         """
-        stream = as_stream(stream)
+        stream = TaskStream.of(stream)
         titled = f"{f'{run_id}: ' if run_id else ''}{stream.name}, {title(program)}"[:_LONGEST]
         with self._run(name or titled, "stream", program, params) as run:
             if run is None:
@@ -182,7 +181,7 @@ class Tracker:
 
         ``stream``: as for ``stream_run``, and raises the same.
         """
-        stream = None if stream is None else as_stream(stream)
+        stream = None if stream is None else TaskStream.of(stream)
         with self._run(name, "evaluation", program, params) as run:
             if run is None:
                 yield NoRun()
@@ -208,7 +207,7 @@ class Tracker:
         Of a backbone the names of its models are kept. The program's own are not: it plays with none of them.
         ``stream``: as for ``stream_run``, and raises the same.
         """
-        stream = as_stream(stream)
+        stream = TaskStream.of(stream)
         others = [lm for each in backbones.values() for lm in lms(each)]
         with self._run(name, "evaluation", None, params, others) as run:
             if run is None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 
-from rb_dspy.addresses import without_secrets, without_secrets_in
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError
+from rb_dspy.tracking.addresses import without_secrets
 from rb_dspy.tracking.said import said
 
 _SQLITE = "sqlite:///"
@@ -249,7 +249,7 @@ def _check_answers(uri: str) -> None:
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         shown = without_secrets(uri)
         wrong = isinstance(exc, httpx.InvalidURL)  # then it says what, which may be a part of a password
-        why = "it is no address" if wrong else without_secrets_in(str(exc)) or type(exc).__name__
+        why = "it is no address" if wrong else without_secrets(str(exc)) or type(exc).__name__
         raise ConfigError(
             f"tracking.uri = {shown!r}: no tracking server answers there ({why}); start one"
             " (`mlflow server`; without a network it hangs unless MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false), correct"

@@ -118,7 +118,8 @@ class OverHttp(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         system, *rest = ((message["role"], message["content"]) for message in asked["messages"])
-        reply = answers(Prompt(system[1], tuple(rest)))
+        prompt = Prompt(system[1], tuple(rest))
+        reply = {"answer": "blue"} if prompt.wants == ("answer",) else answers(prompt)  # the first is a probe
         text = reply if isinstance(reply, str) else _fields(reply)
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40}

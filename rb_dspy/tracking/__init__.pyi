@@ -1,0 +1,2 @@
+from .off import NoRun as NoRun
+from .tracker import Tracker as Tracker
