@@ -21,12 +21,13 @@ LOCKED  := $(STAMPS)/locked-$(call key,cat $(LOCKS))
 PACKAGE := $(STAMPS)/package-$(call key,cat pyproject.toml)
 stamp   = @mkdir -p $(STAMPS) && rm -f $(STAMPS)/$(1)-* && touch $@
 
-.PHONY: help run test check setup lock clean
+.PHONY: help run test stress check setup lock clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make run     set up, fetch the language model, run a stream of tasks        (ARGS="..." goes to rb-dspy run)'
+	@echo 'make run     set up, fetch the language model, run the same tasks without and with memory (ARGS="..." goes to rb-dspy run)'
 	@echo 'make test    set up, fetch the small test model, run all tests              (ARGS="..." goes to pytest)'
+	@echo 'make stress  all tests, those with random examples and many kills too       (ARGS="..." goes to pytest)'
 	@echo 'make check   lint, formatting, types, floors'
 	@echo 'make setup   only the virtual environment in $(VENV): locked dependencies and this package'
 	@echo 'make lock    pin the dependencies of pyproject.toml again, changing only what must (UPGRADE=1: the newest of all)'
@@ -37,11 +38,16 @@ help:
 # The models lie in the user's cache, which others may clean, so their presence is checked each time; that is quick.
 run: setup
 	@$(BIN)/rb-dspy models get $(MODEL)
-	$(BIN)/rb-dspy run $(if $(filter file,$(origin MODEL)),,--set backbones.agent.model=local/$(MODEL)) $(ARGS)
+	$(BIN)/rb-dspy run --memory both --seed $(shell date +%Y%m%d) \
+	  $(if $(filter file,$(origin MODEL)),,--set backbones.agent.model=local/$(MODEL)) $(ARGS)
 
 test: setup
 	@$(BIN)/rb-dspy models get $(TEST_MODEL)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+stress: setup
+	@$(BIN)/rb-dspy models get $(TEST_MODEL)
+	HYPOTHESIS_PROFILE=stress $(BIN)/python -m pytest -n 2 -m "stress or not stress" $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

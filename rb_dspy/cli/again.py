@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from rb_dspy.addresses import without_secrets
 from rb_dspy.cli.common import command_name
+from rb_dspy.tracking.addresses import without_secrets
 
 
 def as_argument(value: object) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rb_dspy.schema import Task
 from rb_dspy.stream import RunReport
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled

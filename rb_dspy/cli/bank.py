@@ -25,7 +25,7 @@ from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """As in ``rb_dspy.bank.retrieval``, which imports numpy."""
@@ -110,9 +110,10 @@ def show(
 def search(
     query: Annotated[str, typer.Argument(help="A task, in words.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 5,
-    items: Annotated[bool, typer.Option("--items", help="Compare with lessons, instead of tasks.")] = False,
+    items: Annotated[bool, typer.Option("--items", help="The same as --unit item.")] = False,
     unit: Annotated[
-        Literal["item", "experience"] | None, typer.Option(help="The same: item for lessons; default: experience.")
+        Literal["item", "experience"] | None,
+        typer.Option(help="Compare with lessons (item) or with tasks (experience); default: program.retrieve.unit."),
     ] = None,
     mode: Annotated[
         Mode | None, typer.Option(help=f"What decides: {', '.join(get_args(Mode))}; default: as in the settings.")
@@ -123,24 +124,26 @@ def search(
     at: AtOption = None,
     json_: JsonLinesOption = False,
 ) -> None:
-    """The lessons of the tasks nearest to a task: an agent is shown the first of them.
+    """The lessons nearest to a task: an agent is shown the first of them.
 
     How many is program.retrieve.k, and how near they must be program.retrieve.min_score; the others are marked.
     """
     if items and unit == "experience":
         raise InputError("--items and --unit experience: lessons, or tasks; give one of the two")
-    items = items or unit == "item"
     usual = chosen_settings(config, bank, scope).program.retrieve
+    items = items or (unit or usual.unit) == "item"
     how = mode or usual.mode
     with work.opened_bank(config, bank, scope, at, embeds=how != "lexical") as looked_into:
         found = looked_into.retrieve(query, k=k, unit="item" if items else "experience", mode=how)
+        usual_floor = getattr(looked_into.embedder, "min_score", None) if usual.mode == "dense" and found else None
+    floor = usual_floor if usual.min_score is None else usual.min_score
     if json_:
         for match in found:
             print_json(match)
         return
-    other = "leave out --items to compare with tasks" if items else "--items compares with lessons"
+    other = "--unit experience compares with tasks" if items else "--unit item compares with lessons"
     out.print(Text(f"compared with {'lessons' if items else 'tasks'}, by mode {how}; {other}", "dim"))
-    near = [match for match in found[: usual.k] if usual.min_score is None or match.score >= usual.min_score]
+    near = [match for match in found[: usual.k] if floor is None or match.score >= floor]
     as_usual = how == usual.mode and items == (usual.unit == "item")
     for number, match in enumerate(found):
         if as_usual and number == len(near):
@@ -221,17 +224,19 @@ def history(
 def pending(
     config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonLinesOption = False
 ) -> None:
-    """Rollouts that are not learned from yet, oldest first."""
+    """Rollouts that nothing was learned from yet, oldest first; `rb-dspy resume` learns from them."""
     with work.opened_bank(config, bank, scope) as looked_into:
-        found = [ingest.state for ingest in looked_into.pending()]
-    if json_:
-        for state in found:
-            print_json({**state.model_dump(mode="json"), "stage": state.stage})
-        return
-    shown = table("id", "stage", "task", "why it waits")
-    for state in found:
-        shown.add_row(state.id, state.stage, Text(line(state.task.id)), Text(line(state.error, 300), "dim"))
-    out.print(shown if found else "nothing waits to be learned from")
+        found = looked_into.pending()
+        ids = [waiting.id for waiting in found]
+    shown = table("id", "task", "run", "rollouts", "tries", "error")
+    for id, waiting in zip(ids, found, strict=True):
+        rollouts, error = len(waiting.trajectories), Text(line(waiting.error, 300), "dim")
+        if json_:
+            names = ("task", "trajectories", "run_id", "tries", "error", "created_at")
+            print_json({"id": id, **{name: getattr(waiting, name) for name in names}})
+        shown.add_row(id, Text(line(waiting.task.id)), Text(waiting.run_id), str(rollouts), str(waiting.tries), error)
+    if not json_:
+        out.print(shown if found else "nothing is pending")
 
 
 @app.command()

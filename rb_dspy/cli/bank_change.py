@@ -1,4 +1,4 @@
-"""``rb-dspy bank edit``, ``delete``, ``rollback``: what a bank holds changes, and its history says so."""
+"""``rb-dspy bank add``, ``edit``, ``delete``, ``rollback``: each change is in the bank's history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.schema import MemoryDraft, MemoryItem, Removal
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -29,6 +29,23 @@ if TYPE_CHECKING:
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")]
 
 app = typer.Typer()
+
+
+@app.command()
+def add(
+    title: Annotated[str, typer.Argument(help="What the lesson is about, in a few words.")],
+    content: Annotated[str, typer.Argument(help="The lesson itself.")],
+    description: Annotated[str, typer.Option(help="When it helps, in one sentence.")] = "",
+    origin: Annotated[str, typer.Option(help="Who wrote it; `bank rollback origin:NAME` takes it back.")] = "user",
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Add a lesson that you wrote; a bank that does not exist is created."""
+    with work.opened_bank(config, bank, scope, embeds=True, create=True) as changed:
+        item = changed.add(title, content, description, origin)
+    print_json(item) if json_ else show_item(item)
 
 
 @app.command()
@@ -76,7 +93,7 @@ def delete(
     with work.opened_bank(config, bank, scope) as changed:
         before = changed.fork()
         removal = changed.delete(id, dry_run=True)
-        reached = () if json_ or removal.ingestions else _reached(changed, removal, id)
+        reached = () if json_ or removal.pending else _reached(changed, removal, id)
         if not dry_run:
             removal = changed.delete(id, note=note)
         if json_:

@@ -14,7 +14,7 @@ from rb_dspy.cli.common import out, settings
 from rb_dspy.config import Settings
 from rb_dspy.errors import BankError, InputError
 from rb_dspy.schema import Change, Experience, MemoryItem, Removal, Step
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -100,7 +100,7 @@ def _show_step(number: int, step: Step) -> None:
 
 def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:
     """What goes, or would go; ``bank`` still holds it."""
-    numbers = {"experience": removal.experiences, "lesson": removal.items, "pending rollout": removal.ingestions}
+    numbers = {"experience": removal.experiences, "lesson": removal.items, "pending rollout": removal.pending}
     told = ", ".join(counted(len(ids), what) for what, ids in numbers.items() if ids)
     out.print(f"[bold]{verb}[/] {told or 'nothing'}")
     shown = table("id", "what")

@@ -74,14 +74,15 @@ class _Absent:
         self.id = id
         self.dimension = dimension
         self._named = named
-        self._loaded: Embedder | None = None
+
+    @property
+    def min_score(self) -> float | None:
+        return None if self._named is None else getattr(plugins.embedder(self._named), "min_score", None)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         if self._named is None:
             raise EmbedderMismatch(f"the bank's embedder {self.id} is not loaded here; {_HOW}")
-        if self._loaded is None:
-            self._loaded = plugins.embedder(self._named)
-        found = self._loaded
+        found = plugins.embedder(self._named)
         if (found.id, found.dimension) != (self.id, self.dimension):
             raise EmbedderMismatch(
                 f"the bank was filled with the embedder {self.id} ({self.dimension} dimensions), and {self._named} is"
@@ -96,6 +97,7 @@ class _Watched:
     def __init__(self, embedder: Embedder, tell: Callable[[int], object]) -> None:
         self._embedder = embedder
         self._tell = tell
+        self.min_score: float | None = getattr(embedder, "min_score", None)
 
     @property
     def id(self) -> str:

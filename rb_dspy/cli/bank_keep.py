@@ -21,7 +21,7 @@ from rb_dspy.cli.bank_common import chosen_settings, show_below
 from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import CorruptBank, InputError
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank

@@ -7,20 +7,34 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pydantic
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from rb_dspy.config import Settings, load_settings
+from rb_dspy.text import printable
 
 CONFIG_FILE = Path("rb.toml")
 
-# Strangers' text is printed as ``rich.text.Text``: no escape of markup is right for every backslash and bracket.
-out = Console(highlight=False, soft_wrap=False, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+class SafeConsole(Console):
+    """A console that shows as escapes what a terminal would execute: tasks, answers and lessons may hold anything.
+
+    Print such text as ``rich.text.Text``, because no escape of markup is right for every backslash and bracket.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text == segment.text else segment._replace(text=text)
+
+
+out = SafeConsole(highlight=False, soft_wrap=False, emoji=False)
+err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def settings(config: Path | None, overrides: Iterable[str] | None, **options: Any) -> Settings:
@@ -49,6 +63,8 @@ def command_name() -> str:
 def print_json(value: Any) -> None:
     """``value`` on one line of standard output; pydantic models in their own JSON form."""
     text = json.dumps(value, default=_plain, ensure_ascii=False)
+    if printable(text) != text:  # what a terminal would execute is escaped; to a JSON reader that is the same
+        text = json.dumps(value, default=_plain)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # a lone surrogate, or a terminal of few characters: to a reader escapes are the same

@@ -23,7 +23,7 @@ from rb_dspy.cli.options import (
 )
 from rb_dspy.cli.scaling import KOption, MattsOption, settings_for
 
-Stage = Literal["judge", "distill", "contrast", "select", "agent", "all"]
+Stage = Literal["judge", "select", "agent", "all"]
 """As in ``rb_dspy.compile.stages``, which imports dspy."""
 
 

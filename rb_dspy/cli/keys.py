@@ -14,11 +14,11 @@ from pydantic.fields import FieldInfo
 from rich.padding import Padding
 from rich.text import Text
 
-from rb_dspy.addresses import without_secrets
 from rb_dspy.cli.common import out, print_json, settings
 from rb_dspy.cli.options import ConfigOption, JsonLinesOption, SetOption
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
+from rb_dspy.tracking.addresses import without_secrets
 
 _NAMES: dict[object, str] = {
     bool: "true or false",
@@ -106,17 +106,21 @@ def _below(key: str, kind: Any, field: FieldInfo, default: Any, value: Any) -> I
 
 
 def _bare(annotation: Any) -> Any:
-    """The type without None."""
+    """The type without None; of several the first."""
     if get_origin(annotation) in (Union, UnionType):
         return next(kind for kind in get_args(annotation) if kind is not NoneType)
     return annotation
 
 
 def _type(kind: Any, field: FieldInfo) -> str:
+    metadata = list(field.metadata)
+    if get_origin(kind) is Annotated:  # its limits are a field of their own
+        kind, *inner = get_args(kind)
+        metadata += [each for part in inner for each in getattr(part, "metadata", [part])]
     name = _NAMES.get(get_origin(kind) or kind) or _NAMES[kind]
     limits = [
         f"{word} {getattr(each, limit)}"
-        for each in field.metadata
+        for each in metadata
         for limit, word in _LIMITS.items()
         if getattr(each, limit, None) is not None
     ]

@@ -21,9 +21,8 @@ import rb_dspy
 from rb_dspy.cli import late
 from rb_dspy.cli.common import err
 from rb_dspy.cli.ending import told_to_end
-from rb_dspy.errors import RBError, StorageError
-from rb_dspy.text import visible
-from rb_dspy.wording import one_line
+from rb_dspy.errors import RBError, StorageError, describe_error
+from rb_dspy.text import printable
 
 app = typer.Typer(
     name="rb-dspy",
@@ -56,7 +55,7 @@ COMMANDS = {
     ),
     "resume": (
         "rb_dspy.cli.resume:resume",
-        "Learn from the rollouts that wait in a bank; no task is done again. What a run is at is left to it.",
+        "Learn from the rollouts that wait in a bank; no task is done again.",
     ),
     "compile": (
         "rb_dspy.cli.compile:compile_",
@@ -65,7 +64,7 @@ COMMANDS = {
     "programs": ("rb_dspy.cli.programs:app", "Compiled programs in MLflow: versions, scores, who is champion."),
     "bank": ("rb_dspy.cli.bank:app", "Look into a bank, change it, keep it."),
     "backbones": ("rb_dspy.cli.roles:app", "The language models by role."),
-    "models": ("rb_dspy.cli.models:app", "The language models that run inside the process."),
+    "models": ("rb_dspy.cli.models:app", "The language models that run on this machine."),
     "envs": ("rb_dspy.cli.envs:envs", "The environments, their templates, and how baselines do in them."),
     "settings": (
         "rb_dspy.cli.keys:settings_command",
@@ -138,7 +137,7 @@ def _run(args: Sequence[str] | None) -> int:
 def _told(error: RBError) -> int:
     """The exit code of an error that has been told in one line; where that cannot be written, the code says it all."""
     with suppress(OSError, SystemExit):
-        err.print(Text.assemble(("error:", "bold red"), " ", visible(one_line(error))))
+        err.print(Text.assemble(("error:", "bold red"), " ", printable(describe_error(error))))
     return error.exit_code
 
 

@@ -1,4 +1,4 @@
-"""``rb-dspy models``: the language models that run inside the process."""
+"""``rb-dspy models``: the language models that run on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rb_dspy.backbones import models
 from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.options import JsonLinesOption, JsonOption
 
-app = typer.Typer(no_args_is_help=True, help="The language models that run inside the process.")
+app = typer.Typer(no_args_is_help=True, help="The language models that run on this machine.")
 
 
 @app.command("list")
@@ -42,7 +42,7 @@ def get(
     verify: Annotated[bool, typer.Option("--verify", help="Check one that is here, replace a bad one.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Download a model, unless it is here. An interrupted download goes on where it stopped."""
+    """Download a model, unless it is here. Finished parts of an interrupted download are not fetched again."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         bar = progress.add_task(name, total=None)

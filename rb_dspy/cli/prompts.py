@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from rb_dspy.cli import registered
 from rb_dspy.cli.common import command_name
 from rb_dspy.cli.registered import Version, registry
-from rb_dspy.commands import registry_options
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
+from rb_dspy.tracking.addresses import registry_options
 
 _SCHEME = "models:/"
 _registered = re.compile(r"models:/(?P<name>[^/@]+)(?:[@/](?P<version>[^/@]+))?").fullmatch

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rb_dspy.cli.common import err
-from rb_dspy.commands import registry_options
 from rb_dspy.compile.state import Prompts
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import InputError
+from rb_dspy.tracking.addresses import registry_options
 from rb_dspy.tracking.names import check_name
 from rb_dspy.tracking.refused import translated
 

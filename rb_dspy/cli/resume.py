@@ -20,6 +20,6 @@ def resume(
     scope: ScopeOption = None,
     json_: JsonLinesOption = False,
 ) -> None:
-    """Learn from the rollouts that wait in a bank; no task is done again. What a run is at is left to it."""
+    """Learn from the rollouts that wait in a bank; no task is done again."""
     chosen = settings(config, set_, bank__url=bank, bank__scope=scope)
     work.learn_from_waiting(chosen, ids or (), program, json_=json_)

@@ -49,10 +49,10 @@ def run(
         ),
     ] = None,
     memory: Annotated[
-        Literal["on", "frozen", "off"] | None,
+        Literal["on", "frozen", "off", "both"] | None,
         typer.Option(
-            help="frozen: shows lessons and learns nothing; off: no memory, to compare with;"
-            f" {default('run.memory', RunConfig().memory)}"
+            help="frozen: show lessons, learn nothing; off: no memory; both: the same tasks without, then with"
+            f" memory, side by side, nothing is stored; {default('run.memory', RunConfig().memory)}"
         ),
     ] = None,
     program: ProgramOption = None,

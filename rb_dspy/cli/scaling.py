@@ -12,7 +12,7 @@ from rb_dspy.cli.common import settings
 from rb_dspy.cli.options import default
 from rb_dspy.config import MattsConfig, MattsMode, Settings
 from rb_dspy.errors import ConfigError
-from rb_dspy.wording import first_misfit
+from rb_dspy.text import first_error
 
 MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
 
@@ -55,7 +55,7 @@ def _check_k(k: int) -> None:
     try:
         MattsConfig.model_validate({"k": k})
     except pydantic.ValidationError as exc:
-        raise ConfigError(f"--k {k}: {first_misfit(exc).why}; it is how many rollouts, or passes, a task has") from None
+        raise ConfigError(f"--k {k}: {first_error(exc)[1]}; it is how many rollouts, or passes, a task has") from None
 
 
 def _mode(given: str | None) -> str | None:

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from rb_dspy.compile.state import Prompts
 from rb_dspy.schema import Usage
-from rb_dspy.text import visible
-from rb_dspy.wording import counted
+from rb_dspy.text import counted, printable
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Scores
@@ -97,7 +96,7 @@ def prompts_diff(before: Prompts, after: Prompts, labels: tuple[str, str]) -> st
 
 def print_diff(console: Console, diff: str) -> None:
     """A unified diff in colours. Nothing in the prompts commands the terminal."""
-    for line in visible(diff).splitlines():
+    for line in printable(diff).splitlines():
         style = next((style for sign, style in _SIGNS if re.match(sign, line)), "")
         console.print(Text(line, style), soft_wrap=True)  # a prompt's lines end where it says, also in a pipe
 

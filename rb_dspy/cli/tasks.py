@@ -7,11 +7,8 @@ from pathlib import Path
 
 from rb_dspy.config import RunConfig
 from rb_dspy.errors import InputError
-from rb_dspy.stream import COMPILE_SHARES, Streams, TaskStream
-from rb_dspy.stream.installed import check_environments
-from rb_dspy.stream.orders import check_apart, split
-from rb_dspy.stream.splits import SPLITS
-from rb_dspy.stream.together import Remedies
+from rb_dspy.plugins import environment_family
+from rb_dspy.stream import COMPILE_SHARES, SPLITS, Streams, TaskStream, split_streams
 
 _READ: dict[str, Callable[[Path], TaskStream]] = {
     ".jsonl": TaskStream.from_jsonl,
@@ -22,11 +19,6 @@ _READ: dict[str, Callable[[Path], TaskStream]] = {
 USUAL = 100
 """Tasks of a named stream if nobody says how many: 30 are held out, which show a gain of 20 points in eight orders."""
 
-_REMEDIES = Remedies(
-    split="do it in Python, where split_streams(..., check=False) keeps only templates apart",
-    parts="choose other templates of the stream (run.templates), or do it in Python, with Streams(..., check=False)",
-)
-
 
 def compile_streams(config: RunConfig, file: Path | None, n: int | None) -> Streams:
     """Three streams without a template in common: a file's tasks split, or the splits that a named stream has.
@@ -34,11 +26,8 @@ def compile_streams(config: RunConfig, file: Path | None, n: int | None) -> Stre
     ``n``: tasks of all three together; None: all that a file has, ``USUAL`` of a named stream.
     """
     if file is not None:
-        return split(of_file(file, n), seed=config.seed, remedies=_REMEDIES)
-    parts = (_named(config, "compile", n), _named(config, "dev", n), _named(config, "held_out", n))
-    streams = Streams(*parts, check=False)
-    check_apart(streams, _REMEDIES)
-    return streams
+        return split_streams(of_file(file, n), seed=config.seed)
+    return Streams(_named(config, "compile", n), _named(config, "dev", n), _named(config, "held_out", n))
 
 
 def held_out(config: RunConfig, file: Path | None, n: int | None, *, whole: bool) -> TaskStream:
@@ -48,7 +37,7 @@ def held_out(config: RunConfig, file: Path | None, n: int | None, *, whole: bool
     if file is None:
         return _named(config, "held_out", n)
     stream = of_file(file, n)
-    return stream if whole else split(stream, seed=config.seed, remedies=_REMEDIES).held_out
+    return stream if whole else split_streams(stream, seed=config.seed).held_out
 
 
 def chosen_file(config: RunConfig, file: Path | None, stream: str | None) -> Path | None:
@@ -79,5 +68,9 @@ def of_file(file: Path, n: int | None = None) -> TaskStream:
     is called.
     """
     stream = _READ.get(file.suffix.lower(), TaskStream.from_jsonl)(file)
-    check_environments(stream.tasks, file)
+    for task in stream:
+        try:
+            environment_family(task.env)
+        except InputError as exc:
+            raise InputError(f"{file}: task {task.id!r}: {exc}") from None
     return stream if n is None else TaskStream(stream.name, stream.tasks[:n])

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from rich.text import Text
 
-from rb_dspy.addresses import without_secrets
 from rb_dspy.cli.common import err
 from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.tracking import Tracker
+from rb_dspy.tracking.addresses import without_secrets
 
 _NO_JOBS = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
 """MLflow's jobs are not for what we keep: eight processes, and without a network their import hangs for good."""

@@ -74,8 +74,6 @@ def clerk(prompt: Prompt) -> Reply:
         "description": "For mail of any kind.",
         "content": "The first line misleads.",
     }
-    if "attempts" in prompt:
-        return {"analysis": "Hm.", "memory_items": [{**lesson, "evidence": [1]}]}
     return {"analysis": "Hm.", "memory_items": [lesson]}
 
 

@@ -87,15 +87,16 @@ def test_nothing_is_handed_in_once_a_run_was_interrupted(
             raise lm15.ServerError("stopped: the work that this belonged to was given up")
         if "label" in prompt.wants:
             return {"reasons": "Counted again.", "label": "success"}
-        return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.", evidence=[1])]}
+        return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.")]}
 
     monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(reply))
     assert run("--no-track", "--matts", "parallel", "--k", "2") == 143
     ended.set()
     assert gone.wait(20)
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert sum(line[:2] == ["handed", "in"] for line in shown) == 1
-    assert [line[4:6] for line in shown if line[:3] == ["best", "of", "n"]] == [["of", "1"]]
+    selected = [line[1:] for line in shown if line[:1] == ["selected"]]
+    assert selected[0] == ["One", "counted", "right."]
+    assert [line[1:3] for line in selected[1:]] == [["of", "1"]], "in the summary, which counts the first task only"
 
 
 def test_what_was_tracked_is_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,43 +198,3 @@ def test_an_interrupt_that_python_loses_is_raised_again(
     monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(reply))
     assert run("--no-track") == 130
     assert "ignored" not in capsys.readouterr().err
-
-
-def test_the_record_of_a_run_says_what_the_run_before_did_and_when_nothing_was_learned(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each run of the command has a name of its own, so what was left out of the file is all that ties them."""
-    asked: list[str] = []
-
-    def counting(prompt: Prompt) -> Reply:
-        if "action" in prompt.wants:
-            return {"thought": "I count.", "action": "7"}
-        if "label" in prompt.wants:
-            asked.append(prompt.text)
-            if len(asked) == 2:
-                raise KeyboardInterrupt
-            return {"reasons": "Counted again.", "label": "success"}
-        return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.")]}
-
-    monkeypatch.setattr(Backbones, "from_settings", lambda configs: backbones(counting))
-    store = ("--set", "tracking.uri=sqlite:///parts.db")
-    assert [run(*store), run(*store), run(*store, "--memory", "frozen")] == [130, 0, 0]
-    assert run(*store, "--scope", "unshown", "--set", "program.retrieve.k=0") == 0
-    from mlflow import MlflowClient
-
-    client = MlflowClient("sqlite:///parts.db")
-    (experiment,) = [found for found in client.search_experiments() if found.name != "Default"]
-    oldest = ["attributes.start_time ASC"]
-    first, second, frozen, unshown = client.search_runs([experiment.experiment_id], order_by=oldest)
-    told = [each.data.params["memory"] for each in (first, second, frozen, unshown)]
-    assert told == ["on", "on", "frozen", "unshown"]
-    totals = [
-        [each.data.metrics[f"total/{name}"] for name in ("tasks", "skipped", "resumed")] for each in (first, second)
-    ]
-    assert totals == [[1, 0, 0], [1, 1, 1]]
-    assert second.data.tags["rb.continues"] == first.info.run_id
-    assert "1 more was left out" in second.data.tags["mlflow.note.content"]
-    ids, names = zip(*[each.info.run_name.split(": ", 1) for each in (second, frozen)], strict=True)
-    assert names[1] == f"{names[0]}, memory frozen"
-    assert len(set(ids)) == 2
-    assert "memory frozen: lessons were shown" in frozen.data.tags["mlflow.note.content"]

@@ -50,25 +50,6 @@ def called(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return printed.out
 
 
-def test_tasks_without_an_answer_are_left_out_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    tasks = [json.loads(line) for line in Path("mail.jsonl").read_text().splitlines()]
-    for task in tasks[:6]:
-        task["env_args"] = {}
-    Path("mail.jsonl").write_text("\n".join(map(json.dumps, tasks)))
-    assert main([*MATRIX, "--backbone", "quick=some/quick"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.splitlines()[:2] == [
-        "mail  10 tasks in 3 orders, 2 programs on 1 backbone",
-        "6 tasks left out: no ground truth",
-    ]
-    found = json.loads(called(capsys, *MATRIX, "--backbone", "quick=some/quick", "--json"))
-    assert found["left_out"] == 6
-    assert [cell["success"]["tasks"] for cell in found["cells"]] == [4, 4]
-    Path("mail.jsonl").write_text(json.dumps({"instruction": "Why?"}))
-    assert main([*MATRIX, "--backbone", "quick=some/quick"]) == 2
-    assert "mail: none of its 1 task has a known answer" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_where_no_cell_could_be_run_it_ends_as_a_run_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
@@ -132,28 +113,6 @@ def test_a_model_that_is_not_here_costs_only_its_own_cells(
     assert printed.out.count("could not be run") == 2
 
 
-def test_it_says_at_once_what_it_does_and_what_it_compares_with(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*MATRIX, *ON, "--orders", "2"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.splitlines()[0] == "mail  10 tasks in 2 orders, 2 programs on 2 backbones"
-    assert printed.err.splitlines() == [
-        f"{name} on {on}: 10 tasks in 2 orders" for on in ("quick", "deaf") for name in ("uncompiled", "mail")
-    ]
-    assert "against uncompiled" in printed.out
-    assert "uncompiled: the program without compiled prompts; in brackets, 95 % intervals" in printed.out
-    assert "seed" not in printed.out + printed.err
-
-
-def test_where_the_tasks_are_too_few_to_tell_it_advises_more_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    write_tasks(Path("mail.jsonl"), each=1, queues=4)
-    shown = " ".join(called(capsys, *MATRIX, *ON).split())
-    assert "compile again" not in shown
-    assert (
-        "too few tasks to tell whether it is better than without: mail on quick, mail on deaf; more tasks, or a compile"
-        " with a larger --budget, may tell"
-    ) in shown
-
-
 @pytest.mark.parametrize("asked", [("--track",), ("--set", "tracking.traces=false")])
 def test_a_matrix_is_kept_in_mlflow_on_request(
     capsys: pytest.CaptureFixture[str], client: Any, asked: tuple[str, ...]
@@ -176,18 +135,3 @@ def test_a_matrix_is_kept_in_mlflow_on_request(
         )
         assert data.params["lm.agent"] == f"some/{cell['backbone']}"
     assert (kept["mail on quick"].tags["rb.recompile"], kept["mail on deaf"].tags["rb.recompile"]) == ("false", "true")
-
-
-@pytest.mark.usefixtures("client")
-def test_where_it_is_kept_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = called(capsys, *MATRIX, "--backbone", "quick=some/quick", "--track")
-    last = printed.splitlines()[-1]
-    assert last.startswith("in MLflow: MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false ")
-    assert last.endswith("ui --backend-store-uri sqlite:///rb-mlflow.db")
-
-
-@pytest.mark.parametrize("asked", [(), ("--no-track", "--set", "tracking.traces=false")])
-def test_else_it_is_not(capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]) -> None:
-    found = json.loads(called(capsys, *MATRIX, "--backbone", "quick=some/quick", *asked, "--json"))
-    assert found["mlflow_run"] is None
-    assert not Path("rb-mlflow.db").exists()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dspy import lm15
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task, Trajectory, save_program
 from rb_dspy.cli.main import main
@@ -14,7 +15,7 @@ from rb_dspy.matts import MaTTS
 from rb_dspy.plugins import embedder
 from rb_dspy.schema import Step
 from rb_dspy.testing import Prompt, Reply
-from tests.worlds import backbones, cut_off, item
+from tests.worlds import backbones, item
 
 
 def answered(prompt: Prompt) -> Reply:
@@ -23,7 +24,7 @@ def answered(prompt: Prompt) -> Reply:
     if "choice" in prompt.wants:
         return {"analysis": "Alike.", "choice": 1}
     if "memory_items" in prompt.wants and "attempts" in prompt:
-        return {"analysis": "Hm.", "memory_items": [item("Compare counts", "Count twice, compare.", evidence=[1])]}
+        return {"analysis": "Hm.", "memory_items": [item("Compare counts", "Count twice, compare.")]}
     if "memory_items" in prompt.wants:
         return {"analysis": "Hm.", "memory_items": [item("Count twice", "Count, and count again.")]}
     raise AssertionError(f"a task was done again: {prompt.wants}")
@@ -54,7 +55,10 @@ def keep(name: str, rollouts: int = 1) -> str:
     steps = (Step(thought="I count.", action="7"),)
     made = [Trajectory(task_id=name, rollout_id=str(number), steps=steps) for number in range(rollouts)]
     with opened() as bank:
-        return bank.ingest(task, made, run_id="before").state.id
+        for rollout in made:
+            bank.record(task, rollout, run_id="before")
+        (waiting,) = bank.pending(run_id="before", task_id=name)
+        return waiting.id
 
 
 def resume(*more: str) -> int:
@@ -75,20 +79,6 @@ def test_what_waits_is_learned_from(play: object, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "nothing waits to be learned from\n"
 
 
-def test_answers_that_were_cut_off_are_told_of_once(
-    play: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(Backbones, "from_settings", lambda configs: cut_off(backbones(answered)))
-    keep("one")
-    keep("two")
-    assert resume() == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "2 answers of the distiller were cut off: raise program.distill.max_tokens",
-        "2 answers of the judge were cut off: raise program.judge.max_tokens",
-    ]
-    assert not [record for record in caplog.records if "truncated" in record.getMessage()]
-
-
 def test_only_those_that_are_named(play: object, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = keep("one"), keep("two")
     assert resume(second, "--json") == 0
@@ -96,7 +86,7 @@ def test_only_those_that_are_named(play: object, capsys: pytest.CaptureFixture[s
     assert (said["id"], said["task"], said["verdicts"], said["error"]) == (second, "two", ["success"], "")
     assert [each["title"] for each in said["items"]] == ["Count twice"]
     with opened() as bank:
-        assert [ingest.state.id for ingest in bank.pending()] == [first]
+        assert [waiting.id for waiting in bank.pending()] == [first]
     assert resume("typo") == 2
     assert "no rollouts wait as 'typo'" in capsys.readouterr().err
 
@@ -109,7 +99,7 @@ def test_what_breaks_goes_on_waiting(
 
     def breaks(prompt: Prompt) -> Reply:
         if "How many of one?" in prompt["task"]:
-            raise ConnectionError("the line is dead")
+            raise lm15.InvalidRequestError("the line is dead")
         return answered(prompt)
 
     play(breaks)

@@ -6,18 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.text import Text
-
-from rb_dspy.cli.common import err
 from rb_dspy.cli.tasks import is_file, of_file
 from rb_dspy.config import RunConfig
 from rb_dspy.errors import InputError
+from rb_dspy.program import as_task
 from rb_dspy.schema import Task
-from rb_dspy.steps.ingest import as_task
-from rb_dspy.stream import TaskStream
-from rb_dspy.stream.records import fingerprint, told_by
-from rb_dspy.stream.tasks import in_order
-from rb_dspy.wording import counted
+from rb_dspy.stream import TaskStream, named_tasks
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Source:
         return self.config.stream if self.typed is None else "your task"
 
     def todo(self, seen: Collection[str]) -> Todo:
-        """The first that are not among those ``seen``, or what was typed, seen or not. Says what else is left out.
+        """The first tasks that are not among those ``seen``; what was typed, seen or not.
 
         A file is in its own order, and shuffled if the settings name a seed.
         """
@@ -60,12 +54,11 @@ class Source:
             return Todo([as_task(self.typed)], [self.typed])
         if self.file is None:
             return _of_stream(self.config, self.config.tasks, seen)
-        new = _new(self.file, seen)
-        rest = {task.id for task in new}
+        new = [task for task in self.file if task.id not in seen]
         if "seed" in self.config.model_fields_set:
             new = list(TaskStream(self.file.name, tuple(new)).permuted(self.config.seed))
         tasks = new[: self.config.tasks]
-        return Todo(tasks, tasks, [task.id for task in self.file if task.id not in rest])
+        return Todo(tasks, tasks, [task.id for task in self.file if task.id in seen])
 
     def more(self, seen: Collection[str]) -> str:
         """What gives tasks where the bank has seen all of these; a stream that ends may be the same for every seed."""
@@ -102,23 +95,11 @@ def _of_file(config: RunConfig) -> TaskStream:
     return of_file(Path(config.stream))
 
 
-def _new(file: TaskStream, seen: Collection[str]) -> list[Task]:
-    """Those of ``file`` that nobody has seen, under the name of another file neither."""
-    fresh = [task for task in file if task.id not in seen]
-    known = {told_by(id) for id in seen if id.rpartition("/")[0] != file.name}
-    new = [task for task in fresh if told_by(task.id) != fingerprint(task) or fingerprint(task) not in known]
-    if len(new) < len(fresh):
-        left_out = counted(len(fresh) - len(new), "task")
-        told = f"{left_out} left out: the bank has learned from the same under the name of another file"
-        err.print(Text(told, "yellow"), soft_wrap=True)
-    return new
-
-
 def _of_stream(config: RunConfig, n: int, seen: Collection[str] = ()) -> Todo:
     """The first ``n`` of a named stream that nobody has seen; what comes after them is not made."""
     new: list[Task] = []
     left_out: list[str] = []
-    for task in in_order(config.stream, seed=config.seed, split=config.split, templates=config.templates):
+    for task in named_tasks(config.stream, seed=config.seed, split=config.split, templates=config.templates):
         if task.id in seen:
             left_out.append(task.id)
             continue

@@ -12,9 +12,9 @@ from rb_dspy.cli.common import out
 from rb_dspy.cli.scored import change, in_words, print_diff, print_scores, print_usage
 from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams
+from rb_dspy.text import counted
 from rb_dspy.tracking.described import models, models_of_compile
 from rb_dspy.tracking.prices import costs
-from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -36,17 +36,16 @@ def print_head(title: str, program: BankProgram, streams: Streams, given: dict[s
     templates = f"{', '.join(map(str, kinds))} template{'' if set(kinds) == {1} else 's'}"
     told = f"tasks: {compile_} to compile on, {dev} to choose by, {held_out} held out ({templates})"
     out.print(Text(told, "dim"))
-    out.print(_can_show(given, held_out, kinds[-1]))
+    out.print(_can_show(given, held_out))
     out.print(Text(_known(place), "dim"))
 
 
-def _can_show(given: dict[str, Any], tasks: int, templates: int) -> Text:
+def _can_show(given: dict[str, Any], tasks: int) -> Text:
     """What the held-out part can show."""
     from rb_dspy.compile.scores import likely_shown  # brings scipy
 
-    stage = given["stage"]
-    orders = given["orders"] if stage == "all" else None
-    gain = likely_shown(templates if stage in ("distill", "contrast") else tasks, orders)
+    orders = given["orders"] if given["stage"] == "all" else None
+    gain = likely_shown(tasks, orders)
     held_out = f"the held-out part{f' in {orders} orders' if orders else ''}"
     if gain is None:
         return Text(f"{held_out} cannot show a gain: hold out more tasks, or score in 8 orders", "yellow")

@@ -20,7 +20,6 @@ from rb_dspy.cli.prompts import prompts_named
 from rb_dspy.cli.tasks import chosen_file, compile_streams
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.compiled import as_json, print_head, print_next, print_result
-from rb_dspy.cli.work.cut import told_once
 from rb_dspy.compile.identity import named_embedder, versions, who
 from rb_dspy.compile.parts import part
 from rb_dspy.compile.progress import Progress
@@ -30,9 +29,9 @@ from rb_dspy.config import BackboneConfig, Settings
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
 from rb_dspy.stream import Streams
+from rb_dspy.text import counted
 from rb_dspy.tracking.described import described, described_bank
 from rb_dspy.tracking.names import check_name, fitting_name
-from rb_dspy.wording import counted
 
 _FOLDERS = Path(".rb") / "compile"
 
@@ -90,7 +89,6 @@ def compile_prompts(
             print_head(title, program, streams, given, place)
         try:
             with (
-                told_once(chosen),
                 tracker.compile_run(title, program, streams, reflection=proposer, params=_params(window)) as run,
                 CompileBar(err, budget, phases=not json_) as bar,
             ):
@@ -170,7 +168,7 @@ def _folder(
     data = [part.digest for part in (streams.compile, streams.dev, streams.held_out)]
     from_bank = described_bank(bank) if bank is not None else {}
     prompts = digest(prompts_of(program))
-    played = active(program.backbones)
+    played = program.backbones or active()
     run_in = [who(played, proposer), named_embedder(bank, embedder), part(program.environments).name, versions()]
     made_of = digest([given, data, from_bank, described(program), signature_hash(program), prompts, run_in])
     return _FOLDERS / made_of[:12]

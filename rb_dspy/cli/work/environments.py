@@ -10,9 +10,10 @@ from rich.text import Text
 
 from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.environments import compare
+from rb_dspy.errors import describe_error
 from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.stream import PRESETS, TaskStream
-from rb_dspy.wording import counted, what_broke
+from rb_dspy.text import counted
 
 
 def list_environments(*, json_: bool) -> None:
@@ -26,7 +27,7 @@ def list_environments(*, json_: bool) -> None:
             ready, problem = True, ""
             templates = len(preset or family.templates())
         except Exception as exc:  # noqa: BLE001 (a family of another package must not take the list away)
-            ready, problem, templates = False, what_broke(exc), len(preset or ())
+            ready, problem, templates = False, describe_error(exc), len(preset or ())
         if json_:
             print_json({"stream": stream, "environment": family_name, "templates": templates, "problem": problem})
         shown = Text("yes", "green") if ready else Text(problem, "red")

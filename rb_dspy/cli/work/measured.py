@@ -16,7 +16,7 @@ from rb_dspy.cli.common import CONFIG_FILE, command_name, out, settings
 from rb_dspy.cli.prompts import is_registered
 from rb_dspy.cli.scored import change, in_words, share
 from rb_dspy.config import load_settings
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.matrix import Matrix

@@ -18,11 +18,10 @@ from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.prompts import NamedPrompts, is_registered, prompts_named
 from rb_dspy.cli.tasks import chosen_file, held_out
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
-from rb_dspy.cli.work.cut import told_once
 from rb_dspy.cli.work.measured import print_head, print_matrix, print_next, size
 from rb_dspy.compile.files import write_json
 from rb_dspy.config import BackboneConfig, Settings, load_settings
-from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency, RBError
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
 from rb_dspy.matts import BankProgram
 from rb_dspy.stream import TaskStream
 
@@ -83,7 +82,6 @@ def run_matrix(
         if not json_:
             print_head(todo, orders, programs=len(named) + 1, backbones=len(lms))
         with (
-            told_once(chosen),
             tracker.matrix_run(f"matrix {todo.name}", subject, lms, todo, base, params=given) as run,
             err.status("asking each backbone once …") as status,
         ):
@@ -168,18 +166,18 @@ def _backbones(value: str) -> Backbones:
     try:
         return Backbones.from_settings(configs or {"agent": BackboneConfig(model=value)})
     except (BackboneError, MissingDependency) as exc:
-        return Backbones(agent=_Missing(value, exc))
+        return Backbones(agent=_Missing(value, str(exc)))
 
 
 class _Missing(dspy.BaseLM):
     """In the place of a model that is not here, or that has no key."""
 
-    def __init__(self, model: str, why: RBError) -> None:
+    def __init__(self, model: str, why: str) -> None:
         super().__init__(model=model)
         self._why = why
 
     def copy(self, **_: Any) -> Any:
-        raise self._why
+        raise BackboneError(self._why)
 
 
 def _states(

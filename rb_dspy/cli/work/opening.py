@@ -13,9 +13,15 @@ from rb_dspy.errors import UnknownScope
 
 
 def opened_bank(
-    config: Path | None, bank: str | None, scope: str | None, at: str | None = None, *, embeds: bool = False
+    config: Path | None,
+    bank: str | None,
+    scope: str | None,
+    at: str | None = None,
+    *,
+    embeds: bool = False,
+    create: bool = False,
 ) -> MemoryBank:
-    """The bank that already exists: neither looking into one nor changing what it holds ever makes one.
+    """Open a bank that exists, or with ``create`` a new one.
 
     Only what ``embeds`` needs the bank's own embedder; all else works on a bank of any.
     """
@@ -23,7 +29,7 @@ def opened_bank(
     if not embeds:
         return of_any_embedder(chosen.url, chosen.scope, at)
     with named():
-        return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=False, at=at)
+        return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=create, at=at)
 
 
 def whole_bank(chosen: BankConfig, scope: str | None, *, embeds: bool = False) -> MemoryBank:

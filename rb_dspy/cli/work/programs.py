@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from rb_dspy.addresses import without_secrets
 from rb_dspy.cli import registered
 from rb_dspy.cli.again import as_argument, options
 from rb_dspy.cli.bank_common import table
@@ -18,14 +17,13 @@ from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import Version, registry, versions
 from rb_dspy.cli.scored import print_diff, prompts_diff
 from rb_dspy.cli.tracked import where_to_look
-from rb_dspy.commands import registry_options
 from rb_dspy.compile.state import Prompts
 from rb_dspy.config import Settings, TrackingConfig
 from rb_dspy.errors import InputError
-from rb_dspy.files import replaced
-from rb_dspy.text import visible
+from rb_dspy.files import atomic_write
+from rb_dspy.text import counted, printable
+from rb_dspy.tracking.addresses import registry_options, without_secrets
 from rb_dspy.tracking.described import uncompiled
-from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.tracking.where import Place
@@ -110,7 +108,7 @@ def _print_prompts(prompts: Prompts, *, whole: bool) -> None:
         how = ("compiled", "green") if compiled else ("not compiled", "dim")
         shown = f", {counted(demos, 'demonstration')}" if demos else ""
         out.print(Text.assemble("\n", (predictor, "bold"), "  ", how, shown))
-        out.print(Text(visible(prompt["instructions"])), soft_wrap=not out.is_terminal)
+        out.print(Text(printable(prompt["instructions"])), soft_wrap=not out.is_terminal)
     if left_out:
         out.print(Text(f"\nnot compiled: {', '.join(left_out)} (--all shows them)"), soft_wrap=True)
 
@@ -155,7 +153,7 @@ def write_lessons(chosen: Settings, name: str, version: str | None, file: Path, 
             lessons = registered.lessons_file(found, folder)
         if lessons is None:
             raise InputError(f"{name} version {found.number}: no lessons inside; programs register --bank puts some in")
-        with lessons.open("rb") as kept, replaced(file) as written:
+        with lessons.open("rb") as kept, atomic_write(file) as written:
             shutil.copyfileobj(kept, written)
     if json_:
         print_json({"path": file, "lessons": found.lessons, "scope": found.scope, "version": found.number})

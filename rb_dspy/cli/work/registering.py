@@ -13,8 +13,8 @@ from rb_dspy.cli.built import give_prompts, lessons, program_for
 from rb_dspy.cli.common import command_name, out, print_json
 from rb_dspy.cli.registered import registry
 from rb_dspy.cli.scaling import settings_for
+from rb_dspy.text import counted
 from rb_dspy.tracking.names import check_name
-from rb_dspy.wording import counted
 
 
 def register_program(

@@ -19,9 +19,6 @@ def as_json(result: TaskResult) -> dict[str, object]:
         "recalled": [item.id for item in found.memory.items] if found else [],
         "learned": list(found.memory_items) if found else [],
         "usage": result.usage,
-        "unreadable": dict(result.unreadable),
-        "proposed": result.proposed,
-        "dropped": dict(result.dropped),
         "scaling": _scaling(result),
     }
 
@@ -38,8 +35,6 @@ def _scaling(result: TaskResult) -> dict[str, Any] | None:
         "votes": found.selection.votes,
         "note": found.selection.note,
         "launched": found.launched,
-        "saved": found.saved,
-        "unconditional": found.get("unconditional"),
         "lost": [asdict(lost) for lost in found.lost],
         "rollouts": [
             {

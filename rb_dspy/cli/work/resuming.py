@@ -7,20 +7,27 @@ from typing import Any
 
 from rich.text import Text
 
-from rb_dspy.bank import Ingest, MemoryBank
+from rb_dspy.bank import MemoryBank, Pending
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.cli.bank_common import line, show_below
 from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import prompts_named
-from rb_dspy.cli.work.cut import told_once
-from rb_dspy.commands import bank_options
 from rb_dspy.config import BankConfig, Settings
-from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, InvalidVector, RBError
+from rb_dspy.errors import (
+    BackboneError,
+    ConfigError,
+    InfrastructureError,
+    InputError,
+    InvalidVector,
+    RBError,
+    UnparseableOutput,
+)
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Experience
-from rb_dspy.wording import counted
+from rb_dspy.text import counted
 
 
 def learn_from_waiting(chosen: Settings, ids: Sequence[str], prompts: str | None, *, json_: bool) -> None:
@@ -31,7 +38,6 @@ def learn_from_waiting(chosen: Settings, ids: Sequence[str], prompts: str | None
     if misfit:
         err.print(Text(misfit))
     with (
-        told_once(chosen),
         named(),
         MemoryBank.open(
             chosen.bank.url, scope=chosen.bank.scope, embedder=chosen.bank.embedder, create=False
@@ -48,47 +54,47 @@ def _learner(chosen: Settings) -> MaTTS:
     return program if isinstance(program, MaTTS) else MaTTS(program)
 
 
-def _chosen(bank: MemoryBank, ids: Sequence[str], place: BankConfig) -> list[Ingest]:
+def _chosen(bank: MemoryBank, ids: Sequence[str], place: BankConfig) -> list[Pending]:
     waiting = bank.pending()
-    unknown = [id for id in ids if id not in {ingest.state.id for ingest in waiting}]
+    unknown = [id for id in ids if id not in {pending.id for pending in waiting}]
     if unknown:
         look = f"{command_name()} bank pending{bank_options(place.url, place.scope)}"
         raise InputError(f"no rollouts wait as {unknown[0]!r}; `{look}` lists those that do")
-    return [ingest for ingest in waiting if not ids or ingest.state.id in ids]
+    return [pending for pending in waiting if not ids or pending.id in ids]
 
 
-def _learned(learner: MaTTS, waiting: Sequence[Ingest], *, json_: bool) -> RBError | None:
+def _learned(learner: MaTTS, waiting: Sequence[Pending], *, json_: bool) -> RBError | None:
     """Learn from each; the error of one that broke, where all did. What would break every one ends it at once."""
     if not waiting and not json_:
         out.print("nothing waits to be learned from")
     errors: list[RBError] = []
     try:
-        for ingest in waiting:
+        for pending in waiting:
             try:
-                with err.status(Text(f"learning from {line(ingest.task.id)} …")):
-                    experience = learner.resume(ingest).experience
+                with err.status(Text(f"learning from {line(pending.task.id)} …")):
+                    experience = learner.resume(pending).experience
             except (ConfigError, BackboneError):
                 raise
-            except (InfrastructureError, InputError, InvalidVector) as exc:
+            except (InfrastructureError, UnparseableOutput, InputError, InvalidVector) as exc:
                 errors.append(exc)
-                _show(ingest, None, str(exc), json_=json_)
+                _show(pending, None, str(exc), json_=json_)
             else:
-                _show(ingest, experience, "", json_=json_)
+                _show(pending, experience, "", json_=json_)
     except KeyboardInterrupt:
         raise interrupted("what was learned is in the bank, and the other rollouts go on waiting") from None
     return errors[-1] if errors and len(errors) == len(waiting) else None
 
 
-def _show(ingest: Ingest, experience: Experience | None, error: str, *, json_: bool) -> None:
+def _show(pending: Pending, experience: Experience | None, error: str, *, json_: bool) -> None:
     verdicts = [] if experience is None else [verdict.label for verdict in experience.verdicts]
     if json_:
-        found: dict[str, Any] = {"id": ingest.state.id, "task": ingest.task.id, "verdicts": verdicts, "error": error}
+        found: dict[str, Any] = {"id": pending.id, "task": pending.task.id, "verdicts": verdicts, "error": error}
         print_json({**found, "items": [] if experience is None else experience.items})
         return
     if experience is None:
-        out.print(Text.assemble((line(ingest.task.id), "bold"), "  ", (line(error, 300), "red")), soft_wrap=True)
+        out.print(Text.assemble((line(pending.task.id), "bold"), "  ", (line(error, 300), "red")), soft_wrap=True)
         return
     what = f"{', '.join(verdicts)} · {counted(len(experience.items), 'lesson')}"
-    out.print(Text.assemble((line(ingest.task.id), "bold"), "  ", (what, "dim")), soft_wrap=True)
+    out.print(Text.assemble((line(pending.task.id), "bold"), "  ", (what, "dim")), soft_wrap=True)
     for item in experience.items:
         show_below(Text(item.title))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
+from rb_dspy.bank.commands import bank_options
 from rb_dspy.cli import apart
 from rb_dspy.cli.bank_embedder import named
 from rb_dspy.cli.built import give_prompts, program_for, saved
@@ -24,17 +24,14 @@ from rb_dspy.cli.prompts import NamedPrompts, is_registered, prompts_named
 from rb_dspy.cli.summary import print_summary
 from rb_dspy.cli.tracked import tracker_for, where_to_look
 from rb_dspy.cli.work.choosing import Todo, source
-from rb_dspy.cli.work.cut import told_once
+from rb_dspy.cli.work.comparing import compare_memory
 from rb_dspy.cli.work.results import as_json
-from rb_dspy.commands import bank_options
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import BankProgram
-from rb_dspy.schema import Task
-from rb_dspy.steps.events import listening
 from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
+from rb_dspy.text import counted
 from rb_dspy.tracking import Tracker
-from rb_dspy.wording import counted
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -46,6 +43,11 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
     built = program_for(chosen)
     with prompts_named(prompts, chosen.tracking) as found:
         compiled, noted = (None, "") if found is None else _compiled(built, found)
+    if chosen.run.memory == "both":
+        if track:
+            raise InputError("--memory both is not tracked; remove --track")
+        compare_memory(built, tasks.name, tasks.todo(()).tasks, chosen, json_=json_)
+        return
     with named():
         opened = _bank(chosen, built)
     with opened:
@@ -100,7 +102,7 @@ def _run(
 
     ``prompts``: where the program has its own from.
     """
-    report = RunReport(secrets.token_hex(6), skipped=len(todo.left_out))
+    report = RunReport(_run_id(bank, todo, chosen), skipped=len(todo.left_out))
     display = Display(out, len(todo.tasks), several=chosen.matts is not None and chosen.matts.k > 1)
     if not json_:
         number = f"  {counted(len(todo.tasks), 'task')}  "
@@ -118,30 +120,6 @@ def _run(
         else:
             display.on_result(result)
 
-    meanwhile: list[str] = []
-    at_hand = ExitStack()
-
-    def taken_meanwhile(task: Task) -> bool:
-        """Whether another run has learned from it since this one began, or is about to; else that one leaves it out."""
-        at_hand.close()
-        if chosen.run.memory != "on" or todo.typed:
-            return False
-        name = hashlib.sha256(task.id.encode("utf-8", "replace")).hexdigest()  # ids of tasks may be longer than a run's
-        try:  # before it is looked what there is of it: afterwards nobody else adds to that
-            at_hand.enter_context(bank.running(f"task {name}"))
-        except InputError:
-            taken = True
-        else:
-            waits = (ingest for ingest in bank.pending() if ingest.task == task)
-            taken = bank.experience_of(task.id) is not None or any(ingest.elsewhere for ingest in waits)
-        if taken:
-            meanwhile.append(task.id)
-        return taken
-
-    if chosen.run.memory == "on" and bank.at_work():
-        told = "another run is at work in this scope: tasks that it is at, or has learned from meanwhile, are left out"
-        err.print(Text(told, "yellow"), soft_wrap=True)
-
     stream = TaskStream(name, tuple(todo.tasks))
     source = prompts if prompts is None or is_registered(prompts) else Path(prompts).name  # no path of this machine
     params = {"seed": chosen.run.seed, "prompts.from": source, "memory": _lessons(chosen)}
@@ -149,15 +127,12 @@ def _run(
         params["prompts.known_tasks"] = apart.known_before(compiled, todo.tasks)
     try:
         with (
-            told_once(chosen),
-            at_hand,
             tracker.stream_run(
                 program, stream, bank, run_id=report.run_id, params=params, left_out=todo.left_out
             ) as tracked,
             # Before tracking is closed, which may wait: what came of it is nobody's to wait for.
-            _concluding(report, bank, chosen, tracked, compiled, meanwhile, json_=json_),
-            display if not json_ else nullcontext(),
-            listening(display.on_event) if not json_ else nullcontext(),
+            _concluding(report, bank, chosen, tracked, compiled, json_=json_),
+            display.listening() if not json_ else nullcontext(),
         ):
             run_stream(
                 program,
@@ -165,9 +140,7 @@ def _run(
                 bank,
                 run_id=report.run_id,
                 on_result=on_result,
-                resume="all",  # each run has a name of its own, and goes on where the one before was stopped
                 learn=chosen.run.memory == "on",
-                skip=taken_meanwhile,
             )
     except KeyboardInterrupt:
         left = "what was learned is in the bank, and a rollout that had ended waits there"
@@ -179,6 +152,13 @@ def _run(
             err.print(Text(f"no task could be scored; the last one: {last}", "yellow"))
         else:
             raise InfrastructureError(f"every task broke; the last one: {last}")
+
+
+def _run_id(bank: MemoryBank, todo: Todo, chosen: Settings) -> str:
+    """The name of the run of which rollouts of these tasks wait in the bank, since this goes on with it; else new."""
+    pending = bank.pending() if chosen.run.memory == "on" else []
+    ids = {task.id for task in todo.tasks}
+    return next((each.run_id for each in pending if each.run_id and each.task.id in ids), secrets.token_hex(6))
 
 
 @contextmanager
@@ -196,20 +176,14 @@ def _conclude(
     chosen: Settings,
     tracked: Any,
     compiled: Compiled | None,
-    meanwhile: Sequence[str],
     *,
     json_: bool,
 ) -> None:
     where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
     if json_:
         more: dict[str, Any] = {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
-        more |= {"learned_meanwhile": list(meanwhile)} if meanwhile else {}
         print_json(_summed(report, chosen, compiled) | more)
         return
-    if meanwhile:
-        them = "it" if len(meanwhile) == 1 else "them"
-        left_out = f"left out, since another run has learned from {them} meanwhile, or is about to"
-        out.print(Text(f"{counted(len(meanwhile), 'task')} {left_out}", "yellow"), soft_wrap=True)
     if report.results:
         print_summary(out, report, refined=chosen.matts is not None and chosen.matts.mode == "sequential")
         if (told := apart.print_unseen(compiled, report)) is not None:
@@ -261,7 +235,7 @@ def _scaled(chosen: Settings) -> str:
     if matts is None:
         return ""
     refined = matts.mode == "sequential"
-    some = "up to " if (matts.refine.until_confirmed if refined else matts.adaptive.enabled) else ""
+    some = "up to " if refined and matts.refine.until_confirmed else ""
     times = counted(matts.k, "pass", "passes") if refined else counted(matts.k, "rollout")
     return f"{matts.mode.replace('_', '-')} MaTTS, {some}{times} a task  "
 
