@@ -2,7 +2,7 @@
 
 from . import errors as errors, testing as testing
 from .backbones import Backbones as Backbones
-from .bank import BankStore as BankStore, Ingest as Ingest, MemoryBank as MemoryBank
+from .bank import BankStore as BankStore, MemoryBank as MemoryBank, Pending as Pending
 from .compile.compile import compile_program as compile_program
 from .compile.matrix import Matrix as Matrix, matrix as matrix
 from .compile.result import Compiled as Compiled

@@ -203,6 +203,36 @@ def test_without_memory_nothing_is_learned(cli: Any, served: Served) -> None:
     assert {role_of(prompt) for prompt in served.prompts} == {"agent"}
 
 
+def test_both_runs_the_same_tasks_without_and_with_memory_and_stores_nothing(cli: Any, served: Served) -> None:
+    code, out, err = cli(*RUN, "--memory", "both")
+    assert code == 0, err
+    asked = [role_of(prompt) for prompt in served.prompts]
+    assert asked == ["agent"] * 3 + ["agent", "judge", "distiller"] * 3
+    assert "Add twice" in served.prompts[6].text, "the second task is shown what the first one taught"
+    assert not any("Add twice" in prompt.text for prompt in served.prompts[:4])
+    assert sum(line.count("2 of 3") for line in out.splitlines() if "solved" in line) == 2
+    code, out, _ = cli(*RUN, "--memory", "both", "--json")
+    *rows, last = lines(out)
+    assert [(row["memory"], row["task"]) for row in rows] == [
+        (on, each["id"]) for on in ("off", "on") for each in TASKS
+    ]
+    assert (last["comparison"]["without"], last["comparison"]["with"], last["comparison"]["judge_right"]) == (2, 2, 2)
+    assert not list(Path().glob("*.sqlite"))
+
+
+def test_what_a_terminal_would_execute_is_escaped(cli: Any) -> None:
+    hostile = {
+        "id": "t/1",
+        "instruction": "What is 1 and 5? \x1b]0;owned\x07 \u202e \x9b2J",
+        "env_args": {"answer": "6"},
+    }
+    Path("tasks.jsonl").write_text(json.dumps(hostile))
+    for more in ((), ("--memory", "both"), ("--json", "--scope", "other")):
+        code, out, err = cli(*RUN, *more)
+        assert code == 0, err
+        assert not any(each in out + err for each in "\x1b\x07\u202e\x9b")
+
+
 def test_what_is_exported_can_be_imported_into_another_bank(cli: Any) -> None:
     assert cli(*RUN)[0] == 0
     code, _, err = cli("bank", "export", "lessons.jsonl", "--bank", "bank.sqlite")

@@ -19,7 +19,6 @@ from tests.scenarios.world import Keypad, Spy, keypad, program
 
 EVIL = "zq7evil"
 """Stands behind each imitation."""
-NOT_YET = pytest.mark.xfail(strict=False, reason="issue 25 item 9")
 
 INSTRUCTION = "Open the door of the harbour office."
 
@@ -101,32 +100,32 @@ def test_a_harmless_run_shows_steps_attempts_and_answers() -> None:
 
 LEADS = {"line": "\n", "spaces": "\n   ", "tab": "\n\t", "return": "\r", "separator": "\u2028"}
 CASES = [
-    ("field", "observation", "line", ()),
-    ("field", "observation", "spaces", ()),
-    ("field", "observation", "return", ()),
-    ("field", "observation", "separator", ()),
-    ("field", "instruction", "line", NOT_YET),
-    ("field", "instruction", "spaces", NOT_YET),
-    ("label", "observation", "tab", ()),
-    ("step", "observation", "line", NOT_YET),
-    ("step", "observation", "return", NOT_YET),
-    ("step", "instruction", "line", NOT_YET),
-    ("step", "thought", "separator", NOT_YET),
-    ("step", "answer", "spaces", NOT_YET),
-    ("attempt", "observation", "line", NOT_YET),
-    ("attempt", "observation", "spaces", NOT_YET),
-    ("attempt", "observation", "separator", NOT_YET),
-    ("attempt", "instruction", "line", NOT_YET),
-    ("attempt", "answer", "return", ()),
-    ("answer", "observation", "line", NOT_YET),
-    ("answer", "observation", "tab", NOT_YET),
-    ("answer", "instruction", "separator", NOT_YET),
+    ("field", "observation", "line"),
+    ("field", "observation", "spaces"),
+    ("field", "observation", "return"),
+    ("field", "observation", "separator"),
+    ("field", "instruction", "line"),
+    ("field", "instruction", "spaces"),
+    ("label", "observation", "tab"),
+    ("step", "observation", "line"),
+    ("step", "observation", "return"),
+    ("step", "instruction", "line"),
+    ("step", "thought", "separator"),
+    ("step", "answer", "spaces"),
+    ("attempt", "observation", "line"),
+    ("attempt", "observation", "spaces"),
+    ("attempt", "observation", "separator"),
+    ("attempt", "instruction", "line"),
+    ("attempt", "answer", "return"),
+    ("answer", "observation", "line"),
+    ("answer", "observation", "tab"),
+    ("answer", "instruction", "separator"),
 ]
 
 
 @pytest.mark.parametrize(
     ("kind", "place", "lead"),
-    [pytest.param(*case[:3], marks=case[3], id=" ".join(case[:3])) for case in CASES],
+    [pytest.param(*case, id=" ".join(case)) for case in CASES],
 )
 @pytest.mark.parametrize("apart", ["same line", "next line"])
 def test_an_imitation_does_not_begin_a_line(kind: str, place: str, lead: str, apart: str) -> None:
@@ -155,7 +154,6 @@ def test_a_lesson_that_imitates_does_not_begin_a_line(bank: MemoryBank, head: st
     assert imitated(spy.of("agent"), head) == []
 
 
-@NOT_YET
 @pytest.mark.parametrize(
     "character",
     ["\u00ad", "\u200b", "\u200d", "\u200e", "\u2067", "\ufeff", "\x00"],

@@ -152,7 +152,6 @@ def test_rollouts_wait_if_the_contraster_is_down_and_are_resumed_together(bank: 
     assert bank.pending() == []
 
 
-@pytest.mark.xfail(strict=False, reason="issue 25 item 9")
 def test_a_contrasted_lesson_needs_no_evidence(bank: MemoryBank) -> None:
     def plain(prompt: Prompt) -> Reply:
         draft = {"title": "Compare", "description": "For keypads.", "content": "Compare codes."}
