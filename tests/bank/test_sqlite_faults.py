@@ -176,6 +176,7 @@ print(json.dumps(acknowledged))
 """
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_eight_writers_and_fifty_kills(path: Path) -> None:
     """Acknowledged is stored, once and whole; what was not is absent or whole; and the chain holds."""
