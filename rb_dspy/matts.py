@@ -14,8 +14,8 @@ from rb_dspy.backbones import Ledger, lm_for
 from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.concurrency import run_in_thread, run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
-from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, RBError, UnparseableOutput
-from rb_dspy.program import MAX_TRIES, ReasoningBank, as_task, check_bank, pending_on_failure, run_name, session
+from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
+from rb_dspy.program import MAX_TRIES, ReasoningBank, as_task, check_bank, count_unparseable, run_name, session
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled, Memory, Refine, Select, Selection, judge_rollout
@@ -165,11 +165,11 @@ class MaTTS(dspy.Module):
 
         results = run_parallel([partial(rollout, number) for number in range(k)], self.config.at_once)
         errors = [(number, each) for number, each in enumerate(results) if isinstance(each, Exception)]
-        bugs = [each for _, each in errors if not isinstance(each, RBError)]
-        if bugs or len(errors) == k:
-            raise (bugs or sorted((each for _, each in errors), key=lambda each: not isinstance(each, BackboneError)))[
-                0
-            ]
+        for _, error in errors:
+            if not isinstance(error, InfrastructureError | BackboneError):
+                raise error  # a bug, bad input, or a bank that cannot be written: no other rollout fares better
+        if len(errors) == k:
+            raise next((error for _, error in errors if isinstance(error, BackboneError)), errors[0][1])
         trajectories = tuple(each for each in results if isinstance(each, Trajectory))
         return trajectories, tuple(Lost(str(number), summary_line(each)) for number, each in errors), k
 
@@ -186,7 +186,7 @@ class MaTTS(dspy.Module):
         launched: int = 0,
         tries: int = 0,
     ) -> dspy.Prediction:
-        with pending_on_failure(bank, task, run_id, trajectories):
+        with count_unparseable(bank, task, run_id, trajectories):
             try:
                 lessons = self._lessons(task.without_ground_truth(), trajectories)
             except UnparseableOutput as exc:

@@ -191,7 +191,7 @@ class ReasoningBank(dspy.Module):
         tries: int = 0,
     ) -> dspy.Prediction:
         """Judge, distil, append (paper, section 3.2)."""
-        with pending_on_failure(bank, task, run_id, [trajectory]):
+        with count_unparseable(bank, task, run_id, [trajectory]):
             try:
                 verdict = judge_rollout(self.judge, task, trajectory)
                 drafts = self.distill(task.without_ground_truth(), trajectory, verdict)
@@ -242,8 +242,8 @@ def session(backbones: Backbones | None) -> Iterator[Ledger]:
 
 
 @contextmanager
-def pending_on_failure(bank: MemoryBank, task: Task, run_id: str, trajectories: Sequence[Trajectory]) -> Iterator[None]:
-    """Note in the bank why learning from pending rollouts failed. Answers that cannot be parsed are counted."""
+def count_unparseable(bank: MemoryBank, task: Task, run_id: str, trajectories: Sequence[Trajectory]) -> Iterator[None]:
+    """Count in the bank that an answer about pending rollouts could not be parsed, and why; the error is re-raised."""
     try:
         yield
     except UnparseableOutput as exc:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import dspy
@@ -20,6 +21,8 @@ from rb_dspy.steps.transcript import cut, escape_fields, escape_markers
 from rb_dspy.text import normalise, summary_line
 
 T = TypeVar("T")
+
+_log = logging.getLogger("rb_dspy")
 
 
 class Act(dspy.Module):
@@ -51,7 +54,7 @@ class Act(dspy.Module):
             InfrastructureError: The environment failed, or a call of the language model did. An answer that could not
                 be parsed is none: it ends the rollout as ``unparseable``.
         """
-        with closing(open_environment(environments, task, rollout)) as environment, metered() as ledger:
+        with open_environment(environments, task, rollout) as environment, metered() as ledger:
             episode = Episode(self.predict, self.config, task, memory, environment, rollout, temperature)
             episode.start()
             episode.play()
@@ -188,9 +191,21 @@ class Episode:
         return escape_markers(cut(observation, self._config.observation_tokens))
 
 
-def open_environment(environments: EnvironmentFactory, task: Task, rollout: int) -> Environment:
-    """Make the environment of a rollout. Raises ``InfrastructureError`` if the factory fails."""
-    return _guarded("factory", environments, task, str(rollout))
+@contextmanager
+def open_environment(environments: EnvironmentFactory, task: Task, rollout: int) -> Iterator[Environment]:
+    """Make the environment of a rollout, and close it after the block.
+
+    Raises:
+        InfrastructureError: The factory failed. A ``close`` that fails is logged: it costs no rollout.
+    """
+    environment = _guarded("factory", environments, task, str(rollout))
+    try:
+        yield environment
+    finally:
+        try:
+            environment.close()
+        except Exception as exc:  # noqa: BLE001 (whatever a user's environment raises)
+            _log.warning("task %s: closing the environment failed: %s", task.id, summary_line(exc, 300))
 
 
 def _guarded(what: str, function: Callable[..., T], *args: Any) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import dspy
@@ -54,7 +53,7 @@ class Refine(dspy.Module):
         done = 1
         while True:
             number = len(attempts)
-            with closing(open_environment(environments, task, number)) as environment, metered() as ledger:
+            with open_environment(environments, task, number) as environment, metered() as ledger:
                 episode = Episode(act.predict, act.config, task, memory, environment, number, 0.0)
                 checks: list[Check] = []
                 try:

@@ -219,3 +219,9 @@ def test_texts_of_any_kind_reach_the_agent(bank: Any) -> None:
     done = act(worlds.answers, worlds.corridor(length=2), lambda task, rollout: Odd(2))
     assert done.stop_reason == "done"
     assert "gr\u00adün \u200d" in done.steps[0].observation
+
+
+def test_an_environment_that_cannot_be_closed_costs_no_rollout(caplog: pytest.LogCaptureFixture) -> None:
+    done = act(worlds.answers, worlds.corridor(), Faulty.of(Corridor.make, at="close", error=OSError("busy")))
+    assert done.stop_reason == "done"
+    assert "busy" in caplog.text
