@@ -6,19 +6,17 @@ can only be guessed, and every later one is solved by whoever kept the fact.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 
-import pydantic
-
 from rb_dspy.environments.answers import AcceptedAnswers
-from rb_dspy.environments.generated import in_turn, mixed_seed, select_templates
-from rb_dspy.errors import InputError
+from rb_dspy.environments.generated import TaskArgs, mixed_seed, select_templates
 from rb_dspy.protocols import Environment
 from rb_dspy.schema import MemoryDraft, Outcome, Task
 
-SERVICES = 12
-TEAMS = 6
+SERVICES = 8
+TEAMS = 8
 
 _SERVICES = """
     badger bramble canyon cobalt dahlia ember falcon fjord gannet granite heron indigo jasmine juniper kestrel lantern
@@ -44,32 +42,21 @@ _PHRASINGS = {
 }
 
 
-class _Args(pydantic.BaseModel):
-    """``env_args``: the ground truth of one alert."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+class _Args(TaskArgs):
+    """The ground truth of one alert."""
 
     service: str
     owner: str
     teams: tuple[str, ...]
 
-    @classmethod
-    def of(cls, task: Task) -> _Args:
-        try:
-            return cls.model_validate(task.env_args)
-        except pydantic.ValidationError:
-            raise InputError(
-                f"task {task.id!r}: env_args describe no alert; expected service, owner and teams"
-            ) from None
-
 
 class Directory:
     """Alerts about services; the action names the team that owns the service.
 
-    A template is a phrasing. A seed draws a world of its own: 12 services, 6 teams, and who owns what. Every 12 tasks
-    name each service once, so that after the first 12 the same facts are needed again; the stream ends after
-    12 tasks for each template. After the only action the agent is told who the owner is. Success is the right team: 1/6
-    for a random answer, 0 for an empty one, 1 with ``lessons`` in memory.
+    A template is a phrasing. A seed draws a world of its own: 8 services, 8 teams, and who owns what. Every 8 tasks
+    name each service once, so that after the first 8 the same facts are needed again; the stream ends after 8 tasks for
+    each template. After the only action the agent is told who the owner is. Success is the right team: 1/8 for a random
+    answer, 0 for an empty one, 1 with ``lessons`` in memory.
     """
 
     name = "directory"
@@ -111,27 +98,22 @@ class Directory:
 
 
 def _alerts(seed: int, templates: Sequence[str]) -> Iterator[Task]:
-    """Rounds of all services, templates in turn. In each round a service meets a template that is new to it."""
+    """Templates in turn, services in turn. Each service meets each template once."""
     rng = random.Random(mixed_seed("directory", seed))
     services, teams = rng.sample(_SERVICES.split(), SERVICES), sorted(rng.sample(_TEAMS.split(), TEAMS))
     owners = dict(zip(services, rng.sample(teams * (SERVICES // TEAMS), SERVICES), strict=True))
-
-    def alert(template: str, service: str) -> Task:
-        return Task(
+    n = len(templates)
+    for place in range(n * SERVICES):
+        template = templates[place % n]
+        # After each common multiple both would meet in the same pairs again; one place further they are new.
+        service = services[(place + place // math.lcm(n, SERVICES)) % SERVICES]
+        yield Task(
             id=f"directory/{seed}/{template}/{service}",
             instruction=_PHRASINGS[template].format(service),
             env="directory",
             env_args={"service": service, "owner": owners[service], "teams": list(teams)},
             domain="operations",
             template=template,
-        )
-
-    n = len(templates)
-    for shift in rng.sample(range(n), n):
-        numbers = rng.sample(range(SERVICES), SERVICES)
-        yield from in_turn(
-            iter([alert(template, services[number]) for number in numbers if (number + shift) % n == index])
-            for index, template in enumerate(templates)
         )
 
 
@@ -150,7 +132,7 @@ class _Alert:
     def reset(self, task: Task) -> str:
         self._args = _Args.of(task)
         self._answer = None
-        return "The alert is given in the task. Your next action names the team."
+        return f"Which team owns the service {self._args.service}?"
 
     def step(self, action: str) -> tuple[str, bool]:
         if self._answer is not None:

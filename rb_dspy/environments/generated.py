@@ -6,12 +6,28 @@ import difflib
 import hashlib
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Self
+
+import pydantic
 
 from rb_dspy.errors import InputError
-from rb_dspy.schema import Task
+from rb_dspy.schema import Frozen, Task
 
 MAX_MISSES = 500
 """A template has run out of tasks after so many unusable or repeated draws in a row."""
+
+
+class TaskArgs(Frozen):
+    """``env_args`` of a generated task."""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """The arguments of ``task``. Raises ``InputError`` if they are those of another family."""
+        try:
+            return cls.model_validate(task.env_args)
+        except pydantic.ValidationError:
+            fields = ", ".join(cls.model_fields)
+            raise InputError(f"task {task.id!r}: env_args do not describe such a task; expected {fields}") from None
 
 
 def mixed_seed(*parts: str | int) -> int:

@@ -8,12 +8,12 @@ import math
 import random
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
 from rb_dspy.environments.answers import unquoted
-from rb_dspy.environments.generated import distinct, in_turn, mixed_seed, select_templates
+from rb_dspy.environments.generated import TaskArgs, distinct, in_turn, mixed_seed, select_templates
 from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES, TEMPLATES
 from rb_dspy.environments.single_turn import Score, SingleTurn
 from rb_dspy.errors import InputError, MissingDependency
@@ -47,12 +47,10 @@ An agent's answer is untrusted text. These alphabets allow no call, no attribute
 """
 
 
-class _Args(pydantic.BaseModel):
-    """``env_args``: what is needed to generate the entry again, without its answer."""
+class _Args(TaskArgs):
+    """What is needed to generate the entry again, without its answer."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
-    family: str
+    family: Literal[TEMPLATES]  # type: ignore[valid-type]
     seed: int
     index: int = pydantic.Field(ge=0)
     size: int = pydantic.Field(ge=1)
@@ -83,7 +81,7 @@ class ReasoningGym:
 
     def make(self, task: Task) -> Environment:
         self.check()
-        _args(task)  # refuse a task of another family before an agent works on it
+        _Args.of(task)  # refuse a task of another family before an agent works on it
         return SingleTurn(_scorer)
 
     def oracle(self, task: Task) -> Sequence[str]:
@@ -91,7 +89,7 @@ class ReasoningGym:
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
         """The right answer to another question of the family: a blind guess in the right form."""
-        dataset = _dataset(_args(task).family, rng.getrandbits(31))
+        dataset = _dataset(_Args.of(task).family, rng.getrandbits(31))
         entries = (_generate(dataset, index) for index in range(_CHUNK))
         return next((str(entry["answer"]) for entry in entries if entry is not None), "")
 
@@ -141,21 +139,9 @@ def _generate(dataset: Any, index: int) -> dict[str, Any] | None:
     return entry
 
 
-def _args(task: Task) -> _Args:
-    try:
-        args = _Args.model_validate(task.env_args)
-    except pydantic.ValidationError:
-        raise InputError(
-            f"task {task.id!r}: env_args do not describe a reasoning-gym entry; expected family, seed, index and size"
-        ) from None
-    if args.family not in TEMPLATES:
-        raise InputError(f"task {task.id!r}: unknown or excluded reasoning-gym family {args.family!r}")
-    return args
-
-
 def _entry(task: Task) -> tuple[Any, dict[str, Any]]:
     """The dataset and entry of ``task``. Raises ``InputError`` if the installed package asks another question."""
-    args = _args(task)
+    args = _Args.of(task)
     dataset = _dataset(args.family, args.seed, args.size)
     entry = _generate(dataset, args.index)
     if entry is None or entry["question"] != task.instruction:
@@ -167,7 +153,7 @@ def _entry(task: Task) -> tuple[Any, dict[str, Any]]:
 
 def _scorer(task: Task) -> Score:
     dataset, entry = _entry(task)
-    return lambda answer: _score(_args(task).family, dataset, entry, answer)
+    return lambda answer: _score(_Args.of(task).family, dataset, entry, answer)
 
 
 def _score(family: str, dataset: Any, entry: dict[str, Any], answer: str) -> Outcome:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pydantic
 
 from rb_dspy.environments.answers import unquoted
-from rb_dspy.environments.generated import distinct, in_turn, mixed_seed, select_templates
+from rb_dspy.environments.generated import TaskArgs, distinct, in_turn, mixed_seed, select_templates
 from rb_dspy.environments.textworld_engine import ENGINE, Engine, Frame, Game, NoSuchGame
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.errors import RBError
 from rb_dspy.protocols import Environment, Fold
 from rb_dspy.schema import Outcome, Task
 
@@ -31,25 +31,13 @@ _REQUIRED = re.compile(r"(?:take|cook|slice|dice|chop) ")
 _ROOM = re.compile(r"You are in (the [^.]+)\.")
 
 
-class GameArgs(pydantic.BaseModel):
-    """``env_args``: what is needed to generate the game again."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+class GameArgs(TaskArgs):
+    """What is needed to generate the game again."""
 
     params: str
     fold: Fold
     seed: int = pydantic.Field(ge=0, lt=2**31)
     step_limit: int = pydantic.Field(ge=1)
-
-    @classmethod
-    def of(cls, task: Task) -> GameArgs:
-        """The arguments of ``task``. Raises ``InputError`` if they describe no game."""
-        try:
-            return cls.model_validate(task.env_args)
-        except pydantic.ValidationError:
-            raise InputError(
-                f"task {task.id!r}: env_args do not describe a game; expected params, fold, seed and step_limit"
-            ) from None
 
 
 @dataclass(frozen=True)
