@@ -17,8 +17,8 @@ from .config import (
     RetrieveConfig as RetrieveConfig,
     Settings as Settings,
     TrackingConfig as TrackingConfig,
-    load_settings as load_settings,
 )
+from .config_file import load_settings as load_settings
 from .environments import make_environment as make_environment
 from .errors import RBError as RBError
 from .matts import MaTTS as MaTTS

@@ -1,25 +1,17 @@
-"""Typed settings, one class per component, and ``rb.toml``, which holds them.
-
-Later sources win: the file, environment variables (``RB_DSPY_RUN__TASKS=3``), ``--set run.tasks=3``, options of a
-command. API keys are read from the environment variables of the providers; a key in a file is refused.
-"""
+"""Typed settings, one class per component. ``config_file`` reads them from ``rb.toml`` and other sources."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 import pydantic
 from pydantic import Field, JsonValue
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from rb_dspy.config_errors import config_error
-from rb_dspy.errors import ConfigError
 
 Role = Literal["agent", "judge", "distiller", "contraster", "selector"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -93,28 +85,26 @@ class ActConfig(_Config):
     """Estimated tokens of one observation, at most; a longer one is cut in the middle, in prompts only."""
 
 
-class JudgeConfig(_Config):
+class _CallConfig(_Config):
+    temperature: Temperature = 0.0
+    """Sampling temperature."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Output tokens of an answer, at most."""
+    view_tokens: int = Field(default=4000, ge=100)
+    """Estimated tokens of each trajectory that is shown, at most."""
+
+
+class JudgeConfig(_CallConfig):
     """How rollouts are judged. The paper: the agent's model at temperature 0."""
 
-    temperature: Temperature = 0.0
-    """Sampling temperature of the judge."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Output tokens of a verdict, at most."""
-    view_tokens: int = Field(default=4000, ge=100)
-    """Estimated tokens of the trajectory that is shown, at most."""
 
-
-class DistillConfig(_Config):
+class DistillConfig(_CallConfig):
     """How lessons are drawn from one rollout. The paper: temperature 1.0, at most three items."""
 
-    temperature: Temperature = 0.0
-    """Sampling temperature of the distiller."""
     max_tokens: int = Field(default=900, ge=1)
     """Output tokens of the lessons of one rollout, at most."""
     max_items: int = Field(default=3, ge=1, le=3)
     """Lessons of one rollout, at most."""
-    view_tokens: int = Field(default=4000, ge=100)
-    """Estimated tokens of the trajectory that is shown, at most."""
     distill_unknown: bool = False
     """Distil rollouts whose verdict is unknown, as if they had failed."""
     prompts: Literal["facts", "general"] = "facts"
@@ -145,24 +135,20 @@ class ProgramConfig(_Config):
         )
 
 
-class ContrastConfig(_Config):
+class ContrastConfig(_CallConfig):
     """How lessons are drawn from several rollouts at once. The paper: one call, no labels, at most five items."""
 
     labels: bool = False
     """Show the contraster each rollout's verdict; judging then comes first."""
-    temperature: Temperature = 0.0
-    """Sampling temperature of the contraster."""
     max_tokens: int = Field(default=1500, ge=1)
     """Output tokens of the lessons of one task, at most."""
     max_items: int = Field(default=5, ge=1, le=5)
     """Lessons of one task, at most."""
-    view_tokens: int = Field(default=4000, ge=100)
-    """Estimated tokens of each trajectory that is shown, at most."""
     prompts: Literal["facts", "general"] = "facts"
     """As of ``DistillConfig``."""
 
 
-class SelectConfig(_Config):
+class SelectConfig(_CallConfig):
     """How one of several rollouts is chosen. The paper: one call, which sees neither verdicts nor votes."""
 
     verdicts: bool = False
@@ -171,25 +157,13 @@ class SelectConfig(_Config):
     """With the task's id, decides the order in which rollouts are listed."""
     orders: int = Field(default=1, ge=1, le=16)
     """Ask in this many orders, each rotated by one place, and count the votes."""
-    temperature: Temperature = 0.0
-    """Sampling temperature of the selector."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Output tokens of a choice, at most."""
-    view_tokens: int = Field(default=4000, ge=100)
-    """Estimated tokens of each trajectory that is shown, at most."""
 
 
-class RefineConfig(_Config):
+class RefineConfig(_CallConfig):
     """How an agent checks its own work. The paper: k passes, whatever the check before concluded."""
 
     until_confirmed: bool = False
     """Stop at the first check that confirms the work, instead of after all passes."""
-    temperature: Temperature = 0.0
-    """Sampling temperature of a check."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Output tokens of a check, at most."""
-    view_tokens: int = Field(default=4000, ge=100)
-    """Estimated tokens of the trajectory that is shown, at most."""
 
 
 class MattsConfig(_Config):
@@ -234,7 +208,7 @@ class BackboneConfig(_Config):
     """Sampling temperature of every answer, instead of each step's own; "none": never sent, for servers that reject
     it."""
     timeout: float | None = Field(default=None, gt=0)
-    """Seconds that a request may take; None: dspy's own limit."""
+    """Seconds that a request may take; None: dspy's own limit, and an hour for local models."""
     num_retries: int = Field(default=8, ge=0)
     """How often a request that failed for a passing reason is repeated, with growing waits of up to a minute."""
     options: dict[str, JsonValue] = {}
@@ -246,7 +220,7 @@ class BackboneConfig(_Config):
     slots: int = Field(default=4, ge=1, le=64)
     """Requests that the embedded engine works on at once."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of the embedded engine; None: all cores."""
+    """CPU threads of the embedded engine; None: one for each core, at most 8."""
 
     @pydantic.field_validator("api_base")
     @classmethod
@@ -268,7 +242,7 @@ class BackboneConfig(_Config):
         own = [name for name in value if name in cls.model_fields]
         if own:
             raise ValueError(f"{own[0]!r} is a key of the backbone itself; move it out of options")
-        secret = next((name for name in _names(value) if name.lower().replace("-", "_") in _SECRETS), None)
+        secret = next((name for name in _keys(value) if name.lower().replace("-", "_") in _SECRETS), None)
         if secret is not None:
             raise ValueError(
                 f"{secret!r} is a secret; put it into an environment variable and name that in api_key_env"
@@ -292,7 +266,7 @@ class RunConfig(_Config):
 
     stream: str = "directory"
     """A named stream (``rb-dspy envs``), or a file of tasks: .jsonl, .csv or .parquet."""
-    tasks: int = Field(default=24, ge=1)
+    tasks: int = Field(default=16, ge=1)
     """How many tasks that the bank has not seen yet."""
     seed: int = 0
     """Which tasks a named stream consists of, how a compile splits them, and, if set, how a run shuffles a file."""
@@ -347,92 +321,10 @@ class Settings(_Config):
         return {**value, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else value
 
 
-class _Sources(Settings, BaseSettings):
-    """Tells the sources of pydantic-settings which keys there are; never instantiated."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="RB_DSPY_", env_nested_delimiter="__", env_ignore_empty=True, defer_build=True
-    )
-
-
-def load_settings(
-    path: Path | str | None = None,
-    overrides: Iterable[str] = (),
-    options: Mapping[str, tuple[str, Any]] | None = None,
-) -> Settings:
-    """Read ``path`` (TOML), then environment variables, ``key=value`` overrides and ``options``; the last one wins.
-
-    Args:
-        path: A TOML file; None reads no file.
-        overrides: Such as ``run.tasks=3``; the value is TOML if it parses as such, else text.
-        options: Key -> (name of the command's option, value).
-
-    Raises:
-        ConfigError: The file is missing or not TOML, or a key is unknown or has a bad value.
-    """
-    data = {} if path is None else _read(Path(path))
-    sources: dict[str, str] = {}
-    try:
-        environment = EnvSettingsSource(_Sources)()
-    except ValueError as exc:
-        raise ConfigError(f"environment: {exc}; expected variables such as RB_DSPY_RUN__TASKS=3") from None
-    for key, value in _leaves(environment):
-        _put(data, key, value, f"RB_DSPY_{key.upper().replace('.', '__')}", sources)
-    for override in overrides:
-        key, value = _parse_override(override)
-        _put(data, key, value, "--set", sources)
-    for key, (option, value) in (options or {}).items():
-        _put(data, key, value, option, sources)
-    try:
-        return Settings.model_validate(data)
-    except pydantic.ValidationError as exc:
-        raise config_error(Settings, exc, sources, "settings" if path is None else str(path)) from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file; expected a TOML configuration")
-    try:
-        return TomlConfigSettingsSource(_Sources, toml_file=path)()
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from None
-    except (ValueError, RecursionError) as exc:  # not TOML, not UTF-8, or a number of too many digits
-        raise ConfigError(f"{path}: not valid TOML: {exc}") from None
-
-
-def _parse_override(override: str) -> tuple[str, Any]:
-    key, sign, text = (part.strip() for part in override.partition("="))
-    if not (sign and key):
-        raise ConfigError(f"--set {override!r}: expected key=value, for example run.tasks=3")
-    try:
-        return key, tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        return key, text
-    except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"--set {key}: {exc}; give a shorter value") from None
-
-
-def _put(data: dict[str, Any], key: str, value: Any, source: str, sources: dict[str, str]) -> None:
-    *tables, last = key.split(".")
-    for name in tables:
-        data = data.setdefault(name, {})
-        if not isinstance(data, dict):
-            raise ConfigError(f"{source} {key}: {name!r} is not a table")
-    data[last] = value
-    sources[key] = source
-
-
-def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
-
-
-def _names(value: JsonValue) -> Iterator[str]:
+def _keys(value: JsonValue) -> Iterator[str]:
     """The keys of all tables in ``value``."""
     if isinstance(value, dict):
         yield from value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _names(each)
+        value = list(value.values())
+    for each in value if isinstance(value, list) else ():
+        yield from _keys(each)

@@ -12,14 +12,6 @@ from rb_dspy.errors import ConfigError
 
 _HIDDEN = {"api_base", "api_key_env", "options"}
 """Keys whose values may hold a secret by mistake: errors do not quote them."""
-_REMOVED = {
-    ("ActConfig", "step_seconds"): "set a time limit in the environment itself",
-    ("DistillConfig", "filter_numbers"): "lessons that quote numbers are no longer dropped",
-    ("SelectConfig", "agreement"): "use matts.select.verdicts",
-    ("MattsConfig", "adaptive"): "use matts.k",
-    ("BackboneConfig", "patience"): "use num_retries",
-    ("BackboneConfig", "omit"): 'use temperature = "none"',
-}
 
 
 def config_error(
@@ -27,27 +19,23 @@ def config_error(
 ) -> ConfigError:
     """The first error in one line. ``sources``: key -> what set it; every other key is from ``default``."""
     error = exc.errors(include_url=False, include_context=False)[0]
-    table, allowed, path = "", _children(model)[1], []
+    allowed, path = _children(model), []
     for part in error["loc"]:
         path.append(str(part))
         if part not in allowed:
             break
-        name, below = _children(allowed[part])
-        if not below:
+        if not (below := _children(allowed[part])):
             break
-        table, allowed = name, below
+        allowed = below
     else:
         allowed = {}  # the error is about a whole table
     key = ".".join(path)
     near_keys = (each for each in sources if f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}."))
     source = sources.get(next(near_keys, ""), default)
     if allowed and path[-1] not in allowed:
-        removed = _REMOVED.get((table or model.__name__, path[-1]))
         near = difflib.get_close_matches(path[-1], allowed, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(allowed)}"
-        return ConfigError(
-            f"{source}: {f'{key!r} was removed; {removed}' if removed else f'unknown key {key!r}; {hint}'}"
-        )
+        return ConfigError(f"{source}: unknown key {key!r}; {hint}")
     if error["type"] == "missing":
         return ConfigError(f"{source}: {key} is missing")
     message = error["msg"].removeprefix("Value error, ")
@@ -58,13 +46,15 @@ def config_error(
     return ConfigError(f"{where} = {_shorten(error['input'])}: {why}")
 
 
-def _children(annotation: Any) -> tuple[str, dict[str, Any]]:
-    """The name of a table and its keys with their types; no keys for a plain value."""
+def _children(annotation: Any) -> dict[str, Any]:
+    """The keys of a table with their types; none for a plain value."""
     kinds = (annotation,) if isinstance(annotation, type) else get_args(annotation)
     model = next((each for each in kinds if isinstance(each, type) and issubclass(each, pydantic.BaseModel)), None)
+    if model is None:
+        return {}
     if get_origin(annotation) is dict:
-        return "", {} if model is None else dict.fromkeys(get_args(kinds[0]), model)
-    return ("", {}) if model is None else (model.__name__, {n: f.annotation for n, f in model.model_fields.items()})
+        return dict.fromkeys(get_args(kinds[0]), model)
+    return {name: field.annotation for name, field in model.model_fields.items()}
 
 
 def _shorten(value: Any) -> str:

@@ -18,8 +18,8 @@ from rb_dspy.config import (
     RetrieveConfig,
     RunConfig,
     Settings,
-    load_settings,
 )
+from rb_dspy.config_file import load_settings
 from rb_dspy.errors import ConfigError
 
 
@@ -98,23 +98,6 @@ def test_a_mistake_is_one_short_line_that_names_the_key(override: str, parts: li
     assert all(part in message for part in parts), message
     assert "\n" not in message
     assert len(message) < 300
-
-
-@pytest.mark.parametrize(
-    ("override", "replacement"),
-    [
-        ("matts.adaptive.first=2", "matts.k"),
-        ("matts.select.agreement=true", "matts.select.verdicts"),
-        ("backbones.agent.patience=60", "num_retries"),
-        ('backbones.agent.omit=["temperature"]', 'temperature = "none"'),
-        ("program.act.step_seconds=9", "environment"),
-    ],
-)
-def test_a_removed_key_names_its_replacement(override: str, replacement: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_settings(None, [override])
-    assert "removed" in str(caught.value)
-    assert replacement in str(caught.value)
 
 
 def test_a_mistake_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

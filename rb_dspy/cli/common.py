@@ -15,7 +15,8 @@ import pydantic
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from rb_dspy.config import Settings, load_settings
+from rb_dspy.config import Settings
+from rb_dspy.config_file import load_settings
 from rb_dspy.text import printable
 
 CONFIG_FILE = Path("rb.toml")

@@ -102,7 +102,7 @@ def test_settings_lists_every_key_with_what_it_is_now(capsys: pytest.CaptureFixt
         "key": "run.tasks",
         "type": "integer, at least 1",
         "choices": [],
-        "default": 24,
+        "default": 16,
         "value": 3,
         "meaning": "How many tasks that the bank has not seen yet.",
     }

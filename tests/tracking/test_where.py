@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from rb_dspy import MemoryBank, ReasoningBank, run_stream
-from rb_dspy.config import TrackingConfig, load_settings
+from rb_dspy.config import TrackingConfig
+from rb_dspy.config_file import load_settings
 from rb_dspy.errors import ConfigError, InfrastructureError
 from rb_dspy.testing import Lock
 from rb_dspy.tracking import NoRun, Tracker

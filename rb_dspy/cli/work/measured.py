@@ -15,7 +15,7 @@ from rb_dspy.cli.bar import short_number
 from rb_dspy.cli.common import CONFIG_FILE, command_name, out, settings
 from rb_dspy.cli.prompts import is_registered
 from rb_dspy.cli.scored import change, in_words, share
-from rb_dspy.config import load_settings
+from rb_dspy.config_file import load_settings
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from rb_dspy.cli.tasks import chosen_file, held_out
 from rb_dspy.cli.tracked import run_id, tracker_for, where_to_look
 from rb_dspy.cli.work.measured import print_head, print_matrix, print_next, size
 from rb_dspy.compile.files import write_json
-from rb_dspy.config import BackboneConfig, Settings, load_settings
+from rb_dspy.config import BackboneConfig, Settings
+from rb_dspy.config_file import load_settings
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError, MissingDependency
 from rb_dspy.matts import BankProgram
 from rb_dspy.stream import TaskStream
