@@ -35,11 +35,12 @@ help:
 	@echo 'PYTHON=...   the interpreter to set up with (3.11 or newer); MODEL=... the language model for make run'
 	@echo 'LOCK=requirements-all.lock   every extra, also those for web, swe, postgres and ray'
 
+CHOSEN = $(if $(filter file,$(origin MODEL)),,--set backbones.agent.model=local/$(MODEL))
+
 # The models lie in the user's cache, which others may clean, so their presence is checked each time; that is quick.
 run: setup
 	@$(BIN)/rb-dspy models get $(MODEL)
-	$(BIN)/rb-dspy run --memory both --seed $(shell date +%Y%m%d) \
-	  $(if $(filter file,$(origin MODEL)),,--set backbones.agent.model=local/$(MODEL)) $(ARGS)
+	$(BIN)/rb-dspy run --memory both --seed $(shell date +%Y%m%d) $(CHOSEN) $(ARGS)
 
 test: setup
 	@$(BIN)/rb-dspy models get $(TEST_MODEL)
@@ -77,7 +78,7 @@ $(CREATED):
 	$(call stamp,venv)
 
 # Build tools first: a few dependencies come as source and are built with these, not with whatever is newest today.
-# pycosat needs a C compiler; only reasoning-gym's zebra puzzles use it. torch carries no hash, so that a CPU build that pip finds
+# pycosat needs a C compiler; only reasoning-gym needs it. torch carries no hash, so that a CPU build that pip finds
 # on the machine may serve; requirements-torch.txt pins what the other builds need as well.
 $(LOCKED): $(CREATED)
 	@echo 'Installing the locked dependencies (some minutes; with a CPU build of torch about 0.7 GB to download, 2.6 GB on disk)'

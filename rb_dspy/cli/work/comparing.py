@@ -63,22 +63,23 @@ def _run(
     marks = {result.task.id: _mark(result) for result in before.results} if before is not None else None
     name = "without memory" if marks is None else "with memory"
     status = out.status(Text(f"{name}: task 1 of {len(tasks)} …", "dim"))
-    if not json_:
-        note = "" if marks is None else "  (on the left the mark without it)"
-        out.print(Text.assemble((f"\n{name}", "bold"), (note, "dim")))
+    if marks is not None and not json_:
+        out.print(Text.assemble(("✓ ✗", "bold"), ("  the first mark: without memory, the second: with it", "dim")))
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
         if json_:
             print_json({"memory": "off" if marks is None else "on", **result.row()})
             return
-        beside = [] if marks is None else [marks.get(result.task.id, Text("?"))]
-        _show(result, len(report.results), [*beside, _mark(result)])
+        if marks is not None:
+            _show(result, len(report.results), [marks.get(result.task.id, Text("?")), _mark(result)])
         if len(report.results) < len(tasks):
             status.update(Text(f"{name}: task {len(report.results) + 1} of {len(tasks)} …", "dim"))
 
     with status if out.is_terminal and not json_ else nullcontext():
         run_stream(program, tasks, bank, run_id=report.run_id, learn=marks is not None, on_result=on_result)
+    if marks is None and not json_:
+        out.print(f"without memory: {report.summary().solved} of {len(tasks)} solved; now with memory")
 
 
 def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
