@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -20,8 +19,8 @@ from rb_dspy.errors import (
     UnparseableOutput,
 )
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Retrieved, Task, Trajectory, Verdict
-from rb_dspy.testing import Corridor, Faulty, Lock, Prompt, Reply, scripted_lm
+from rb_dspy.schema import Retrieved, Trajectory, Verdict
+from rb_dspy.testing import Faulty, Lock, Prompt, Reply, scripted_lm
 from tests import worlds
 
 TASK = worlds.lock("abus", 1)
@@ -83,13 +82,6 @@ def test_without_a_name_every_call_is_a_run_of_its_own(bank: MemoryBank) -> None
     assert len(list(bank.experiences())) == 3
 
 
-def test_without_learning_nothing_is_judged_or_written(bank: MemoryBank) -> None:
-    made = program()
-    done = made(task=TASK, bank=bank, learn=False)
-    assert (done.verdict, done.experience, done.memory_items) == (None, None, ())
-    assert (list(bank.experiences()), bank.pending(), asked(made, "label")) == ([], [], [])
-
-
 def test_a_rollout_that_fails_leaves_nothing(bank: MemoryBank) -> None:
     with pytest.raises(InfrastructureError):
         program()(task=TASK, bank=bank, environments=Faulty.of(Lock.make, error=OSError("gone")))
@@ -145,27 +137,6 @@ def test_a_label_unknown_of_a_judge_is_appended_as_it_is(bank: MemoryBank) -> No
 # Foreign rollouts
 
 
-def test_learning_twice_from_one_rollout_is_learning_once(bank: MemoryBank) -> None:
-    made = program()
-    first, second = (made.learn("Open it.", STEPS, bank) for _ in range(2))
-    assert first == second
-    assert len(asked(made, "label")) == 1
-    other = made.learn("Open it.", [{"action": "1111", "observation": "It stays shut."}], bank)
-    assert other.id != first.id
-    assert len(list(bank.experiences())) == 2
-
-
-def test_what_was_recalled_is_noted_with_the_experience(bank: MemoryBank) -> None:
-    made = program()
-    made.learn("Open the lock of abus.", STEPS, bank)
-    memory = made.recall("Open the second lock of abus.", bank)
-    assert memory
-    experience = made.learn("Open the second lock of abus.", STEPS, bank, memory=memory)
-    assert experience.shown == tuple(item.id for item in memory.items)
-    with pytest.raises(InputError):
-        made.learn("Open it.", STEPS, bank, memory=memory.block)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("known", "label"),
     [
@@ -216,13 +187,6 @@ def test_inputs_that_cannot_be_used_are_refused_before_anything_is_paid_for(bank
 # Settings
 
 
-def test_the_papers_preset_has_the_papers_values() -> None:
-    paper = ProgramConfig.paper()
-    assert (paper.retrieve.k, paper.retrieve.unit, paper.retrieve.min_score) == (1, "experience", -1)
-    assert (paper.act.temperature, paper.act.max_steps, paper.distill.temperature) == (0.7, 30, 1.0)
-    assert (paper.distill.max_items, paper.distill.prompts) == (3, "general")
-
-
 def test_a_similarity_floor_keeps_unrelated_lessons_out(bank: MemoryBank) -> None:
     made = program()
     made.learn("Open the lock of abus.", STEPS, bank)
@@ -253,47 +217,3 @@ def test_a_reranker_chooses_among_candidates_and_must_return_them(bank: MemoryBa
 
 
 # asyncio and copies
-
-
-def test_the_async_calls_do_the_same(bank: MemoryBank) -> None:
-    async def judge(task: Task, trajectory: Trajectory) -> Verdict:
-        await asyncio.sleep(0.001)
-        return Verdict(label="success")
-
-    made = program(judge=judge)
-
-    async def main() -> list[Any]:
-        memory = await made.arecall(TASK, bank)
-        learned = await made.alearn("Open it.", STEPS, bank)
-        done = await asyncio.gather(*(made.acall(task=worlds.lock("a", n), bank=bank) for n in range(20)))
-        return [memory, learned, *done]
-
-    _, learned, *done = asyncio.run(main())
-    assert learned.verdicts[0].label == "success"
-    assert len({each.experience.id for each in done}) == 20
-    assert program(judge=judge)(task=TASK, bank=bank).verdict.label == "success"
-
-
-def test_a_copy_is_independent_and_a_state_holds_prompts_only(bank: MemoryBank, tmp_path: Any) -> None:
-    made = program()
-    copied = made.deepcopy()
-    copied.judge.predict.signature = copied.judge.predict.signature.with_instructions("Be strict.")
-    assert made.judge.predict.signature.instructions != "Be strict."
-    copied.save(tmp_path / "state.json")
-    made.load(tmp_path / "state.json")
-    assert made.judge.predict.signature.instructions == "Be strict."
-    assert "scripted/lm" not in (tmp_path / "state.json").read_text()
-    assert [name for name, _ in made.named_predictors()] == [
-        *("act.predict", "judge.predict", "distill.success", "distill.failure"),
-    ]
-
-
-def test_ground_truth_reaches_no_prompt(bank: MemoryBank) -> None:
-    made = program()
-    for number in range(3):
-        made(task=worlds.lock("abus", number, code="73519"), bank=bank)
-    corridor = ReasoningBank(backbones=made.backbones, environments=Corridor.make)
-    corridor(task=worlds.corridor(length=2), bank=bank)
-    prompts = made.backbones.lm("agent").engine.prompts
-    assert len(prompts) > 9
-    assert not any("73519" in prompt.text for prompt in prompts)

@@ -84,7 +84,6 @@ def test_the_fakes_are_these() -> None:
     assert testing.__all__ == [
         "Answer",
         "Corridor",
-        "Doors",
         "Faulty",
         "HashEmbedder",
         "Lock",

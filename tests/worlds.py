@@ -7,8 +7,63 @@ from collections.abc import Sequence
 from typing import Any
 
 from rb_dspy.backbones import Backbones
-from rb_dspy.schema import Task
+from rb_dspy.schema import Outcome, Task
 from rb_dspy.testing import Prompt, Reply, scripted_lm
+
+
+class Doors:
+    """A hall with doors and a chest: open two doors, and the chest opens if the right one is among them.
+
+    One transcript does not tell which of its two doors that was; attempts that share one door and differ in the other
+    do. The ``right`` door is the same in all halls of one maker, so that lesson helps on the next.
+
+    ``env_args``: ``right``, the name of a door, which the task's text does not tell; ``doors``, names (default four).
+    """
+
+    action_rules = "one of the listed actions"
+    names = ("red", "green", "blue", "yellow")
+
+    def __init__(self, right: str, names: Sequence[str] = names) -> None:
+        self._right = right
+        self._names = tuple(names)
+        self._opened: list[str] = []
+
+    @classmethod
+    def make(cls, task: Task, rollout_id: str) -> Doors:
+        given = task.env_args.get("doors")
+        names = tuple(str(name) for name in given) if isinstance(given, list) else cls.names
+        return cls(str(task.env_args["right"]), names)
+
+    def reset(self, task: Task) -> str:
+        self._opened = []
+        return f"A hall with {len(self._names)} doors, all shut, and a locked chest."
+
+    def step(self, action: str) -> tuple[str, bool]:
+        name = action.removeprefix("open the ").removesuffix(" door")
+        if action not in (self.valid_actions() or ()):
+            return f"Nothing happens: {action!r} is not possible here.", False
+        self._opened.append(name)
+        if not self._done:
+            return f"The {name} door is open. The chest is locked.", False
+        chest = "springs open" if self._right in self._opened else "stays locked"
+        return f"The {name} door is open, and the hall locks all others. The chest {chest}.", True
+
+    def valid_actions(self) -> Sequence[str] | None:
+        return () if self._done else tuple(f"open the {n} door" for n in self._names if n not in self._opened)
+
+    def answer(self) -> str | None:
+        return None
+
+    def outcome(self) -> Outcome:
+        success = self._done and self._right in self._opened
+        return Outcome(reward=float(success), success=success, info={"right": self._right})
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    @property
+    def _done(self) -> bool:
+        return len(self._opened) == 2
 
 
 def corridor(task_id: str = "corridor/1", length: int = 3) -> Task:

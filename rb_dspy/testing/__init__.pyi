@@ -1,7 +1,7 @@
 # The names of this package; see ``__init__.py``.
 
 from .embedder import HashEmbedder as HashEmbedder
-from .environments import Corridor as Corridor, Doors as Doors, Faulty as Faulty, Lock as Lock
+from .environments import Corridor as Corridor, Faulty as Faulty, Lock as Lock
 from .lm import (
     Answer as Answer,
     Prompt as Prompt,

@@ -18,7 +18,7 @@ from dspy import lm15
 from rb_dspy.text import normalise
 
 _ASKED = re.compile(r"\n\nRespond with (?:the corresponding output fields|a JSON object)[^\n]*\Z")
-"""What dspy's adapters ask for at the end of the last turn. Before it, the words are somebody's in a field."""
+"""The output instructions that dspy's adapters add at the end of the last message; elsewhere the words are content."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Answer:
     finish: Literal["stop", "length", "tool_call", "content_filter", "error"] = "stop"
     """Why it ended there."""
     usage: tuple[int | None, int | None] | None = None
-    """Tokens of the prompt and of the answer, each None where the provider tells none; None: some, by its length."""
+    """Tokens of the prompt and of the answer, each None if the provider reports none. None: estimated by length."""
     tool_calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
     """Name and arguments of each."""
     thought: str = ""
@@ -152,7 +152,7 @@ class AsyncScriptedEngine:
 
 
 class ScriptedLM(dspy.LM):
-    """A ``dspy.LM`` whose script learns of the rollout, as ``Prompt.seed``: dspy keeps ``rollout_id`` from engines."""
+    """A ``dspy.LM`` that passes ``rollout_id`` on as ``Prompt.seed``; dspy does not send it to engines."""
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         return super().__call__(prompt, messages=messages, **_seeded(kwargs))
@@ -165,8 +165,8 @@ class ScriptedLM(dspy.LM):
 def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 0.0, **kwargs: Any) -> Any:
     """A ``dspy.LM`` that answers with ``script``; ``lm.engine.prompts`` is what it was asked.
 
-    ``script`` gets a ``Prompt`` and gives the output fields by name; which are wanted says ``prompt.wants``, and
-    ``prompt["task"]`` is an input field (``in`` tells whether there is such a one)::
+    ``script`` takes a ``Prompt`` and returns the output fields by name: ``prompt.wants`` lists them, ``prompt["task"]``
+    is an input field, and ``"task" in prompt`` tests for one::
 
         def script(prompt):
             if "action" in prompt.wants:

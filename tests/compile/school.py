@@ -1,4 +1,4 @@
-"""What the tests of compiling share: the scripted world of ``rb_dspy.testing.teacher`` as programs and streams."""
+"""What the tests of compiling share: the scripted world of ``tests.compile.teacher`` as programs and streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rb_dspy.schema import Outcome, Task
 from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.testing import Lock, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.teacher import locks, pupil, teacher
+from tests.compile.teacher import locks, pupil, teacher
 
 
 def environments(task: Task, rollout: str) -> Lock:

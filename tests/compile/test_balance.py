@@ -15,8 +15,8 @@ import pytest
 from rb_dspy.compile.balance import chosen, dealt, evened
 from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.testing import Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import locks, pupil
 from tests.compile.school import compiled, program
+from tests.compile.teacher import locks, pupil
 
 
 def verdicts(successes: int, failures: int) -> list[Any]:

@@ -17,8 +17,8 @@ from rb_dspy.compile.progress import Progress
 from rb_dspy.compile.state import load_program, prompts_of
 from rb_dspy.errors import BackboneError, InfrastructureError, RBError, Unscored
 from rb_dspy.testing import Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import EVIDENCE, pupil
 from tests.compile.school import compiled, program, streams
+from tests.compile.teacher import EVIDENCE, pupil
 
 
 class Falls:

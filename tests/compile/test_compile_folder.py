@@ -10,8 +10,8 @@ from dspy import lm15
 from rb_dspy.compile.result import Compiled
 from rb_dspy.errors import BackboneError, InputError, RBError
 from rb_dspy.testing import Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import pupil, teacher
 from tests.compile.school import compiled, program
+from tests.compile.teacher import pupil, teacher
 
 
 def refused(folder: str | Path) -> RBError:

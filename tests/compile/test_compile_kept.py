@@ -22,8 +22,8 @@ from rb_dspy.errors import DspyTooOld, InfrastructureError, InputError, Unscored
 from rb_dspy.schema import Outcome, Trajectory
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import EVIDENCE, locks, pupil
 from tests.compile.school import compiled, program, streams
+from tests.compile.teacher import EVIDENCE, locks, pupil
 
 
 class Fails:

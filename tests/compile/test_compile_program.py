@@ -25,12 +25,18 @@ from rb_dspy.schema import MemoryDraft, Trajectory, Verdict
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.teacher import BACKWARDS, EVIDENCE, locks, pupil, teacher
 from tests.compile.school import compiled, environments, program, streams
+from tests.compile.teacher import BACKWARDS, EVIDENCE, locks, pupil, teacher
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("stage", ["all", "judge"])
+@pytest.mark.parametrize(
+    ("optimizer", "stage"),
+    [
+        pytest.param(each, stage, marks=() if stage == "judge" or each == "gepa" else pytest.mark.stress)
+        for each in OPTIMIZERS
+        for stage in ("all", "judge")
+    ],
+)
 def test_each_optimizer_ends_above_the_program_as_it_was(
     optimizer: str, stage: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,8 +84,14 @@ def test_the_compiled_program_behaves_where_it_is_used() -> None:
     assert answers == [task.env_args["code"] for task in locks(2, 4, first=8)]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("optimizer", "threads"),
+    [
+        pytest.param(each, threads, marks=() if threads == 1 or each == "gepa" else pytest.mark.stress)
+        for each in OPTIMIZERS
+        for threads in (1, 3)
+    ],
+)
 def test_the_budget_is_the_number_of_runs_that_are_rated_whatever_the_optimizer_does(
     optimizer: str, threads: int
 ) -> None:

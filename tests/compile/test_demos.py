@@ -18,8 +18,8 @@ from rb_dspy.stream import TaskStream
 from rb_dspy.stream.program import stream_example
 from rb_dspy.testing import scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.teacher import locks, pupil
 from tests.compile.school import compiled, program
+from tests.compile.teacher import locks, pupil
 
 STREAM = TaskStream("all", tuple(locks(4, 4)))
 

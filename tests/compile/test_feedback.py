@@ -24,9 +24,9 @@ from rb_dspy.steps import Memory, Selection
 from rb_dspy.steps.memory import render
 from rb_dspy.stream import RunReport
 from rb_dspy.stream.program import StreamProgram, stream_example
-from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
 from tests.compile.school import Hushed, hushed
-from tests.worlds import answers, attempts, backbones, hall, item, lock, openers, worked
+from tests.worlds import Doors, answers, attempts, backbones, hall, item, lock, openers, worked
 
 GOOD, BAD = Outcome(reward=1, success=True), Outcome(reward=0, success=False)
 
@@ -399,7 +399,7 @@ def test_rollouts_of_the_agent_are_rated_by_the_environment() -> None:
     for memory, success in ((Memory(), False), (Memory(block="> the code is 4711"), True)):
         gold = agent_example(task, memory)
         assert metric(gold, module(**gold.inputs())) == float(success)
-    memory = Memory(items=(known,), block=render([], 10).block)
+    memory = Memory(items=(known,), block=render([]).block)
     gold = agent_example(task, memory)
     rated: Any = metric(gold, module(**gold.inputs()), None, "act.predict", None)
     assert rated.feedback.startswith("Failed (reward 0): the rollout ended after 1 step")

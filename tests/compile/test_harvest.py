@@ -19,8 +19,8 @@ from rb_dspy.errors import InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.stream import RunReport, run_stream
 from rb_dspy.stream.program import StreamProgram
-from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import answers, backbones, hall, lock, openers
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
+from tests.worlds import Doors, answers, backbones, hall, lock, openers
 
 NOW = re.compile(r'"version": 3')
 

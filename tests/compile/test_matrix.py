@@ -19,8 +19,8 @@ from rb_dspy.schema import Task
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.teacher import BACKWARDS, EVIDENCE, locks, pupil
 from tests.compile.school import Hushed, hushed, program
+from tests.compile.teacher import BACKWARDS, EVIDENCE, locks, pupil
 from tests.worlds import answers, lock
 
 

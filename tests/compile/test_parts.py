@@ -25,8 +25,8 @@ from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Retrieved, Task, Trajectory, Verdict
 from rb_dspy.steps import Judge
 from rb_dspy.testing import Lock, Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import pupil
 from tests.compile.school import compiled, environments
+from tests.compile.teacher import pupil
 
 _ROOT = Path(__file__).parents[2]
 
@@ -119,7 +119,7 @@ from functools import partial
 from rb_dspy import Backbones, MaTTS, ReasoningBank
 from rb_dspy.schema import Verdict
 from rb_dspy.testing import Lock, scripted_lm
-from rb_dspy.testing.teacher import pupil
+from tests.compile.teacher import pupil
 from tests.compile.school import compiled
 
 asked, last = [], int(sys.argv[2])

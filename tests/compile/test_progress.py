@@ -11,8 +11,8 @@ from dspy import lm15
 from rb_dspy.compile.progress import Progress
 from rb_dspy.errors import Unscored
 from rb_dspy.testing import Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import pupil
 from tests.compile.school import compiled, program, streams
+from tests.compile.teacher import pupil
 
 PHASES = [f"scoring {name} {when}" for name in ("dev", "held-out") for when in ("before", "after")]
 

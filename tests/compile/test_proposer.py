@@ -12,8 +12,8 @@ from dspy import lm15
 from rb_dspy.compile.optimizers import MINIBATCH
 from rb_dspy.compile.proposer import TRIES, Proposer
 from rb_dspy.testing import Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import teacher
 from tests.compile.school import compiled
+from tests.compile.teacher import teacher
 
 NOW = "Judge the rollout.\nBe fair."
 CANDIDATE = {"judge.predict": NOW, "act.predict": "Act."}

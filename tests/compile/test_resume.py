@@ -24,8 +24,8 @@ from rb_dspy.compile.state import load_program, prompts_of, save_program
 from rb_dspy.errors import InputError
 from rb_dspy.stream import TaskStream
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
-from rb_dspy.testing.teacher import locks, pupil, teacher
 from tests.compile.school import compiled, program, streams
+from tests.compile.teacher import locks, pupil, teacher
 
 _ROOT = Path(__file__).parents[2]
 
@@ -68,7 +68,10 @@ def _wait_for_answers(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "stage"),
-    list(product(OPTIMIZERS, ["judge", "all"])),
+    [
+        pytest.param(each, stage, marks=() if stage == "judge" or each == "gepa" else pytest.mark.stress)
+        for each, stage in product(OPTIMIZERS, ["judge", "all"])
+    ],
 )
 def test_stopped_twice_it_ends_as_if_it_had_not_been_and_nothing_is_asked_twice(
     tmp_path: Path, optimizer: str, stage: str
@@ -100,7 +103,7 @@ def test_a_process_that_was_killed_leaves_what_the_next_one_goes_on_with(tmp_pat
         "import os, sys, threading, time\n"
         "from pathlib import Path\n"
         "from rb_dspy.testing import scripted_lm\n"
-        "from rb_dspy.testing.teacher import pupil\n"
+        "from tests.compile.teacher import pupil\n"
         "from tests.compile.school import compiled, program\n"
         "asked, lock, kept = [], threading.Lock(), Path(sys.argv[1], 'answers.jsonl')\n"
         "def dying(prompt):\n"
@@ -265,7 +268,9 @@ class CanaryLM(dspy.LM):
             return self._inner(prompt, messages=messages, **kwargs)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param(each, marks=() if each == "gepa" else pytest.mark.stress) for each in OPTIMIZERS]
+)
 def test_no_file_holds_a_key_an_address_or_the_name_of_a_model(tmp_path: Path, optimizer: str) -> None:
     made = compiled(
         program=program(CanaryLM(pupil)), reflection=CanaryLM(teacher), optimizer=optimizer, stage="all", budget=30,

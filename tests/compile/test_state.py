@@ -31,8 +31,8 @@ from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import MemoryDraft
 from rb_dspy.testing import scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.teacher import locks, pupil
 from tests.compile.school import program
+from tests.compile.teacher import locks, pupil
 from tests.tracking import made
 
 _ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from rb_dspy.compile.state import prompts_of, read_state, set_state, state_of
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
 from rb_dspy.program import ReasoningBank
 from rb_dspy.testing import scripted_lm
-from rb_dspy.testing.teacher import pupil
 from tests.compile.school import compiled, program
+from tests.compile.teacher import pupil
 
 KINDS = ("program", "compiled")
 

@@ -19,8 +19,8 @@ from rb_dspy.schema import Outcome, Task
 from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.testing import Lock, scripted_lm
 from rb_dspy.testing.embedder import HashEmbedder
-from rb_dspy.testing.teacher import pupil
 from tests.compile.school import Hushed, compiled, hushed, streams
+from tests.compile.teacher import pupil
 from tests.worlds import answers, lock
 
 

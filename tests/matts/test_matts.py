@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from typing import Any
@@ -17,8 +16,9 @@ from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, Unpa
 from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.schema import Task, Verdict
-from rb_dspy.testing import Corridor, Doors, Faulty, Lock, Prompt, Reply, scripted_lm
+from rb_dspy.testing import Corridor, Faulty, Lock, Prompt, Reply, scripted_lm
 from tests import worlds
+from tests.worlds import Doors
 
 HALL = worlds.hall("arno", 1)
 MODES: list[MattsMode] = ["parallel", "sequential", "best_of_n", "vanilla"]
@@ -55,37 +55,12 @@ def test_contrast_learns_what_no_rollout_alone_teaches_and_it_helps_on_the_next_
     assert "decides" not in "".join(item.content for item in vanilla.memory_items)
 
 
-def test_the_selector_decides_what_is_handed_in(bank: MemoryBank) -> None:
-    done = MaTTS(doors(), k=4)(task=HALL, bank=bank)
-    assert worlds.worked(done.trajectory.steps[-1].observation)
-    assert done.verdict.label == "success"
-    assert done.selection.votes[done.selection.index] == 1
-
-
-def test_one_rollout_is_the_unscaled_program(bank: MemoryBank) -> None:
-    scaled = MaTTS(doors(), k=1)
-    done = scaled(task=HALL, bank=bank)
-    assert (len(done.trajectories), done.selection.index) == (1, 0)
-    assert prompts(scaled, "choice") == []
-    assert prompts(scaled, "action")[0].temperature == 0
-
-
 def broken_rollouts(numbers: set[str]) -> Any:
     def make(task: Task, rollout_id: str) -> Any:
         inner = Doors.make(task, rollout_id)
         return Faulty(inner, error=OSError(f"rollout {rollout_id} is gone")) if rollout_id in numbers else inner
 
     return make
-
-
-@pytest.mark.parametrize("lost", [{"0"}, {"1", "2"}, {"0", "1", "3"}])
-@pytest.mark.parametrize("mode", ["parallel", "best_of_n", "vanilla"])
-def test_a_rollout_that_fails_costs_only_itself(bank: MemoryBank, mode: MattsMode, lost: set[str]) -> None:
-    done = MaTTS(doors(), k=4, mode=mode)(task=HALL, bank=bank, environments=broken_rollouts(lost))
-    assert {each.rollout_id for each in done.lost} == lost
-    assert all("is gone" in each.error for each in done.lost)
-    assert {each.rollout_id for each in done.trajectories} == {"0", "1", "2", "3"} - lost
-    assert done.experience.items
 
 
 def test_if_every_rollout_fails_the_call_does(bank: MemoryBank) -> None:
@@ -168,15 +143,6 @@ def test_labels_and_verdicts_reach_contraster_and_selector_only_if_configured(ba
         scaled(task=HALL, bank=bank.fork())
         assert prompts(scaled, "memory_items")[0].text.count("(judged: ") == count
         assert prompts(scaled, "choice")[0].text.count("(judged: ") == count
-
-
-def test_without_learning_nothing_is_judged_or_written(bank: MemoryBank) -> None:
-    scaled = MaTTS(doors(), k=3)
-    done = scaled(task=HALL, bank=bank, learn=False)
-    assert (done.experience, done.memory_items, done.verdict) == (None, (), None)
-    assert prompts(scaled, "label") == []
-    assert (list(bank.experiences()), bank.pending()) == ([], [])
-    assert worlds.worked(done.trajectory.steps[-1].observation)
 
 
 def test_equal_samples_are_refused(bank: MemoryBank) -> None:
@@ -292,15 +258,6 @@ def test_at_once_limits_what_runs_side_by_side(bank: MemoryBank) -> None:
 
     MaTTS(doors(script), config=MattsConfig(k=6, at_once=2))(task=HALL, bank=bank)
     assert most == 2
-
-
-def test_asyncio_gives_the_same(bank: MemoryBank) -> None:
-    scaled = MaTTS(doors(), k=3)
-    there = scaled(task=HALL, bank=bank.fork(), run_id="r")
-    here = asyncio.run(scaled.acall(task=HALL, bank=bank.fork(), run_id="r"))
-    assert [each.steps for each in here.trajectories] == [each.steps for each in there.trajectories]
-    assert here.verdicts == there.verdicts
-    assert [item.content for item in here.memory_items] == [item.content for item in there.memory_items]
 
 
 def test_it_has_the_programs_predictors_and_takes_its_state(bank: MemoryBank) -> None:

@@ -17,11 +17,11 @@ from dspy import lm15
 from rb_dspy import MaTTS, MemoryBank, ReasoningBank, Task, TaskResult, TaskStream, Trajectory, run_stream
 from rb_dspy.bank import Pending
 from rb_dspy.config import ActConfig, ProgramConfig
-from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError
+from rb_dspy.errors import ConfigError, InfrastructureError, InputError
 from rb_dspy.protocols import EnvironmentFactory, Vectors
 from rb_dspy.schema import Step
-from rb_dspy.testing import Corridor, Doors, Faulty, HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import answers, backbones, corridor, hall, lock, openers, prompts
+from rb_dspy.testing import Corridor, Faulty, HashEmbedder, Lock, Prompt, Reply
+from tests.worlds import Doors, answers, backbones, corridor, hall, lock, openers, prompts
 
 Script = Callable[[Prompt], Reply]
 
@@ -78,18 +78,6 @@ def asked(run: ReasoningBank | MaTTS) -> int:
 # Order and numbers
 
 
-def test_ground_truth_stands_beside_the_verdict(bank: MemoryBank) -> None:
-    tasks = [lock("Abus", n, code="0000" if n == 2 else "4711") for n in range(4)]
-    report = run_stream(program(), tasks, bank, run_id="r")
-    assert [result.solved for result in report.results] == [False, False, True, False]
-    summary = report.summary()
-    assert (summary.solved, summary.scored, summary.success_rate) == (1, 4, 0.25)
-    assert (summary.agreements, summary.judge_agreement, summary.judge_base_rate) == (4, 1.0, 0.75)
-    assert {role: used.calls for role, used in summary.usage.items()} == {"agent": 4, "judge": 4, "distiller": 4}
-    assert (summary.mean_steps, summary.shown, summary.items) == (1, 3, 4)
-    assert learned(bank) == [task.id for task in tasks]
-
-
 def test_an_answer_that_nobody_can_check_is_neither_right_nor_wrong(bank: MemoryBank) -> None:
     report = run_stream(ReasoningBank(backbones=backbones()), ["What is beauty?"], bank)
     (result,) = report.results
@@ -143,14 +131,6 @@ def test_a_text_in_a_list_is_another_occasion_and_a_task_is_not(bank: MemoryBank
     assert shown == [0, 1, 0]
 
 
-def test_without_learning_nothing_is_written_and_every_task_is_done(bank: MemoryBank) -> None:
-    run_stream(program(fails("label", 1)), locks(2), bank, run_id="r")
-    before = bank.experiences(), bank.pending()
-    report = run_stream(program(), locks(2), bank, run_id="r", learn=False)
-    assert [(result.resumed, result.label) for result in report.results] == [(False, None)] * 2
-    assert (bank.experiences(), bank.pending()) == before
-
-
 def test_whatever_is_called_like_a_program_can_be_run(bank: MemoryBank) -> None:
     class Counted:
         def __init__(self, inner: ReasoningBank) -> None:
@@ -168,14 +148,6 @@ def test_whatever_is_called_like_a_program_can_be_run(bank: MemoryBank) -> None:
     counted = Counted(program())
     assert run_stream(counted, [lock("Abus", 1, code="0000")], bank).summary().solved == 1
     assert counted.done == ["lock/Abus/1"]
-
-
-@pytest.mark.parametrize("stream", ["tasks.jsonl", Path("tasks.jsonl"), 7, [{"id": "1"}], ["x", " "], ["x", "x"]])
-def test_what_is_no_stream_is_refused_before_a_model_is_asked(bank: MemoryBank, stream: Any) -> None:
-    run = program()
-    with pytest.raises(InputError):
-        run_stream(run, stream, bank)
-    assert asked(run) == 0
 
 
 def test_other_arguments_that_cannot_be_used_are_refused_before_a_model_is_asked(bank: MemoryBank) -> None:
@@ -244,14 +216,6 @@ def test_scoring_that_fails_costs_the_score_and_not_the_lesson(bank: MemoryBank)
     assert learned(bank) == ["lock/Abus/0"]
 
 
-def test_a_model_that_cannot_be_used_ends_the_run_which_can_go_on(bank: MemoryBank) -> None:
-    with pytest.raises(BackboneError):
-        run_stream(program(fails("label", 1, error=lm15.BillingError("no credit"))), locks(3), bank, run_id="r")
-    assert (learned(bank), waiting(bank)) == (["lock/Abus/0"], ["lock/Abus/1"])
-    run_stream(program(), locks(3), bank, run_id="r")
-    assert (learned(bank), waiting(bank)) == ([task.id for task in locks(3)], [])
-
-
 def test_a_setting_that_every_task_would_meet_ends_the_run(bank: MemoryBank) -> None:
     config = ProgramConfig.model_validate({"act": {"temperature": 0}})
     run = MaTTS(ReasoningBank(config, backbones=backbones(openers), environments=Doors.make), 2)
@@ -276,17 +240,6 @@ def test_errors_that_do_not_follow_each_other_do_not_end_a_run(bank: MemoryBank)
 
 
 # Going on
-
-
-def test_a_run_that_goes_on_asks_no_model_about_what_it_has_learned(bank: MemoryBank) -> None:
-    tasks, run = locks(3), program()
-    run_stream(run, tasks[:2], bank, run_id="r")
-    before = asked(run)
-    report = run_stream(run, tasks[:2], bank, run_id="r")
-    assert (report.results, report.skipped, asked(run)) == ([], 2, before)
-    report = run_stream(run, tasks, bank, run_id="r")
-    assert [(result.task, result.position) for result in report.results] == [(tasks[2], 3)]
-    assert len(run_stream(run, tasks, bank, run_id="new").results) == 3
 
 
 @pytest.mark.parametrize("script", [fails("label", 1), babbles("memory_items", 1)])

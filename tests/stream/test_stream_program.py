@@ -17,8 +17,8 @@ from rb_dspy import MaTTS, MemoryBank, ReasoningBank, RunReport, StreamProgram, 
 from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.stream import stream_example
-from rb_dspy.testing import Doors, HashEmbedder, Lock, Prompt, Reply
-from tests.worlds import answers, backbones, hall, lock, openers, prompts
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
+from tests.worlds import Doors, answers, backbones, hall, lock, openers, prompts
 
 
 def halls(maker: str, right: str, count: int = 3) -> TaskStream:

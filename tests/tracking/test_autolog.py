@@ -16,7 +16,7 @@ import json, sys
 import mlflow
 from rb_dspy.errors import RBError
 from rb_dspy.testing import scripted_lm
-from rb_dspy.testing.teacher import pupil
+from tests.compile.teacher import pupil
 from tests.compile.school import compiled, program
 
 mlflow.set_tracking_uri(sys.argv[1])

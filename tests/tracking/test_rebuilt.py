@@ -32,8 +32,8 @@ def test_backbones_sample_as_before() -> None:
     assert sampling(again, "judge") == sampling(backbones, "judge") == (None, None)
     assert sampling(again, "distiller") == (1.0, 20_000)
     assert sampling(again, "contraster") == (0.0, 300)
-    assert {role: lm.model for role, lm in again.roles().items()} == {
-        role: lm.model for role, lm in backbones.roles().items()
+    assert {role: lm.model for role, lm in again.lms().items()} == {
+        role: lm.model for role, lm in backbones.lms().items()
     }
     assert again.lm("judge") is not again.lm("agent") is again.lm("selector")
 
@@ -60,7 +60,7 @@ def test_backbones_without_an_agent_are_kept_without_one() -> None:
     saved = saved_backbones(Backbones(judge=BackboneConfig(model="openai/m", temperature=0.2)))
     assert saved == {"judge": {"model": "openai/m", "temperature": 0.2}}
     again = made_backbones(saved)
-    assert [role for role in ROLES if again.names(role)] == ["judge"]
+    assert [role for role in ROLES if again.has(role)] == ["judge"]
 
 
 def test_what_was_kept_of_every_role_before_is_still_loaded() -> None:

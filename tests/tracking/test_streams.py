@@ -26,13 +26,13 @@ from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.matts import MaTTS
 from rb_dspy.schema import Task
 from rb_dspy.stream import TaskResult
-from rb_dspy.testing import Corridor, Doors, HashEmbedder, Lock, Prompt, Reply
+from rb_dspy.testing import Corridor, HashEmbedder, Lock, Prompt, Reply
 from rb_dspy.tracking import Tracker
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.recording import Recorded, RecordedTrace
 from rb_dspy.tracking.writing import TraceWriter
 from tests.tracking.made import locks, provider, secretive
-from tests.worlds import answers, backbones, corridor, hall, openers
+from tests.worlds import Doors, answers, backbones, corridor, hall, openers
 
 CANARY = "canary4f1e"
 
