@@ -20,9 +20,9 @@ from rb_dspy.backbones import models
 from rb_dspy.bank import MemoryBank
 from rb_dspy.testing.embedder import HashEmbedder
 
-# The same examples in every run; `--hypothesis-profile=stress` or HYPOTHESIS_PROFILE=stress looks for new ones.
-settings.register_profile("ci", derandomize=True, deadline=None, database=None)
-settings.register_profile("stress", derandomize=False, deadline=None, print_blob=True)
+# The same examples in every run; HYPOTHESIS_PROFILE=stress looks for new ones.
+settings.register_profile("ci", max_examples=30, derandomize=True, deadline=None, database=None)
+settings.register_profile("stress", max_examples=300, derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -248,7 +248,6 @@ def test_a_bank_is_what_its_model_is(machine: type[Banks]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=50 if machine is Banks else 150,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -315,7 +314,7 @@ WAYS: list[tuple[Any, Any]] = [
 ]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(mine=st.lists(calls, max_size=8), theirs=st.lists(st.tuples(st.integers(0, 8), calls), min_size=1, max_size=12))
 def test_a_scope_is_the_same_whatever_happens_in_another(
     mine: list[Any], theirs: list[tuple[int, Any]], tmp_path_factory: pytest.TempPathFactory

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.memory.store import MemoryStore
@@ -43,7 +43,6 @@ def plain(model: Any) -> object:
     return model.model_dump(exclude={"created_at"})
 
 
-@settings(deadline=None, max_examples=60)
 @given(operations)
 def test_a_scope_behaves_as_if_it_were_alone(calls: list[tuple[str, tuple[Any, ...]]]) -> None:
     shared, alone = MemoryStore(), MemoryStore()

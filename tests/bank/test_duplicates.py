@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rb_dspy.bank import MemoryBank, duplicates
 from rb_dspy.bank.duplicates import NearDuplicate
@@ -112,7 +112,6 @@ def test_a_fork_compares_what_it_was_made_of_with_what_it_learned(tmp_path: Path
     assert len(deeper.near_duplicates(-1)) == 6
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     lessons=st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=3, unique=True), max_size=12),
     gone=st.sets(st.integers(0, 7)),

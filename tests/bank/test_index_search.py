@@ -126,7 +126,7 @@ def halved(seed: int) -> VectorIndex:
 
 
 @pytest.mark.parametrize("form", [exact, halved, approximate])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     steps=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=6),
@@ -146,7 +146,7 @@ def test_search_equals_brute_force(
     check(model, index.view, grid(rng, 1)[0], k, filters, back, min_score)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     below=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=3),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from rb_dspy.bank import MemoryBank
@@ -49,7 +49,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 # The index
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     layers=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4),
     query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from numpy.typing import NDArray
 
 from rb_dspy.bank.index.lexical import LexicalIndex
@@ -132,7 +132,6 @@ def test_no_text_is_syntax(text: str) -> None:
     assert found(index, "word") == [1]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(max_size=40), max_size=8), st.text(max_size=60))
 def test_any_text_can_be_kept_and_asked_for(texts: list[str], query: str) -> None:
     index = an_index(*texts)
@@ -141,7 +140,6 @@ def test_any_text_can_be_kept_and_asked_for(texts: list[str], query: str) -> Non
     assert all(1 <= hit.seq <= len(texts) and hit.score > 0 for hit in hits)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from("abcdef"), max_size=6).map(" ".join), min_size=1, max_size=60),
     st.sets(st.integers(1, 60)),
@@ -164,7 +162,6 @@ def test_long_queries_are_read_from_their_beginning() -> None:
 
 
 @pytest.mark.parametrize("stemmed", [True, False])
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from(WORDS), max_size=300).map(" ".join), min_size=1, max_size=30),
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=8),

@@ -392,7 +392,7 @@ def _attempt(bank: MemoryBank, made: dict[str, Any]) -> None:
         bank.rollback("origin:friend")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ATTEMPTS, max_size=6))
 def test_any_bank_survives_the_round_trip(tmp_path: Path, attempts: list[dict[str, Any]]) -> None:
     bank = open_bank()
@@ -426,7 +426,7 @@ FEW = st.fixed_dictionaries(
 """Attempts of which the same come again, here and there."""
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(FEW, max_size=4), st.lists(FEW, max_size=4), st.lists(FEW, max_size=2), st.lists(FEW, max_size=2))
 def test_what_was_shown_elsewhere_is_here_what_says_the_same_or_came_with_it(
     tmp_path: Path,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +240,61 @@ def test_after_a_kill_while_scaled_rollouts_are_judged_no_rollout_is_done_again(
         assert bank.pending() == []
     assert not [prompt for prompt in spy.of("agent") if keypad(0).instruction in prompt.text]
     assert not [prompt for prompt in spy.of("agent") if keypad(1).instruction in prompt.text]
+
+
+RESTARTED = """
+import signal, sys, time
+from rb_dspy import MaTTS, run_stream
+from tests.scenarios.world import bank_at, keypads, play, program
+
+if __name__ == "__main__":
+    path, k = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def script(prompt):
+        time.sleep(0.01)
+        return play(prompt)
+
+    run = program(script)
+    with bank_at(path) as bank:
+        print("ready", flush=True)
+        run_stream(
+            run if k == "1" else MaTTS(run, k=int(k)), keypads(40), bank, run_id="night",
+            on_result=lambda result: print(result.task.id, flush=True),
+        )
+    print("finished", flush=True)
+"""
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_stream_that_is_stopped_at_random_learns_from_every_task_exactly_once(tmp_path: Path, k: int) -> None:
+    """Killed and interrupted by turns of chance, at moments of chance, and started again until it has finished."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    variables = {"PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
+    path, child = tmp_path / "bank.sqlite", tmp_path / "child.py"
+    child.write_text(RESTARTED)
+    acknowledged: list[str] = []
+    for _ in range(200):
+        command = [sys.executable, str(child), str(path), str(k)]
+        with subprocess.Popen(
+            command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == "ready"
+            time.sleep(chance.uniform(0, 0.4))
+            process.send_signal(chance.choice([signal.SIGKILL, signal.SIGINT]))
+            printed, _ = process.communicate(timeout=60)
+        acknowledged += [line for line in printed.split() if line != "finished"]
+        with bank_at(path) as bank:
+            assert set(acknowledged) <= set(learned_tasks(bank)), "what was reported is on disk"
+        if "finished" in printed:
+            break
+    else:
+        pytest.fail("200 starts were not enough")
+    with bank_at(path) as bank:
+        assert sorted(learned_tasks(bank, "night")) == sorted(task.id for task in keypads(40))
+        assert bank.pending() == []
+    assert sorted(acknowledged) == sorted(set(acknowledged)), "no task is reported twice"
