@@ -66,7 +66,7 @@ def run_parallel(jobs: Sequence[Callable[[], T]], limit: int | None = None) -> l
         For each job its result, or the exception that it raised.
 
     Raises:
-        KeyboardInterrupt: As it comes; jobs that have not begun never do, the others stop at their next step.
+        KeyboardInterrupt: On Ctrl-C. Queued jobs never start; running ones stop at their next model call or step.
     """
     if len(jobs) <= 1:
         return [_result(job) for job in jobs]

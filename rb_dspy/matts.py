@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import dspy
-import pydantic
 
 from rb_dspy.backbones import Ledger, lm_for
 from rb_dspy.bank import MemoryBank, Pending
@@ -19,7 +18,7 @@ from rb_dspy.program import MAX_TRIES, ReasoningBank, as_task, check_bank, count
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled, Memory, Refine, Select, Selection, judge_rollout
-from rb_dspy.steps.memory import memory_of
+from rb_dspy.steps.memory import render
 from rb_dspy.text import summary_line
 
 T = TypeVar("T")
@@ -82,7 +81,8 @@ class MaTTS(dspy.Module):
         super().__init__()
         if not isinstance(program, ReasoningBank):
             raise ConfigError(f"MaTTS: got {type(program).__name__} for program; expected a ReasoningBank")
-        self.config = _config(config or MattsConfig(), k=k, mode=mode)
+        changes = {name: value for name, value in (("k", k), ("mode", mode)) if value is not None}
+        self.config = MattsConfig(**{**dict(config or MattsConfig()), **changes})
         self.backbones = program.backbones
         self.environments = program.environments
         self.retrieve = program.retrieve
@@ -113,13 +113,13 @@ class MaTTS(dspy.Module):
             keep = partial(bank.record, task, run_id=run_id, shown=memory.items) if learn else lambda trajectory: None
             trajectories, lost, launched = self._rollouts(task, memory, environments or self.environments, keep)
             if not learn:
-                lessons = self._choice(task.without_ground_truth(), trajectories)
+                lessons = self._select_only(task.without_ground_truth(), trajectories)
                 return _prediction(memory, trajectories, lessons, ledger, lost=lost, launched=launched)
             return self._learn(task, trajectories, bank, memory, ledger, run_id, lost=lost, launched=launched)
 
     def resume(self, pending: Pending) -> dspy.Prediction:
         """Learn from the rollouts of a task that wait in a bank; see ``ReasoningBank.resume``."""
-        trajectories, memory = pending.trajectories, memory_of(pending.shown)
+        trajectories, memory = pending.trajectories, render(pending.shown)
         with session(self.backbones) as ledger:
             return self._learn(
                 pending.task,
@@ -222,7 +222,7 @@ class MaTTS(dspy.Module):
         if mode == "parallel" and not self.config.contrast.labels and not self.config.select.verdicts:
             first: list[Callable[[], Any]] = [partial(self.contrast, task, trajectories), select, *judges]
             drafts, selection, *results = run_parallel(first, limit)
-            return _Lessons(_verdicts(results), _value(drafts), _value(selection))
+            return _Lessons(_verdicts(results), _result_or_raise(drafts), _result_or_raise(selection))
         verdicts = _verdicts(run_parallel(judges, limit))
         select = partial(select, verdicts)
         if mode == "best_of_n":
@@ -236,9 +236,9 @@ class MaTTS(dspy.Module):
             lessons = [partial(self.distill, task, each, verdicts[n], n) for n, each in enumerate(trajectories)]
         jobs: list[Callable[[], Any]] = [select, *lessons]
         selection, *results = run_parallel(jobs, limit)
-        return _Lessons(verdicts, _joined(results), _value(selection))
+        return _Lessons(verdicts, _merge_drafts(results), _result_or_raise(selection))
 
-    def _choice(self, task: Task, trajectories: tuple[Trajectory, ...]) -> _Lessons:
+    def _select_only(self, task: Task, trajectories: tuple[Trajectory, ...]) -> _Lessons:
         """Which rollout is handed in, if nothing is learned; the judge is asked only if the selector reads verdicts."""
         if len(trajectories) == 1 or self.config.mode == "sequential":
             return _Lessons((), Distilled(), Selection(_last_answer(trajectories)))
@@ -264,7 +264,7 @@ BankProgram = ReasoningBank | MaTTS
 """A program that learns with a bank."""
 
 
-def _value(result: T | Exception) -> T:
+def _result_or_raise(result: T | Exception) -> T:
     if isinstance(result, Exception):
         raise result
     return result
@@ -276,14 +276,14 @@ def _verdicts(results: Sequence[Verdict | Exception]) -> list[Verdict]:
         if isinstance(result, Exception) and not isinstance(result, InfrastructureError | UnparseableOutput):
             raise result
     if not any(isinstance(result, Verdict) for result in results):
-        return [_value(results[0])]
+        return [_result_or_raise(results[0])]
     return [
         Verdict(label="unknown", reasons=f"not judged: {result}") if isinstance(result, Exception) else result
         for result in results
     ]
 
 
-def _joined(results: Sequence[Distilled | Exception]) -> Distilled:
+def _merge_drafts(results: Sequence[Distilled | Exception]) -> Distilled:
     """The drafts of several calls. A call that failed costs its own lessons only, unless all failed."""
     done = [each for each in results if isinstance(each, Distilled)]
     errors = [each for each in results if isinstance(each, Exception)]
@@ -295,7 +295,6 @@ def _joined(results: Sequence[Distilled | Exception]) -> Distilled:
         drafts=tuple(dict.fromkeys(draft for each in done for draft in each.drafts)),
         note="; ".join(notes),
         distiller=", ".join(dict.fromkeys(each.distiller for each in done if each.distiller)),
-        dropped=tuple(reason for each in done for reason in each.dropped),
     )
 
 
@@ -335,12 +334,3 @@ def _prediction(
         launched=launched,
         usage=ledger.usage(),
     )
-
-
-def _config(config: MattsConfig, **values: Any) -> MattsConfig:
-    update = {name: value for name, value in values.items() if value is not None}
-    try:
-        return MattsConfig.model_validate({**dict(config), **update})
-    except pydantic.ValidationError as exc:
-        error = exc.errors(include_url=False)[0]
-        raise ConfigError(f"MaTTS: {error['loc'][0]} = {error['input']!r}: {error['msg']}") from None

@@ -18,10 +18,11 @@ from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import InputError, InvalidTask, UnparseableOutput
 from rb_dspy.importers import Foreign, to_trajectory
+from rb_dspy.importers.trajectory import validate
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
 from rb_dspy.schema import Experience, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, judge_rollout
-from rb_dspy.steps.memory import memory_of
+from rb_dspy.steps.memory import render
 
 MAX_TRIES = 3
 """Answers of a judge or a distiller that could not be parsed, after which a rollout is appended without lessons."""
@@ -138,7 +139,7 @@ class ReasoningBank(dspy.Module):
         label = _label(outcome, verdict)
         if label or feedback:
             known = {"known_label": label or rollout.known_label, "feedback": feedback or rollout.feedback}
-            rollout = Trajectory(**{**dict(rollout), **known})
+            rollout = validate({**dict(rollout), **known})
         experience = bank.known(task, rollout, run_id=run_id)
         if experience is not None:
             return experience
@@ -158,7 +159,7 @@ class ReasoningBank(dspy.Module):
             raise InputError(f"task {pending.task.id}: {len(pending.trajectories)} rollouts wait together; use MaTTS")
         with session(self.backbones) as ledger:
             (trajectory,) = pending.trajectories
-            memory = memory_of(pending.shown)
+            memory = render(pending.shown)
             return self._learn(
                 pending.task, trajectory, pending.bank, memory, ledger, run_id=pending.run_id, tries=pending.tries
             )
@@ -251,11 +252,11 @@ def count_unparseable(bank: MemoryBank, task: Task, run_id: str, trajectories: S
         raise
 
 
-def _label(outcome: float | None, verdict: str | None) -> Literal["success", "failure"] | None:
+def _label(outcome: Any, verdict: str | None) -> Literal["success", "failure"] | None:
     if outcome is not None and verdict is not None:
         raise InputError("learn: pass outcome or verdict, not both")
     if outcome is not None:
-        if not 0 <= outcome <= 1:
+        if not isinstance(outcome, int | float) or not 0 <= outcome <= 1:
             raise InputError(f"learn: outcome is {outcome!r}; expected a number from 0.0 to 1.0")
         return "success" if outcome >= 0.5 else "failure"
     if verdict not in (None, "success", "failure"):

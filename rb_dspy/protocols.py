@@ -6,7 +6,7 @@ Optional attributes are read with ``getattr``; a protocol's docstring lists them
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,9 +18,6 @@ Vectors = NDArray[np.float32]
 
 Fold = Literal["train", "dev", "test"]
 """A share of a family's tasks whose worlds no other fold has."""
-
-TokenCounter = Callable[[str], int]
-"""Counts tokens, or estimates them."""
 
 
 @runtime_checkable

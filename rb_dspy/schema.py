@@ -12,34 +12,8 @@ import pydantic
 from pydantic import Field, JsonValue
 
 from rb_dspy.errors import InvalidTask
-from rb_dspy.signatures.draft import MemoryDraft
+from rb_dspy.signatures.draft import MemoryDraft as MemoryDraft
 from rb_dspy.text import invisible, normalise
-
-__all__ = [
-    "MAX_INSTRUCTION",
-    "Change",
-    "ChangeKind",
-    "Check",
-    "Experience",
-    "ExperienceDraft",
-    "Label",
-    "MemoryDraft",
-    "MemoryItem",
-    "Outcome",
-    "Polarity",
-    "Provenance",
-    "Removal",
-    "Retrieved",
-    "RoleUsage",
-    "Snapshot",
-    "Step",
-    "StopReason",
-    "Task",
-    "Text",
-    "Trajectory",
-    "Usage",
-    "Verdict",
-]
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""

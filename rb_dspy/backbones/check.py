@@ -50,7 +50,7 @@ def unusable(backbones: Backbones) -> str:
     Each LM is asked for one word. An error that may pass, such as too many requests, is none.
     """
     try:
-        lms = {id(lm): lm for lm in backbones.roles().values()}
+        lms = {id(lm): lm for lm in backbones.lms().values()}
     except RBError as exc:
         return str(exc)
     for lm in lms.values():

@@ -23,7 +23,7 @@ _HINTS = {
     dspy.LMRateLimitError: "too many requests: try again later, or send fewer at once (matts.at_once)",
     dspy.LMServerError: "the provider's server failed: try again later",
 }
-"""Of a class, and of its subclasses that have none of their own."""
+"""Class of the error -> hint; a subclass without a hint of its own uses that of its base."""
 
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|(?:maximum|exceeds?).{0,40}context (?:length|size|window)"

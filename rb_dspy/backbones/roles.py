@@ -86,11 +86,11 @@ class Backbones:
         _check_roles(roles)
         return type(self)(**{**self._lms, **roles})
 
-    def names(self, role: str) -> bool:
+    def has(self, role: str) -> bool:
         """Whether ``role`` has an LM of its own."""
         return role in self._lms
 
-    def roles(self) -> dict[str, Any]:
+    def lms(self) -> dict[str, Any]:
         """Role -> LM, fallbacks filled in."""
         return {role: self.lm(role) for role in ROLES}
 

@@ -36,9 +36,9 @@ class Ledger:
 
 
 @contextmanager
-def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
+def metered() -> Iterator[Ledger]:
     """Count the calls that are made inside the block, in threads too. An outer ledger counts them as well."""
-    ledger = Ledger() if ledger is None else ledger
+    ledger = Ledger()
     with dspy.context(**{_KEY: (*_open(), ledger)}):
         yield ledger
 

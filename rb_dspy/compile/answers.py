@@ -161,9 +161,7 @@ class Cast:
     def __init__(self, backbones: Backbones, answers: Answers, reflection: Any = None) -> None:
         """``reflection``: an LM, a ``BackboneConfig`` or a model's name; None: the agent's."""
         watched: dict[int, Any] = {}
-        self._roles = {
-            role: watched.setdefault(id(lm), _watched(lm, answers)) for role, lm in backbones.roles().items()
-        }
+        self._roles = {role: watched.setdefault(id(lm), _watched(lm, answers)) for role, lm in backbones.lms().items()}
         proposer = Backbones(agent=reflection).lm("agent") if reflection is not None else backbones.lm("agent")
         self._answers = answers
         self._failed: list[int] = []

@@ -35,7 +35,7 @@ def left_out(lm: Any) -> dict[str, Any]:
 
 def who(backbones: Backbones, reflection: Any = None) -> dict[str, Any]:
     """Role -> model and sampling settings; ``reflection`` as ``compile_program`` takes it."""
-    found = {role: _lm(lm) for role, lm in backbones.roles().items()}
+    found = {role: _lm(lm) for role, lm in backbones.lms().items()}
     if reflection is not None:
         found["reflection"] = _lm(Backbones(agent=reflection).lm("agent"))
     return found

@@ -22,13 +22,15 @@ _MEDIA = {
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
     **dict.fromkeys(("file", "input_file", "document"), "file"),
 }
-_WORDS = ("text", "refusal", "thinking", "reasoning", "summary", "content", "transcript")
-_TITLES = ("title", "filename", "name", "context", "label", "url", "file", "source")
-_BYTES = frozenset({"data", "base64", "file_data", "file_id", "file_url", "image_url", "video_url"})
-_NOTES = frozenset({"id", "index", "annotations", "citations", "logprobs", "cache_control", "signature", "extras"})
-_FORMS = frozenset({"_meta", "type", "detail", "format", "source_type", "mime_type", "mimeType", "media_type"})
-_NO_WORDS = _BYTES | _NOTES | _FORMS | {"audio", "input_audio"}
-_PART_KEYS = _NO_WORDS.union(_WORDS, _TITLES)
+_TEXT_KEYS = ("text", "refusal", "thinking", "reasoning", "summary", "content", "transcript")
+_TITLE_KEYS = ("title", "filename", "name", "context", "label", "url", "file", "source")
+_BINARY_KEYS = frozenset({"data", "base64", "file_data", "file_id", "file_url", "image_url", "video_url"})
+_METADATA_KEYS = frozenset(
+    {"id", "index", "annotations", "citations", "logprobs", "cache_control", "signature", "extras"}
+)
+_FORMAT_KEYS = frozenset({"_meta", "type", "detail", "format", "source_type", "mime_type", "mimeType", "media_type"})
+_NON_TEXT_KEYS = _BINARY_KEYS | _METADATA_KEYS | _FORMAT_KEYS | {"audio", "input_audio"}
+_PART_KEYS = _NON_TEXT_KEYS.union(_TEXT_KEYS, _TITLE_KEYS)
 _MAX_DEPTH = 100
 
 
@@ -84,12 +86,12 @@ def as_text(content: Any) -> str:
 
 def part_text(part: dict[str, Any]) -> str:
     """The text of a message's part; ``[image]``, ``[audio]``, ``[video]`` or ``[file]`` for what has none."""
-    words = [part[name] for name in _WORDS if part.get(name) is not None]
-    if kind(part) in _TEXTS and (words or _NO_WORDS.issuperset(part)):
+    words = [part[name] for name in _TEXT_KEYS if part.get(name) is not None]
+    if kind(part) in _TEXTS and (words or _NON_TEXT_KEYS.issuperset(part)):
         return join(map(as_text, words))
     if kind(part) not in _MEDIA:
         return as_json(part)
-    titles = [part[name] for name in _TITLES if isinstance(part.get(name), str)]
+    titles = [part[name] for name in _TITLE_KEYS if isinstance(part.get(name), str)]
     source, file = part.get("source"), part.get("file")
     if isinstance(source, dict):  # Anthropic's documents
         words += [source.get("content"), source.get("data") if source.get("type") == "text" else None]

@@ -18,7 +18,7 @@ _ROLES = {
 }
 """``type`` of a message -> its role. Chunks are streamed messages that were added up."""
 
-_ASIDE = ("reasoning_content", "refusal", "function_call")
+_ADDITIONAL_KEYS = ("reasoning_content", "refusal", "function_call")
 """What stands in ``additional_kwargs`` and nowhere else."""
 
 
@@ -35,7 +35,7 @@ def read(message: dict[str, Any], conversation: Conversation) -> None:
     if isinstance(content, list) and (message.get("tool_calls") or message.get("invalid_tool_calls")):
         # Content has the provider's form of the same calls.
         content = [part for part in content if not (isinstance(part, dict) and kind(part) in chat_messages.CALLS)]
-    aside = {name: extra[name] for name in _ASIDE if name in extra} if isinstance(extra, dict) else {}
+    aside = {name: extra[name] for name in _ADDITIONAL_KEYS if name in extra} if isinstance(extra, dict) else {}
     if message.get("tool_calls"):
         aside.pop("function_call", None)
     chat_messages.read({**message, **aside, "role": role, "content": content}, conversation)

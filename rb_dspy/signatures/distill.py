@@ -10,7 +10,17 @@ import dspy
 from rb_dspy.signatures.draft import MemoryDraft, Note
 
 
-class DistillSuccess(dspy.Signature):
+class _KeepFacts(dspy.Signature):
+    task: str = dspy.InputField(desc="what was to be done")
+    trajectory: str = dspy.InputField(desc="the actions of the attempt, and what the environment said after each")
+    environment_said: str = dspy.InputField(desc="what the environment said last: the best source of facts")
+    feedback: str = dspy.InputField(desc="what a person said about the attempt: true, and the best evidence of all")
+    memory_items: list[Note] = dspy.OutputField(
+        desc="one note; two or three only if so many different facts were said", min_length=1, max_length=3
+    )
+
+
+class DistillSuccess(_KeepFacts):
     """This attempt succeeded. Write notes for the next agent.
 
     Keep every fact that stays true for later tasks, from what the environment and the feedback said: who owns what,
@@ -21,16 +31,8 @@ class DistillSuccess(dspy.Signature):
     this task is not a fact; leave it out. Invent nothing.
     """
 
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the actions of the attempt, and what the environment said after each")
-    environment_said: str = dspy.InputField(desc="what the environment said last: the best source of facts")
-    feedback: str = dspy.InputField(desc="what a person said about the attempt: true, and the best evidence of all")
-    memory_items: list[Note] = dspy.OutputField(
-        desc="one note; two or three only if so many different facts were said", min_length=1, max_length=3
-    )
 
-
-class DistillFailure(dspy.Signature):
+class DistillFailure(_KeepFacts):
     """An attempt failed. Write notes that let the next agent succeed.
 
     Keep every fact that stays true for later tasks, from what the environment and the feedback said: who owns what,
@@ -42,16 +44,18 @@ class DistillFailure(dspy.Signature):
     this task is not a fact; leave it out. Invent nothing.
     """
 
+
+class _Generalize(dspy.Signature):
     task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the actions of the attempt, and what the environment said after each")
-    environment_said: str = dspy.InputField(desc="what the environment said last: the best source of facts")
-    feedback: str = dspy.InputField(desc="what a person said about the attempt: true, and the best evidence of all")
-    memory_items: list[Note] = dspy.OutputField(
-        desc="one note; two or three only if so many different facts were said", min_length=1, max_length=3
-    )
+    trajectory: str = dspy.InputField(desc="the transcript of the rollout")
+    environment_said: str = dspy.InputField(desc="what the environment said last")
+    feedback: str = dspy.InputField(desc="what a person said about it")
+    judge_reasons: str = dspy.InputField(desc="why it was judged as it was")
+    analysis: str = dspy.OutputField(desc="why it worked, or the cause of the failure, in two or three sentences")
+    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to three, without overlap", min_length=1, max_length=3)
 
 
-class GeneralizeSuccess(dspy.Signature):
+class GeneralizeSuccess(_Generalize):
     """Successful work is in front of you; extract from it what will help on other tasks.
 
     First analyse why it worked: which decision, check or order of steps made the difference. Then write one to three
@@ -61,16 +65,8 @@ class GeneralizeSuccess(dspy.Signature):
     this one task only.
     """
 
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the transcript of the successful rollout")
-    environment_said: str = dspy.InputField(desc="what the environment said last")
-    feedback: str = dspy.InputField(desc="what a person said about it")
-    judge_reasons: str = dspy.InputField(desc="why it was judged a success")
-    analysis: str = dspy.OutputField(desc="why it worked, in two or three sentences")
-    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to three, without overlap", min_length=1, max_length=3)
 
-
-class GeneralizeFailure(dspy.Signature):
+class GeneralizeFailure(_Generalize):
     """A failed attempt is in front of you; extract from it what will prevent the next failure.
 
     First find the cause: the earliest step where it went wrong and the belief or habit behind it; the judge's reasons
@@ -79,11 +75,3 @@ class GeneralizeFailure(dspy.Signature):
     instead and how to notice the trap in time, in one to three sentences. Items must not overlap. Do not retell what
     happened, and use no name, number, quotation or object that belongs to this one task only.
     """
-
-    task: str = dspy.InputField(desc="what was to be done")
-    trajectory: str = dspy.InputField(desc="the transcript of the failed rollout")
-    environment_said: str = dspy.InputField(desc="what the environment said last")
-    feedback: str = dspy.InputField(desc="what a person said about it")
-    judge_reasons: str = dspy.InputField(desc="why it was judged a failure: the likely cause")
-    analysis: str = dspy.OutputField(desc="the cause of the failure, in two or three sentences")
-    memory_items: list[MemoryDraft] = dspy.OutputField(desc="one to three, without overlap", min_length=1, max_length=3)

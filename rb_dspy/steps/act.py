@@ -51,8 +51,8 @@ class Act(dspy.Module):
             temperature: Used if neither ``ActConfig`` nor the language model sets one.
 
         Raises:
-            InfrastructureError: The environment failed, or a call of the language model did. An answer that could not
-                be parsed is none: it ends the rollout as ``unparseable``.
+            InfrastructureError: The environment failed, or a call of the language model did. An answer that cannot
+                be parsed raises nothing: the rollout ends as ``unparseable``.
         """
         with open_environment(environments, task, rollout) as environment, metered() as ledger:
             episode = Episode(self.predict, self.config, task, memory, environment, rollout, temperature)
@@ -163,12 +163,14 @@ class Episode:
     def _step(self, thought: str, shown_action: str) -> bool:
         action = self._actions.get(shown_action.strip(), shown_action)
         result = _guarded("step", self._environment.step, action)
+        # numpy's bools are taken too
         if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False")):
             raise InfrastructureError(f"the environment's step returned {result!r:.200}; expected (observation, done)")
         observation, done = _text(result[0], "step"), bool(result[1])
         step = Step(thought=thought, action=action, observation=observation)
         self._steps.append(step)
-        self._history.append({**self._turn, "thought": step.thought, "action": escape_fields(normalise(shown_action))})
+        shown = {"thought": escape_fields(step.thought), "action": escape_fields(normalise(shown_action))}
+        self._history.append({**self._turn, **shown})
         self._turn = {"observation": self._observation(observation)} if done else self._shown(observation)
         return done
 

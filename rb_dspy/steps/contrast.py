@@ -11,7 +11,7 @@ from rb_dspy.backbones import call
 from rb_dspy.config import ContrastConfig
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Task, Trajectory, Verdict
-from rb_dspy.steps.distill import Distilled, keep_valid, model_of, read_drafts
+from rb_dspy.steps.distill import Distilled, read_drafts
 from rb_dspy.steps.transcript import escape_markers, number_attempts, with_shorter
 
 
@@ -51,4 +51,4 @@ class Contrast(dspy.Module):
             )
 
         said = with_shorter(ask, self.config.view_tokens * len(trajectories))
-        return keep_valid(read_drafts(said, "contraster"), self.config.max_items, model_of(self.predict, "contraster"))
+        return read_drafts(said, self.predict, "contraster", self.config.max_items)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import dspy
 
@@ -16,9 +15,6 @@ from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
 from rb_dspy.steps.transcript import cut, escape_markers, last_observation, transcript, with_shorter
 
-DropReason = Literal["empty", "overlap", "surplus"]
-"""Why a draft is dropped: no title or no content; much the same as an earlier one; beyond the limit."""
-
 
 @dataclass(frozen=True)
 class Distilled:
@@ -27,7 +23,6 @@ class Distilled:
     drafts: tuple[MemoryDraft, ...] = ()
     note: str = ""
     distiller: str = ""
-    dropped: tuple[DropReason, ...] = ()
 
 
 class Distill(dspy.Module):
@@ -72,7 +67,7 @@ class Distill(dspy.Module):
             )
 
         said = with_shorter(ask, self.config.view_tokens)
-        return keep_valid(read_drafts(said, "distiller"), self.config.max_items, model_of(predict, "distiller"))
+        return read_drafts(said, predict, "distiller", self.config.max_items)
 
     def _trajectory(self, trajectory: Trajectory, verdict: Verdict, max_tokens: int) -> str:
         if self.config.prompts == "general":
@@ -82,34 +77,29 @@ class Distill(dspy.Module):
         return transcript(trajectory, max_tokens, thoughts=False)
 
 
-def keep_valid(drafts: Sequence[MemoryDraft], limit: int, distiller: str) -> Distilled:
-    """Return the first ``limit`` drafts that say something and do not overlap with an earlier one."""
-    valid: list[MemoryDraft] = []
-    dropped: list[tuple[DropReason, str]] = []
-    for draft in drafts:
-        if not (draft.title and draft.content):
-            dropped.append(("empty", "one without title or content"))
-        elif any(_overlap(draft, other) for other in valid):
-            dropped.append(("overlap", f"{draft.title!r} overlaps with another"))
-        elif len(valid) == limit:
-            dropped.append(("surplus", f"{draft.title!r} is beyond the limit of {limit}"))
-        else:
-            valid.append(draft)
-    note = "dropped: " + "; ".join(what for _, what in dropped) if dropped else "" if valid else "no lesson proposed"
-    return Distilled(tuple(valid), note, distiller, tuple(reason for reason, _ in dropped))
+def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> Distilled:
+    """Return the first ``limit`` drafts of ``memory_items`` that are complete and do not overlap with an earlier one.
 
-
-def read_drafts(said: dspy.Prediction, role: str) -> list[MemoryDraft]:
-    """Return the output field ``memory_items``. Raises ``UnparseableOutput`` if it is not a list of drafts."""
+    Raises:
+        UnparseableOutput: ``memory_items`` is not a list of drafts.
+    """
     drafts = value(said, "memory_items", role)
     if not isinstance(drafts, list | tuple) or not all(isinstance(draft, MemoryDraft) for draft in drafts):
         raise UnparseableOutput(f"the {role}'s memory_items are {drafts!r:.120}; expected a list of memory drafts")
-    return [MemoryDraft(title=each.title, description=each.description, content=each.content) for each in drafts]
-
-
-def model_of(predict: Any, role: str) -> str:
-    """The name of the language model that answers for ``predict``."""
-    return str((getattr(predict, "lm", None) or lm_for(role)).model)
+    valid: list[MemoryDraft] = []
+    dropped: list[str] = []
+    for each in drafts:
+        draft = MemoryDraft(title=each.title, description=each.description, content=each.content)
+        if not (draft.title and draft.content):
+            dropped.append("one without title or content")
+        elif any(_overlap(draft, other) for other in valid):
+            dropped.append(f"{draft.title!r} overlaps with another")
+        elif len(valid) == limit:
+            dropped.append(f"{draft.title!r} is beyond the limit of {limit}")
+        else:
+            valid.append(draft)
+    note = f"dropped: {'; '.join(dropped)}" if dropped else "" if valid else "no lesson proposed"
+    return Distilled(tuple(valid), note, str((getattr(predict, "lm", None) or lm_for(role)).model))
 
 
 def _overlap(one: MemoryDraft, other: MemoryDraft) -> bool:

@@ -54,8 +54,8 @@ class Judge(dspy.Module):
 def judge_rollout(judge: JudgeProtocol, task: Task, trajectory: Trajectory) -> Verdict:
     """Return the verdict of any judge, which may be async, a function or a ``dspy.Module``.
 
-    It is not shown ground truth, and what it asks of the configured language model is asked of the judge's. A verdict
-    that the caller of ``learn`` stated costs no call.
+    It gets no ground truth. Inside it, dspy's configured LM is that of the role judge. A verdict that the caller of
+    ``learn`` stated costs no call.
 
     Raises:
         InfrastructureError: The judge failed, or returned something else than a ``Verdict``.
@@ -63,7 +63,7 @@ def judge_rollout(judge: JudgeProtocol, task: Task, trajectory: Trajectory) -> V
     if trajectory.known_label is not None:
         return Verdict(label=trajectory.known_label, reasons=trajectory.feedback or "stated by the caller")
     backbones = active()
-    lm = backbones.lm("judge") if backbones.names("judge") or backbones.names("agent") else dspy.settings.lm
+    lm = backbones.lm("judge") if backbones.has("judge") or backbones.has("agent") else dspy.settings.lm
     try:
         with dspy.context(lm=lm):
             verdict = resolve(judge(task.without_ground_truth(), trajectory))

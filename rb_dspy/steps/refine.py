@@ -10,7 +10,7 @@ import dspy
 from rb_dspy import signatures
 from rb_dspy.backbones import call, metered, value
 from rb_dspy.config import RefineConfig
-from rb_dspy.errors import BackboneError, RBError, UnparseableOutput
+from rb_dspy.errors import RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act, Episode, open_environment
@@ -74,8 +74,6 @@ class Refine(dspy.Module):
                             if not fresh:
                                 episode.play()
                                 attempts[-1] = episode.trajectory(ledger.usage(), checks)
-                except BackboneError:
-                    raise
                 except RBError as exc:
                     if not attempts:
                         raise

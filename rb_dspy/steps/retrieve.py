@@ -16,7 +16,7 @@ from rb_dspy.text import summary_line
 class Retrieve(dspy.Module):
     """The nearest lessons by the task's own text (paper, section 3.2).
 
-    A task never retrieves a lesson that a task with its own id gave first, so that no score is its own echo. Reads the
+    A task never retrieves a lesson that a task with its own id gave first: a score would measure repetition. Reads the
     bank, never writes to it. With a ``reranker`` the bank returns ``RetrieveConfig.candidates`` matches, and the first
     ``k`` of what the reranker returns are shown.
     """
@@ -36,11 +36,12 @@ class Retrieve(dspy.Module):
             unit=config.unit,
             min_score=_floor(config, bank),
             mode=config.mode,
-            **({} if config.polarity is None else {"polarity": config.polarity}),
+            polarity=config.polarity,
         )
         if self.reranker is not None and retrieved:
             retrieved = self._reranked(task.instruction, retrieved)[: config.k]
-        return render(retrieved, config.max_tokens)
+        items = (item for match in retrieved for item in match.items)
+        return render(items, retrieved, config.max_tokens)
 
     def _reranked(self, query: str, retrieved: list[Retrieved]) -> list[Retrieved]:
         assert self.reranker is not None

@@ -15,7 +15,7 @@ from rb_dspy.stream.run import run_stream
 from rb_dspy.stream.stream import TaskStream
 
 RUN_ID = "compile"
-"""Of every call; the fork that a call runs on ends with it."""
+"""Run id of every call. It may repeat, since each call writes to a fork of its own."""
 
 
 class StreamProgram(dspy.Module):

@@ -13,6 +13,7 @@ import dspy
 
 from rb_dspy.backbones import metered
 from rb_dspy.bank import MemoryBank, Pending
+from rb_dspy.bank.admission import checked_name
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, UnparseableOutput
 from rb_dspy.matts import MaTTS
@@ -86,8 +87,8 @@ def run_stream(
         raise InputError(f"got {type(program).__name__} for program; expected a ReasoningBank, or a MaTTS")
     if inspect.iscoroutinefunction(on_result):
         raise InputError("on_result is async, and run_stream is not; pass a plain function, such as queue.put_nowait")
-    if run_id == "":
-        raise InputError("run_id is empty; expected the name of the run, or None for a new run")
+    if run_id is not None:
+        checked_name("run id", run_id)
     check_bank(bank)
     if isinstance(stream, Iterator):
         stream = list(stream)

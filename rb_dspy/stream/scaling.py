@@ -32,7 +32,7 @@ class Passes(pydantic.BaseModel):
 
 
 class Scaling(pydantic.BaseModel):
-    """Test-time scaling in numbers: ``passes`` of the mode sequential, all between ``lost`` and it of the others."""
+    """Test-time scaling in numbers. ``passes`` is of mode sequential, ``pass_at`` to ``fallbacks`` of the others."""
 
     launched: int
     """Rollouts (sequential: passes) that were started, of the tasks that were done in this run."""
@@ -41,7 +41,7 @@ class Scaling(pydantic.BaseModel):
     mean_distinct: float
     """Mean over tasks: different sequences of actions among the rollouts."""
     pass_at: tuple[PassAt, ...] = ()
-    """For j = 1 up to the most scored rollouts of a task. Lost rollouts are not counted, neither as failures."""
+    """For j = 1 up to the most scored rollouts of a task. Lost rollouts are left out; they do not count as failures."""
     compared: int = 0
     """Tasks with ground truth of the selected rollout."""
     handed_in: int = 0

@@ -21,18 +21,18 @@ COMPILE_SHARES: dict[str, float] = {"compile": 0.5, "dev": 0.2, "held_out": 0.3}
 """Part -> its share of the tasks."""
 
 NEAR = 0.4
-"""Jaccard similarity of their sets of three words in a row from which two tasks are near-duplicates. Measured: of
+"""Two tasks are near-duplicates if the Jaccard similarity of their word trigrams is at least this. Measured: of
 reasoning-gym's 84 templates two pairs reach it, both of one kind; of GSM8K's 869,221 pairs of test questions two, each
 one story told twice."""
 
 _CHARACTERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-"""Of scripts without blanks between words; there a character counts as a word."""
+"""Characters of scripts without spaces between words; each counts as one word."""
 _WORD = re.compile(rf"[{_CHARACTERS}]|[^\W{_CHARACTERS}]+|[^\w\s]")
 
 
 @dataclass(frozen=True)
 class Streams:
-    """What prompts are compiled on, chosen by, and tested on.
+    """Three parts of a stream: prompts are compiled on ``compile``, chosen on ``dev``, and tested on ``held_out``.
 
     Raises:
         InputError: Two streams share a template, a fold of a family, or nearly the same text (``near_duplicates``),

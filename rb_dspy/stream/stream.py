@@ -70,11 +70,9 @@ class TaskStream:
         cls, name: str, *, n: int, seed: int = 0, split: Split = "all", templates: Sequence[str] | None = None
     ) -> Self:
         """The first ``n`` tasks of ``named_tasks``; fewer if the stream ends before."""
-        tasks = named_tasks(name, seed=seed, split=split, templates=templates)
-        try:
-            return cls(name, islice(tasks, n))
-        except ValueError:
-            raise InputError(f"n is {n!r:.40}; expected a number of tasks, 0 or more") from None
+        if not isinstance(n, int) or n < 0:
+            raise InputError(f"n is {n!r:.40}; expected a number of tasks, 0 or more")
+        return cls(name, islice(named_tasks(name, seed=seed, split=split, templates=templates), n))
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> Self:

@@ -99,7 +99,7 @@ def saved_backbones(given: BackbonesLike | None) -> dict[str, Any] | str | None:
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Backbones):
-        return {role: _sampling(given.lm(role)) for role in ROLES if given.names(role)}
+        return {role: _sampling(given.lm(role)) for role in ROLES if given.has(role)}
     hidden = {"api_base", "api_key_env"}
     found: dict[str, Any] = {}
     for role, each in given.items():

@@ -242,6 +242,6 @@ def _scaled(chosen: Settings) -> str:
 
 def _models(program: BankProgram) -> str:
     """Who plays what; one name where one model plays every role."""
-    played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).roles().items()}
+    played = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).lms().items()}
     names = set(played.values())
     return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in played.items())
