@@ -16,7 +16,7 @@ from rb_dspy.bank.admission import checked_name
 from rb_dspy.concurrency import run_in_thread
 from rb_dspy.config import ProgramConfig
 from rb_dspy.environments import make_environment
-from rb_dspy.errors import InputError, InvalidTask, UnparseableOutput
+from rb_dspy.errors import ConfigError, InputError, InvalidTask, UnparseableOutput
 from rb_dspy.importers import Foreign, to_trajectory
 from rb_dspy.importers.trajectory import validate
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
@@ -52,6 +52,8 @@ class ReasoningBank(dspy.Module):
         reranker: Reranker | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(config, ProgramConfig | None):
+            raise ConfigError(f"got {type(config).__name__} for config; expected a ProgramConfig (models: backbones=)")
         config = config or ProgramConfig()
         self.backbones = Backbones.of(backbones)
         self.environments = environments

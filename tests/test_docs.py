@@ -29,7 +29,6 @@ from typing import Any
 
 import dspy
 from rb_dspy import MaTTS, MemoryBank, ReasoningBank, TaskStream, signatures
-from rb_dspy.protocols import Environment
 
 program: ReasoningBank
 bank: MemoryBank
@@ -37,7 +36,6 @@ stream: TaskStream
 task: str
 system_prompt: str
 my_agent: Callable[[str, str], list[dict[str, Any]]]
-Door: Callable[[], Environment]
 """
 """What a page takes for granted: the reader's own, and what another page has made."""
 

@@ -163,7 +163,10 @@ def test_feedback_reaches_the_distiller_and_survives_a_failure(bank: MemoryBank)
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"outcome": 1.5}, {"outcome": -0.1}, {"verdict": "maybe"}, {"outcome": 1.0, "verdict": "success"}],
+    [
+        *({"outcome": 1.5}, {"outcome": -0.1}, {"outcome": "0.5"}, {"verdict": "maybe"}, {"feedback": 3}),
+        {"outcome": 1.0, "verdict": "success"},
+    ],
 )
 def test_arguments_that_cannot_be_used_are_refused(bank: MemoryBank, arguments: dict[str, Any]) -> None:
     with pytest.raises(InputError):

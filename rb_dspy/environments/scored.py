@@ -85,9 +85,9 @@ class _Sealed:
         return observation
 
     def step(self, action: str) -> tuple[str, bool]:
-        observation, done = self._call(self._inner.step, action)
-        self._counts = self._counts or bool(done)
-        return observation, done
+        result: tuple[str, bool] = self._call(self._inner.step, action)
+        self._counts = self._counts or (isinstance(result, tuple) and bool(result[-1:] and result[-1]))
+        return result
 
     def valid_actions(self) -> Sequence[str] | None:
         return self._inner.valid_actions()

@@ -69,6 +69,9 @@ def _read(data: _Fields | list[Any], is_prediction: bool = False) -> _Fields:
         turns = data.get("trajectory", data.get("history"))
         fields = dspy_agents.read_prediction(data, _read(_nested(turns)) if turns else {})
         fields.pop("rollout_id", None)  # a digest of the turns alone, without the answer
+    elif isinstance(data.get("choices"), list) and data["choices"]:  # OpenAI's ``ChatCompletion``
+        choice = data["choices"][0]
+        fields = _read_list([choice.get("message") if isinstance(choice, dict) else choice])
     elif isinstance(data.get("output"), list):
         fields = _read_list(data["output"])
     elif dspy_agents.is_numbered(data):

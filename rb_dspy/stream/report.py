@@ -159,10 +159,10 @@ class RunReport:
 
     def __repr__(self) -> str:
         summary = self.summary()
-        return (
-            f"RunReport({self.run_id!r}: {counted(summary.tasks, 'task')}, solved {summary.solved} of {summary.scored}"
-            " scored)"
-        )
+        errors = [result.error for result in self.results if result.error]
+        failed = f", {len(errors)} failed: {errors[0]}" if errors else ""
+        solved = f"solved {summary.solved} of {summary.scored} scored"
+        return f"RunReport({self.run_id!r}: {counted(summary.tasks, 'task')}, {solved}{failed})"
 
     def rows(self) -> list[dict[str, Any]]:
         """``TaskResult.row`` of each task: ``pandas.DataFrame(report.rows())``."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice
 from openai.types.responses import Response
 
 from rb_dspy.errors import InvalidTrajectory
@@ -198,3 +200,10 @@ def test_a_local_shells_output_has_the_id_of_its_call() -> None:
 
 def test_a_message_alone_is_a_rollout() -> None:
     assert steps({"role": "assistant", "content": "Paris"}) == [("", "Paris", "")]
+
+
+def test_a_whole_chat_completion_is_read() -> None:
+    message = ChatCompletionMessage(role="assistant", content="Done!")
+    choice = Choice(index=0, message=message, finish_reason="stop")
+    whole = ChatCompletion(id="c", choices=[choice], created=0, model="m", object="chat.completion")
+    assert to_trajectory(TASK, whole).answer == "Done!"

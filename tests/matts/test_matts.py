@@ -228,6 +228,19 @@ def test_what_breaks_a_later_pass_keeps_what_was_reached(bank: MemoryBank) -> No
     assert [("gone" in each.error) for each in done.lost] == [True]
 
 
+def test_a_key_that_is_refused_at_a_check_loses_no_attempt(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            return worlds.answers(prompt)
+        raise lm15.AuthError("bad key")
+
+    program = ReasoningBank(backbones=Backbones(agent=scripted_lm(script)), environments=Corridor.make)
+    with pytest.raises(BackboneError):
+        MaTTS(program, k=3, mode="sequential")(task=worlds.corridor(length=3), bank=bank)
+    (pending,) = bank.pending()
+    assert len(pending.trajectories[0].steps) == 3
+
+
 # Speed and asyncio
 
 

@@ -64,7 +64,7 @@ def _run(
     name = "without memory" if marks is None else "with memory"
     status = out.status(Text(f"{name}: task 1 of {len(tasks)} …", "dim"))
     if marks is not None and not json_:
-        out.print(Text.assemble(("✓ ✗", "bold"), ("  the first mark: without memory, the second: with it", "dim")))
+        out.print(Text("marks: without memory, with memory", "dim"))
 
     def on_result(result: TaskResult) -> None:
         report.results.append(result)
