@@ -286,6 +286,7 @@ def test_a_damaged_winner_gives_way_to_the_next(tmp_path: Path, caplog: pytest.L
             bank.get(made[4].items[0].id)
 
 
+@pytest.mark.stress
 def test_a_small_scope_beside_a_large_one_answers_in_full(tmp_path: Path) -> None:
     path = tmp_path / "bank.sqlite"
     with open_bank(path, "small") as small, open_bank(path, "large") as large:

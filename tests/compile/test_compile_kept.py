@@ -100,6 +100,7 @@ def test_so_it_is_when_who_is_told_how_far_it_is_breaks(tmp_path: Path, with_fol
     assert caught.value.program.judge.predict.signature.instructions.endswith(EVIDENCE)
 
 
+@pytest.mark.stress
 def test_what_broke_in_scoring_is_told_by_side_and_what_is_left_without_it() -> None:
     whole = Fails("never").run(stage="all").scores.held_out
     assert (whole.broken, whole.clean) == (0, None)

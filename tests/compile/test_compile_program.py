@@ -130,6 +130,7 @@ def test_a_budget_that_ends_in_the_middle_keeps_the_best_so_far() -> None:
         assert made.scores.held_out.after.mean >= made.scores.held_out.before.mean
 
 
+@pytest.mark.stress
 def test_it_ends_where_nothing_can_be_better() -> None:
     """Of equal candidates the earliest is kept, so what follows a perfect one would be spent for nothing."""
     already = program()
@@ -296,6 +297,7 @@ def test_it_starts_from_a_bank_and_leaves_it_as_it_was() -> None:
     assert compiled(optimizer="bootstrap", orders=1).hashes.bank == ""
 
 
+@pytest.mark.stress
 def test_language_models_come_from_the_context_where_the_program_has_none() -> None:
     student = MaTTS(ReasoningBank(environments=environments), k=2)
     with Backbones(agent=scripted_lm(pupil)).use():
@@ -332,6 +334,7 @@ def test_a_stage_without_examples_says_so() -> None:
         compiled(stage="select", streams=few, optimizer="bootstrap")
 
 
+@pytest.mark.stress
 def test_orders_are_scored_and_the_result_says_what_it_was_made_of(tmp_path: Path) -> None:
     lm = scripted_lm(pupil)
     made = compiled(program=program(lm), optimizer="gepa", orders=3, budget=30)
@@ -367,6 +370,7 @@ def test_the_reflection_lm_is_the_agents_where_none_is_given() -> None:
     assert made.usage["reflection"].calls >= 1
 
 
+@pytest.mark.stress
 def test_gepa_reflects_only_on_predictors_that_were_called() -> None:
     """One that was not has nothing to reflect on, and the runs of its turn would be spent for nothing."""
     lm = scripted_lm(useless)
@@ -378,6 +382,7 @@ def test_gepa_reflects_only_on_predictors_that_were_called() -> None:
     assert len(worked_on) >= (made.budget - made.examples["dev"]) // 6  # three runs before a proposal, three after
 
 
+@pytest.mark.stress
 def test_who_proposes_reads_what_happened_and_miprov2_shows_it_no_ground_truth() -> None:
     gepa, simba, mipro = (scripted_lm(teacher) for _ in range(3))
     compiled(optimizer="gepa", stage="judge", reflection=gepa)

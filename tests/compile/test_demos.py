@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dspy
+import pytest
 
 from rb_dspy.backbones import Backbones, Ledger
 from rb_dspy.compile.answers import Answers, Cast
@@ -64,6 +65,7 @@ def test_calls_that_failed_are_shown_last_and_demonstrated_never() -> None:
     assert sum("action" in step[2] for step in trace) >= len(solved)  # nothing that is good for a task is lost
 
 
+@pytest.mark.stress
 def test_bootstrapped_demonstrations_are_good_ones() -> None:
     made = compiled(optimizer="bootstrap")
     for name, wanted in (("act.predict", "action"), ("judge.predict", "label")):

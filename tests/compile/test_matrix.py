@@ -80,6 +80,7 @@ def test_a_program_is_compared_with_the_seed_program_on_every_backbone(tmp_path:
     assert found.stream == HELD_OUT.digest
 
 
+@pytest.mark.stress
 def test_each_backbone_gets_its_own_state_where_there_is_one(tmp_path: Path) -> None:
     saved(tmp_path, "mine", act="Nothing new.")
     save_program(program(), state_path(tmp_path, "mine", "large"))
@@ -140,6 +141,7 @@ def opener(opened: int) -> Any:
     return scripted_lm(script)
 
 
+@pytest.mark.stress
 def test_all_cells_are_rated_on_the_same_tasks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An environment that tells of wins only: a program gains nothing by what it does not tell."""
     made = ReasoningBank(environments=Hushed.of)

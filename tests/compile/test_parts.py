@@ -73,6 +73,7 @@ _PARTS: list[tuple[str, Any, Any]] = [
 ]
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("what", "one", "other"), _PARTS)
 def test_a_folder_of_another_part_is_refused_and_of_the_same_one_goes_on(
     tmp_path: Path, what: str, one: Any, other: Any
@@ -153,6 +154,7 @@ print("asked", len(asked))
 """
 
 
+@pytest.mark.stress
 def test_what_has_no_name_is_known_again_in_another_process_and_in_another_place_of_its_file(tmp_path: Path) -> None:
     def process(text: str, last: int) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "script.py"

@@ -21,6 +21,7 @@ def told_in(told: list[Progress]) -> dict[str, list[Progress]]:
     return {note: list(found) for note, found in groupby(told, key=lambda progress: progress.note)}
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("stage", "orders"), [("judge", 1), ("all", 1), ("all", 3)])
 def test_every_task_that_is_scored_is_told_before_and_after(stage: str, orders: int, threads: int) -> None:
@@ -83,6 +84,7 @@ def test_rollouts_that_break_are_not_harvested_and_who_is_told_can_end_it() -> N
     assert found == [(0, count), (2, count), (2, count - 2), (4, count - 2), (6, count - 2)]
 
 
+@pytest.mark.stress
 def test_what_breaks_in_scoring_is_told_as_done_and_what_did_not_change_is_not_scored_again() -> None:
     told: list[Progress] = []
     place = streams().held_out.tasks[0].template or ""

@@ -230,6 +230,7 @@ for size in map(int, sys.argv[2:]):
 """
 
 
+@pytest.mark.stress
 def test_answers_that_cannot_be_kept_end_it_and_leave_whole_lines(tmp_path: Path) -> None:
     """In every phase: also where an optimizer or the scoring takes what is raised for a fault of the program."""
     given: dict[str, Any] = {"optimizer": "bootstrap", "stage": "all", "budget": 45, "streams": streams(2)}

@@ -91,6 +91,7 @@ def test_an_environment_that_never_says_how_it_ended_ends_the_compile_early(stag
     assert not any(progress.note.startswith("scoring") for progress in told)
 
 
+@pytest.mark.stress
 def test_single_tasks_without_ground_truth_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
     whole, made = (
         compiled(program=program(environments), optimizer="bootstrap", orders=2)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 _COMPILES = """
@@ -53,6 +55,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.stress
 def test_a_compile_leaves_no_run_of_autologging_open(tmp_path: Path, empty_store: Path) -> None:
     shutil.copy(empty_store, tmp_path / "store.db")
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
