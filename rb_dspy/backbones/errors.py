@@ -60,12 +60,11 @@ def explain(exc: BaseException) -> str:
     own = _own(exc)
     if own is not None:
         return summary_line(own)
-    text = summary_line(exc)
     if _is_missing(exc):
         hint: str | None = "the server has no such model, or nothing is at this address: check its name and api_base"
     else:
         hint = next((_HINTS[kind] for kind in type(exc).__mro__ if kind in _HINTS), None)
-    return f"{hint} ({text[:160]})" if hint else text[:240]
+    return f"{hint} ({summary_line(exc, 160)})" if hint else summary_line(exc, 240)
 
 
 def _own(exc: BaseException) -> RBError | None:
