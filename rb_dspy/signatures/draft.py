@@ -65,8 +65,9 @@ class Note(MemoryDraft):
     model_config = pydantic.ConfigDict(json_schema_extra=_without_description)
 
     title: Annotated[str, _cut_at(200)] = pydantic.Field(
-        description="what the note is about, in a few words", json_schema_extra=_bounds(80)
+        description="the subject in two to five words, such as: Limit for refunds", json_schema_extra=_bounds(60)
     )
     content: Annotated[str, _cut_at(2000)] = pydantic.Field(
-        description="the fact or the rule itself, in one sentence, and nothing else", json_schema_extra=_bounds(160)
+        description="the fact or the rule in one short sentence, without the task it was met in",
+        json_schema_extra=_bounds(160),
     )
