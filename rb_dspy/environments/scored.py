@@ -86,7 +86,7 @@ class _Sealed:
 
     def step(self, action: str) -> tuple[str, bool]:
         result: tuple[str, bool] = self._call(self._inner.step, action)
-        self._counts = self._counts or (isinstance(result, tuple) and bool(result[-1:] and result[-1]))
+        self._counts = self._counts or (isinstance(result, tuple) and len(result) == 2 and bool(result[1]))
         return result
 
     def valid_actions(self) -> Sequence[str] | None:

@@ -14,8 +14,6 @@ from rb_dspy.schema import Task, Trajectory, Verdict
 from rb_dspy.steps.transcript import escape_markers, final_state, transcript, with_shorter
 from rb_dspy.text import summary_line
 
-_FINAL_STATE_TOKENS = 400
-
 
 class Judge(dspy.Module):
     """LLM-as-a-judge (paper, section 3.2)."""
@@ -41,7 +39,7 @@ class Judge(dspy.Module):
                 max_tokens=self.config.max_tokens,
                 task=escape_markers(task.instruction),
                 trajectory=transcript(trajectory, max_tokens),
-                final_state=final_state(trajectory, min(_FINAL_STATE_TOKENS, max_tokens)),
+                final_state=final_state(trajectory, max_tokens),
             )
 
         said = with_shorter(ask, self.config.view_tokens)

@@ -94,7 +94,7 @@ class Refine(dspy.Module):
                 rollout=len(findings),
                 task=escape_markers(task.instruction),
                 trajectory=transcript(trajectory, max_tokens),
-                final_state=final_state(trajectory, min(400, max_tokens)),
+                final_state=final_state(trajectory, max_tokens),
                 **earlier,
             )
 

@@ -16,7 +16,7 @@ _SMALLEST = 100
 """Tokens of a transcript below which shortening it further does not help: the rest of the prompt is too long."""
 
 _STATE_TOKENS = 400
-"""Tokens of the last observation, and of the answer, in a final state."""
+"""At most so many tokens of the last observation, and of the answer, stand in a final state."""
 
 _FIELD_START, _FIELD_END = re.compile(r"\[\[(?=\s*##)"), re.compile(r"(?<=##)(\s*)\]\]")
 
@@ -91,8 +91,11 @@ def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True
 
 
 def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
-    """Return the last observation and the answer, each in about ``max_tokens``, and why the rollout ended early."""
-    limit = _characters(max_tokens)
+    """Return the last observation and the answer, and why the rollout ended early.
+
+    The two are cut to about ``max_tokens`` each, or 400 if that is less.
+    """
+    limit = _characters(min(_STATE_TOKENS, max_tokens))
     lines = [f"last observation: {_shown(last_observation(trajectory), limit) or '(none)'}"]
     if trajectory.answer is not None:
         lines.append(f"final answer: {_shown(trajectory.answer, limit)}")
@@ -124,7 +127,7 @@ def number_attempts(
     attempts = []
     for number, (trajectory, share) in enumerate(zip(trajectories, shares, strict=True)):
         label = f" (judged: {verdicts[number].label})" if verdicts else ""
-        state = final_state(trajectory, max(20, min(_STATE_TOKENS, share // 4)))
+        state = final_state(trajectory, max(20, share // 4))
         attempts.append(f"=== attempt {number + 1}{label} ===\n{transcript(trajectory, max(share, 20))}\n{state}")
     return "\n\n".join(attempts)
 
