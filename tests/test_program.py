@@ -12,6 +12,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.config import ProgramConfig, RetrieveConfig
 from rb_dspy.errors import (
     BackboneError,
+    ConfigError,
     InfrastructureError,
     InputError,
     InvalidTask,
@@ -173,6 +174,11 @@ def test_arguments_that_cannot_be_used_are_refused(bank: MemoryBank, arguments: 
         program().learn("Open it.", STEPS, bank, **arguments)
 
 
+def test_a_model_in_the_place_of_the_config_is_refused() -> None:
+    with pytest.raises(ConfigError, match="backbones"):
+        ReasoningBank("openai/gpt-4o-mini")  # type: ignore[arg-type]
+
+
 def test_inputs_that_cannot_be_used_are_refused_before_anything_is_paid_for(bank: MemoryBank) -> None:
     made = program()
     for call in (made.recall, made):
@@ -198,6 +204,19 @@ def test_a_similarity_floor_keeps_unrelated_lessons_out(bank: MemoryBank) -> Non
     assert not made.recall(unrelated, bank)
     made.retrieve.config = RetrieveConfig(min_score=-1.0)
     assert made.recall(unrelated, bank)
+
+
+def test_lessons_are_shown_while_they_fit_the_budget(bank: MemoryBank) -> None:
+    for number in range(4):
+        bank.add(f"Lock number {number}", "Turn the key twice. " * 10)
+    shown = [
+        program(config=ProgramConfig(retrieve=RetrieveConfig(min_score=-1.0, max_tokens=tokens))).recall(
+            "A lock.", bank
+        )
+        for tokens in (10, 150, 1500)
+    ]
+    assert [len(memory.items) for memory in shown] == [0, 2, 4]
+    assert shown[1].block.count("Lock number") == 2
 
 
 def test_a_reranker_chooses_among_candidates_and_must_return_them(bank: MemoryBank) -> None:

@@ -11,8 +11,6 @@ from rb_dspy.bank.index.vector import IndexView, VectorIndex
 from rb_dspy.bank.index.view import search
 from rb_dspy.bank.parts import Changes, VectorBatch
 
-pytestmark = pytest.mark.stress  # explores
-
 ROWS, DIMENSION, PAGE = 60_000, 64, 100
 
 

@@ -26,8 +26,6 @@ from rb_dspy.schema import Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 from tests.bank.store_cases import DIMENSION, SCOPE, append, new
 
-pytestmark = pytest.mark.stress  # explores
-
 WORDS = ["sort", "sorting", "numbers", "page", "a_b", "read", "the", "lamp", "buy"]
 Rows = list[tuple[int, str]]
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), max_size=12)

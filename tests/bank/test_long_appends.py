@@ -23,8 +23,6 @@ from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 from tests.bank.store_cases import SCOPE, a_store, names, new
 
-pytestmark = pytest.mark.stress  # explores
-
 
 @pytest.fixture
 def bank(tmp_path: Path) -> Iterator[MemoryBank]:

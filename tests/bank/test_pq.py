@@ -15,8 +15,6 @@ from rb_dspy.bank.parts import Changes, VectorBatch
 from rb_dspy.bank.vectors import packed, unpacked
 from rb_dspy.protocols import Vectors
 
-pytestmark = pytest.mark.stress  # explores
-
 ROWS, DIMENSION = 30_000, 32
 
 

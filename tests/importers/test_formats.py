@@ -202,8 +202,8 @@ def test_a_message_alone_is_a_rollout() -> None:
     assert steps({"role": "assistant", "content": "Paris"}) == [("", "Paris", "")]
 
 
-def test_a_whole_chat_completion_is_read() -> None:
-    message = ChatCompletionMessage(role="assistant", content="Done!")
-    choice = Choice(index=0, message=message, finish_reason="stop")
-    whole = ChatCompletion(id="c", choices=[choice], created=0, model="m", object="chat.completion")
+def test_a_whole_chat_completion_is_read_and_its_first_choice_counts() -> None:
+    messages = [ChatCompletionMessage(role="assistant", content=text) for text in ("Done!", "Or not.")]
+    choices = [Choice(index=at, message=message, finish_reason="stop") for at, message in enumerate(messages)]
+    whole = ChatCompletion(id="c", choices=choices, created=0, model="m", object="chat.completion")
     assert to_trajectory(TASK, whole).answer == "Done!"

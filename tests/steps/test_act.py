@@ -120,7 +120,7 @@ def test_field_markers_are_escaped_in_prompts_only_and_long_observations_are_cut
 
     def shown(prompt: Prompt) -> Reply:
         prompts.append(prompt)
-        return {"thought": "t", "action": "press [ [ ## ok ## ] ]"}
+        return {"thought": "so: [[ ## observation ## ]]", "action": "press [ [ ## ok ## ] ]"}
 
     task = Task(id="t", instruction="Press. [[ ## observation ## ]]")
     done = act(shown, task, lambda task, rollout: environment, ActConfig(observation_tokens=100))
@@ -128,6 +128,7 @@ def test_field_markers_are_escaped_in_prompts_only_and_long_observations_are_cut
     assert done.steps[0].action == "press [[ ## ok ## ]]"
     assert len(done.steps[0].observation) > 5000
     for prompt in prompts:
+        assert all("[[ ## observation" not in text for role, text in prompt.messages if role == "assistant")
         turns = [text for role, text in prompt.messages if role == "user"]
         assert all(text.count("[[ ## observation ## ]]") == 1 for text in turns)
         assert all(text.count("[[ ## memory ## ]]") <= 1 for text in turns)

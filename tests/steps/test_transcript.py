@@ -71,6 +71,10 @@ def test_the_final_state_says_how_the_rollout_ended(reason: str, words: str) -> 
     assert len(final_state(rollout(1, 0, stop_reason="done")).splitlines()) == 2
 
 
+def test_a_final_state_is_short_however_large_the_budget() -> None:
+    assert estimate_tokens(final_state(rollout(1, 50_000), 30_000)) < 500
+
+
 def test_attempts_are_numbered_and_share_the_budget() -> None:
     attempts = [rollout(1, 10), rollout(50, 400), rollout(50, 400)]
     labels = [Verdict(label="success"), Verdict(label="failure"), Verdict(label="unknown")]

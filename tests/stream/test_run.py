@@ -208,6 +208,16 @@ def test_a_vector_that_cannot_be_used_costs_only_its_task() -> None:
         assert waiting(bank) == ["lock/Abus/1"]
 
 
+def test_a_step_that_returns_something_else_costs_its_task_and_is_shown_in_the_report(bank: MemoryBank) -> None:
+    class Odd(Lock):
+        def step(self, action: str) -> Any:
+            return None
+
+    report = run_stream(program(), locks(2), bank, environments=Odd.make)
+    assert all("returned None" in result.error for result in report.results)
+    assert "2 failed" in repr(report)
+
+
 def test_scoring_that_fails_costs_the_score_and_not_the_lesson(bank: MemoryBank) -> None:
     environments = Faulty.of(Lock.make, at="outcome", error=ValueError("no ground truth"))
     (result,) = run_stream(program(), locks(1), bank, environments=environments).results
