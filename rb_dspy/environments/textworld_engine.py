@@ -112,10 +112,12 @@ class Engine:
     def open(self) -> Game:
         """Open a game; the caller closes it. Raises ``MissingDependency`` or ``InfrastructureError``."""
         with self._lock:
-            if self._running is None or self._running[0].poll() is not None:
-                self._stop()
-                self.check()
-                self._running = _launch()
+            if self._running is not None:
+                with suppress(InfrastructureError):  # it has died, or is about to
+                    return Game(*self._running)
+            self._stop()
+            self.check()
+            self._running = _launch()
             return Game(*self._running)
 
     def close(self) -> None:
