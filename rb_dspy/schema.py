@@ -26,7 +26,7 @@ Text = Annotated[str, pydantic.AfterValidator(normalise)]
 
 Label = Literal["success", "failure", "unknown"]
 Polarity = Literal["success", "failure"]
-ChangeKind = Literal["append", "edit", "delete", "rollback"]
+ChangeKind = Literal["append", "edit", "delete", "rollback", "purge"]
 StopReason = Literal["done", "max_steps", "context", "unparseable", "external"]
 """Why a rollout ended: the environment ended it; the step limit; the context window; an answer of the agent that could
 not be parsed; an agent loop outside rb_dspy."""

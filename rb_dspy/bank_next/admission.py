@@ -1,0 +1,137 @@
+"""What becomes of drafts when they enter a bank: checked, made storable, and named by a hash of what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from rb_dspy.errors import InputError
+from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict
+from rb_dspy.text import invisible, normalise
+
+_NAME = 200
+"""Characters of a name, at most."""
+
+_DIGITS = 20
+"""80 bits in hex: at a billion ids the chance that any two are equal is one in two million."""
+
+
+@dataclass(frozen=True)
+class NewItem:
+    """An admitted lesson. The id is a hash of the text, so the same lesson from two experiences is one item."""
+
+    id: str
+    title: str
+    description: str
+    content: str
+
+
+@dataclass(frozen=True)
+class NewExperience:
+    """An experience that is about to be stored. ``shown``: ids of the items that the agent was shown."""
+
+    id: str
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    verdicts: tuple[Verdict, ...]
+    items: tuple[NewItem, ...]
+    polarity: Polarity
+    label: Label
+    run_id: str
+    distiller: str
+    note: str
+    origin: str
+    created_at: str
+    shown: tuple[str, ...]
+
+
+def checked_name(what: str, name: object) -> str:
+    """``name`` if it can be one. Raises ``InputError`` unless it has 1 to 200 visible characters."""
+    if not isinstance(name, str) or not name.strip() or len(name) > _NAME or invisible(name):
+        raise InputError(f"{what} {str(name)[:40]!r}: expected 1 to {_NAME} visible characters")
+    return name
+
+
+def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
+    """The experience as it is stored; a lesson that stands twice is admitted once.
+
+    Raises:
+        InputError: Parts do not belong together, or a lesson has no title or no content.
+    """
+    if not draft.trajectories or len(draft.trajectories) != len(draft.verdicts):
+        raise InputError(
+            f"task {draft.task.id}: {len(draft.trajectories)} trajectories and {len(draft.verdicts)} verdicts; expected"
+            " one verdict for each trajectory, and at least one"
+        )
+    label = overall(draft.verdicts)
+    items = {item.id: item for item in map(new_item, draft.drafts)}
+    return NewExperience(
+        id=identity(draft.task, draft.trajectories, run_id=draft.run_id),
+        task=draft.task,
+        trajectories=draft.trajectories,
+        verdicts=draft.verdicts,
+        items=tuple(items.values()),
+        polarity=draft.polarity or ("success" if label == "success" else "failure"),
+        label=label,
+        run_id=draft.run_id,
+        distiller=normalise(draft.distiller),
+        note=normalise(draft.note),
+        origin=checked_name("origin", draft.origin) if draft.origin else "",
+        created_at=created_at or now(),
+        shown=tuple(dict.fromkeys(draft.shown)),
+    )
+
+
+def new_item(draft: MemoryDraft) -> NewItem:
+    """A draft as an item. Raises ``InputError`` if it has no title or no content."""
+    title, description, content = map(normalise, (draft.title, draft.description, draft.content))
+    if not (title.strip() and content.strip()):
+        missing = "content" if title.strip() else "title"
+        raise InputError(f"a lesson ({title[:40]!r}) has no {missing}; expected a title and a content")
+    return NewItem(f"m{_hash('item', title, description, content)}", title, description, content)
+
+
+def identity(task: Task, trajectories: Sequence[Trajectory], *, run_id: str) -> str:
+    """The id of an experience: a hash of run and task; without a run of the task and what happened in the rollouts.
+
+    Raises:
+        InputError: A trajectory is of another task, or two have the same rollout id.
+    """
+    strangers = [trajectory.task_id for trajectory in trajectories if trajectory.task_id != task.id]
+    if strangers:
+        raise InputError(f"task {task.id}: a trajectory is of the task {strangers[0]!r}; append it with its own task")
+    rollouts = [trajectory.rollout_id for trajectory in trajectories]
+    if len(set(rollouts)) < len(rollouts):
+        raise InputError(f"task {task.id}: rollout ids {sorted(rollouts)} are not different; give each rollout its own")
+    if run_id:
+        return attempt_id(checked_name("run id", run_id), task.id)
+    ordered = sorted(trajectories, key=lambda trajectory: trajectory.rollout_id)
+    return f"e{_hash('rollouts', task.id, *(each.model_dump(exclude={'usage'}) for each in ordered))}"
+
+
+def attempt_id(run_id: str, task_id: str) -> str:
+    """The id of what a run learns from a task."""
+    return f"e{_hash('attempt', run_id, task_id)}"
+
+
+def overall(verdicts: Sequence[Verdict]) -> Label:
+    """One label for several rollouts: success if any is one, else failure if any is one, else unknown."""
+    labels = {verdict.label for verdict in verdicts}
+    return "success" if "success" in labels else "failure" if "failure" in labels else "unknown"
+
+
+def item_text(item: NewItem | MemoryItem) -> str:
+    """What an item is found by: title, description and content, a line each."""
+    return f"{item.title}\n{item.description}\n{item.content}"
+
+
+def now() -> str:
+    """The time for people to read: ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _hash(*parts: object) -> str:
+    return sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).hexdigest()[:_DIGITS]

@@ -1,0 +1,771 @@
+"""``MemoryBank``: one scope of a bank, as programs use it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+
+import numpy as np
+
+from rb_dspy.bank_next import arguments, doctor, duplicates, reading, transfer, writing
+from rb_dspy.bank_next.admission import (
+    NewExperience,
+    admit,
+    checked_name,
+    identity,
+    item_text,
+    new_item,
+    now,
+)
+from rb_dspy.bank_next.embedding import embed
+from rb_dspy.bank_next.handwritten import handwritten
+from rb_dspy.bank_next.opening import open_database, open_scope, own_scope, resolve_mark
+from rb_dspy.bank_next.pending import Pending, grouped, pending_of, pending_row
+from rb_dspy.bank_next.records import BankStats, Finding
+from rb_dspy.bank_next.redaction import redact
+from rb_dspy.bank_next.reindex import reindex
+from rb_dspy.bank_next.removal import Source, closure
+from rb_dspy.bank_next.retrieval import Mode, find
+from rb_dspy.bank_next.search.searchers import OverlaySearcher, Searcher, StoreSearcher
+from rb_dspy.bank_next.store.base import Scope
+from rb_dspy.bank_next.store.overlay import Overlay
+from rb_dspy.bank_next.store.records import SnapshotRow, Unit
+from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
+from rb_dspy.protocols import Embedder, Vectors
+from rb_dspy.schema import (
+    Change,
+    Experience,
+    ExperienceDraft,
+    MemoryDraft,
+    MemoryItem,
+    Polarity,
+    Removal,
+    Retrieved,
+    Snapshot,
+    Task,
+    Trajectory,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from rb_dspy.bank_next.store.sqlite import SqliteDatabase
+
+DEFAULT_EMBEDDER = "minilm"
+
+_ERROR = 2_000
+"""Characters that are kept of why learning failed."""
+
+_BATCH = 500
+"""Experiences of one transaction of ``append_many``."""
+
+_PAGE = 500
+"""Experiences that are read at once."""
+
+
+class MemoryBank:
+    """One scope of a bank: experiences are appended, and the nearest lessons are retrieved (paper, section 3.2).
+
+    Make one with ``open``. Safe to use from threads, and beside other processes on the same bank: what they append is
+    found by the next ``retrieve``. Reading never writes. An embedding model is loaded when text is embedded, and only
+    then: listing, exporting and deleting need none.
+
+    A bank is a handle, like an open file: copying a program that holds one copies the reference, and it cannot be
+    pickled or used after ``os.fork``; open the bank again there.
+    """
+
+    def __init__(
+        self, scope: Scope, searcher: Searcher, embedder: _LazyEmbedder, database: SqliteDatabase | None = None
+    ) -> None:
+        """For ``open`` and ``fork``. ``database`` is closed with the bank."""
+        self.scope = scope.name
+        self._rows = scope
+        self._searcher = searcher
+        self._embedder = embedder
+        self._database = database
+
+    @classmethod
+    def open(
+        cls,
+        url: str | Path | None = None,
+        *,
+        scope: str,
+        embedder: Embedder | str | None = None,
+        create: bool = True,
+        at: str | int | None = None,
+    ) -> MemoryBank:
+        """Open the bank at ``url``, and make it if it is missing.
+
+        Args:
+            url: A path; None or ``":memory:"`` for a bank that ends with ``close``.
+            scope: Name of the scope; no scope sees anything of another.
+            embedder: An embedder or the name of one (see ``plugins.embedder``); None: ``"minilm"``. A bank belongs to
+                the embedder that its first vectors were made with.
+            create: False: raise an error if the bank or the scope is missing.
+            at: Name of a snapshot, or a sequence number: the state then, which cannot be written (its ``fork`` can).
+
+        Raises:
+            InputError: An argument cannot be used, or there is no such file or snapshot.
+            UnknownScope: ``create`` is False and the bank has no such scope.
+            EmbedderMismatch: The bank belongs to another embedder.
+            CorruptBank, SchemaTooNew, StorageError: The file cannot be used.
+        """
+        checked_name("scope", scope)
+        arguments.state(at)
+        chosen = None if embedder is None or embedder == "" else arguments.embedder(embedder)
+        database = open_database(url, create=create and at is None)
+        try:
+            rows = open_scope(database, scope, chosen, create=create and at is None)
+            bank = cls(rows, StoreSearcher(rows), _LazyEmbedder(chosen), database)
+            return bank if at is None else bank._overlay(resolve_mark(rows, at), read_only=True, owner=database)
+        except BaseException:
+            database.close()
+            raise
+
+    @staticmethod
+    def backup(url: str | Path, *, to: str | Path) -> None:
+        """Copy a bank's file, all scopes, to the new file ``to``, also while it is being written.
+
+        Raises:
+            InputError: There is no bank at ``url``, or something at ``to``.
+            StorageError: The disk refuses.
+        """
+        path, target = arguments.bank_path(url), arguments.file(to).expanduser()
+        if path is None:
+            raise InputError(f"bank {url!r}: only a bank in a file can be copied; give its path")
+        database = open_database(path, create=False)
+        try:
+            database.backup(target)
+        finally:
+            database.close()
+
+    @staticmethod
+    def restore(url: str | Path, *, copy: str | Path) -> Path | None:
+        """Put a copy of a bank in the place of the file at ``url``, which nobody may have open.
+
+        The bank that was there is moved aside; returns its path now, None if there was none.
+
+        Raises:
+            InputError: There is no bank at ``copy``.
+            CorruptBank: ``copy`` is damaged, or no bank.
+            StorageError: The disk refuses.
+        """
+        from rb_dspy.bank_next.store.sqlite import restore
+
+        path = arguments.bank_path(url)
+        if path is None:
+            raise InputError(f"bank {url!r}: only a bank in a file can be restored; give its path")
+        return restore(path, arguments.file(copy).expanduser())
+
+    @property
+    def embedder(self) -> Embedder:
+        """What makes the vectors of this bank."""
+        return self._embedder.get()
+
+    # Learning
+
+    def append(
+        self,
+        task: Task,
+        trajectory: Trajectory | Sequence[Trajectory],
+        verdict: Verdict | Sequence[Verdict],
+        drafts: Sequence[MemoryDraft],
+        *,
+        run_id: str = "",
+        polarity: Polarity | None = None,
+        distiller: str = "",
+        note: str = "",
+        origin: str = "",
+        shown: Sequence[MemoryItem] = (),
+        again: bool = True,
+    ) -> Experience:
+        """Store an experience with the items that its drafts become: on disk when it returns, or not stored.
+
+        The same attempt appended again returns what was stored the first time; an attempt is a run's at a task, or
+        without ``run_id`` the same rollouts. What was recorded of it is pending no more. A draft with the text of an
+        item that is here already adds a provenance to that item.
+
+        Args:
+            task: What was to be done.
+            trajectory: The rollout, or several.
+            verdict: One for each rollout.
+            drafts: The lessons; an experience without any is stored, and never retrieved.
+            run_id: Name of the run; see above.
+            polarity: Of the items; None: success if any verdict is one, else failure.
+            distiller: The LM that wrote the drafts.
+            note: Why there are no drafts.
+            origin: Who brought this, if it was not learned here.
+            shown: Items that the agent was shown.
+            again: False: leave out drafts that were taken away before (see ``retracted``); the note says so.
+
+        Raises:
+            InputError: Parts do not belong together, or the attempt was removed from the bank.
+            InvalidVector, StorageError: And whatever the embedder raises; nothing is stored then.
+        """
+        dropped = {} if again else self.retracted(drafts)
+        if dropped:
+            drafts = [draft for draft in drafts if draft not in dropped]
+            note = "; ".join(filter(None, [note, _dropped(dropped)]))
+        more = {"run_id": run_id, "polarity": polarity, "distiller": distiller, "note": note, "origin": origin}
+        new = admit(arguments.experience_draft(self.scope, task, trajectory, verdict, drafts, shown, **more))
+        self._append([new])
+        with self._rows.reading():
+            stored = self._experience(new.id)
+        if stored is None:
+            raise writing.removed_since(self._rows.location, task.id, new.id)
+        return stored
+
+    def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:
+        """``append`` for many, in transactions of 500; returns the ids of the experiences, also of those known before.
+
+        What was stored before an error stays; doing it again repeats nothing. What was removed stays away.
+        """
+        given = arguments.iterable("drafts", drafts)
+        return self._append_all(admit(arguments.one("drafts", draft, ExperienceDraft)) for draft in given)
+
+    def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
+        """Store a lesson that a person wrote. It is found by its own text, and its polarity is success.
+
+        The same text written twice is one item. Raises ``InputError`` for an empty title or content, and like
+        ``append``.
+        """
+        draft = handwritten(self._rows.now(), title, content, description, checked_name("origin", origin))
+        if draft is not None:
+            self._append([admit(draft)])
+        id = new_item(MemoryDraft.model_construct(title=title, description=description, content=content)).id
+        return self._item(id)
+
+    def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
+        """Keep a rollout that is to be learned from: on disk when it returns, and ``pending`` until ``append``.
+
+        The same rollout recorded again changes nothing, nor does one that was learned from. ``shown``: items that the
+        agent was shown.
+
+        Raises:
+            InputError: The rollout is of another task, or the attempt was removed from the bank.
+            StorageError: The bank cannot be written.
+        """
+        rollout = arguments.one("trajectory", trajectory, Trajectory)
+        ids = arguments.item_ids(self.scope, shown)
+        row = pending_row(arguments.one("task", task, Task), rollout, run_id=run_id, shown=ids)
+        with self._rows.write() as writer:
+            writing.record(writer, row, self._rows.location)
+
+    def record_failure(self, task: Task, error: str, *, run_id: str = "", rollout_ids: Collection[str] = ()) -> None:
+        """Count a failed try to learn from what is pending of a task and a run, and keep ``error``, without keys.
+
+        ``rollout_ids``: of these rollouts only. Nothing happens if none is pending.
+        """
+        only = {arguments.text("rollout id", id) for id in arguments.listed("rollout_ids", rollout_ids)}
+        message = redact(arguments.text("error", error))[:_ERROR]
+        task_id = arguments.one("task", task, Task).id
+        with self._rows.write() as writer:
+            rows = writer.pending(run_id=arguments.text("run id", run_id), task_id=task_id)
+            writer.fail_pending([row.key for row in rows if not only or row.key.rollout_id in only], message)
+
+    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
+        """What was recorded and not learned from yet, oldest first: all, or that of a run, of a task, of both.
+
+        The rollouts of a task in a run belong together; without a run (``run_id=""``) each stands alone.
+        """
+        reader = self._rows.now()
+        rows = reader.pending(run_id=run_id, task_id=task_id)
+        shown = {id for row in rows for id in row.shown}
+        return pending_of(rows, reading.items_of(reader, shown, self.scope), self)
+
+    def learned(self, run_id: str) -> set[str]:
+        """Ids of the tasks that a run has learned from here, with or without items."""
+        return {row.task_id for row in self._rows.now().experiences(run_id=arguments.text("run id", run_id))}
+
+    def known(
+        self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
+    ) -> Experience | None:
+        """What ``append`` of these rollouts has stored already; None if nothing was learned from them yet."""
+        rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else arguments.listed("trajectories", trajectory)
+        return self._experience(identity(arguments.one("task", task, Task), rollouts, run_id=run_id))
+
+    def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
+        """The drafts whose very text was taken away by an edit, a delete or a rollback of that item, and by what."""
+        reader, found = self._rows.now(), {}
+        for draft in arguments.each("drafts", drafts, MemoryDraft):
+            id = new_item(draft).id
+            last = reader.journal(subjects=[id])[-1:]
+            if last and not reader.items(ids=[id]):
+                latest = max(row.ended or 0 for row in reader.items(ids=[id], ended=True))
+                if latest == last[0].seq:
+                    entry = last[0]
+                    found[draft] = Change(
+                        seq=entry.seq, kind=entry.kind, id=id, note=entry.note, created_at=entry.created_at
+                    )
+        return found
+
+    # Retrieval
+
+    def retrieve(
+        self,
+        query: str | Task,
+        k: int = 1,
+        unit: Unit = "experience",
+        min_score: float | None = None,
+        exclude_tasks: Collection[str] = (),
+        *,
+        polarity: Polarity | None = None,
+        mode: Mode = "dense",
+    ) -> list[Retrieved]:
+        """The ``k`` nearest, best first; fewer only if this scope has no more.
+
+        Filters are applied before ranking, so ``k`` results are found whenever ``k`` exist. Of equal scores (to 1e-5)
+        the newest is first. The end of a text that is too long for the embedder is not read.
+
+        Args:
+            query: A text; or a ``Task``: its instruction is the query, and lessons that a task of its id gave first
+                are left out.
+            k: How many.
+            unit: ``"experience"`` compares with the instructions of the tasks (the paper's key) and returns each with
+                all its items; ``"item"`` compares with an item's title, description and content.
+            min_score: Cosine below which nothing is returned; for dense mode only.
+            exclude_tasks: Lessons that only these tasks gave are left out.
+            polarity: Only lessons from successes, or only from failures.
+            mode: ``"dense"`` compares meaning (cosine), ``"lexical"`` words (BM25), ``"hybrid"`` both, by reciprocal
+                rank.
+
+        Raises:
+            InputError: An argument cannot be used.
+        """
+        arguments.search(query, k, unit, min_score, exclude_tasks, polarity, mode)
+        task = query if isinstance(query, Task) else None
+        return find(
+            self._rows,
+            self._searcher,
+            self._query_vector,
+            arguments.text("query", query.instruction if isinstance(query, Task) else query),
+            k=int(k),
+            unit=unit,
+            mode=mode,
+            min_score=None if min_score is None else float(min_score),
+            exclude_tasks=[*exclude_tasks, *([task.id] if task else ())],
+            polarity=polarity,
+            own_task=task.id if task else None,
+        )
+
+    def items(self, *, order: Literal["number", "learned"] = "number") -> list[MemoryItem]:
+        """All items, oldest first. An edit moves an item to the end, unless ``order`` is ``"learned"``."""
+        reader = self._rows.now()
+        items = reading.items_of(reader, None, self.scope)
+        if order == "number":
+            return list(items.values())
+        if order != "learned":
+            raise InputError(f"order {repr(order)[:40]}: expected 'number' or 'learned'")
+        first: dict[str, int] = {}
+        for row in reader.items():
+            first[row.id] = min(row.learned, first.get(row.id, row.learned))
+        return sorted(items.values(), key=lambda item: first[item.id])
+
+    def experiences(self) -> list[Experience]:
+        """All experiences with their whole trajectories, oldest first."""
+        return list(self._experiences())
+
+    def get(self, id: str) -> MemoryItem | Experience:
+        """The item or experience with this id. Raises ``InputError`` if the scope has none."""
+        wanted = arguments.id_(id)
+        reader = self._rows.now()
+        found = reading.items_of(reader, [wanted], self.scope).get(wanted) or self._experience(wanted)
+        if found is None:
+            raise self._unknown(wanted)
+        return found
+
+    def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
+        """The newest experience of a task, or that of a run; None if there is none."""
+        rows = self._rows.now().experiences(task_id=arguments.id_(task_id), run_id=run_id)
+        return self._experience(rows[-1].id) if rows else None
+
+    def seen_tasks(self, prefix: str = "") -> set[str]:
+        """Ids of the tasks that were learned from here and begin with ``prefix``; pending ones are not among them."""
+        start = arguments.text("prefix", prefix)
+        return {row.task_id for row in self._rows.now().experiences() if row.task_id.startswith(start)}
+
+    def near_duplicates(self, min_score: float = 0.9) -> list[duplicates.NearDuplicate]:
+        """Pairs of items whose cosine is at least ``min_score``, nearest first.
+
+        Nothing is ever merged on similarity: a negated lesson is nearer to the original than a paraphrase is.
+        """
+        return duplicates.near_duplicates(self._rows, min_score)
+
+    # Changing
+
+    def edit(
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        content: str | None = None,
+        note: str = "",
+    ) -> MemoryItem:
+        """Give an item another text, wherever it was given, and return the item with that text, which has another id.
+
+        The text before it stays in ``history``. Editing an item to the text of another one makes the two one item.
+
+        Raises:
+            InputError: There is no such item, or it was changed meanwhile; a title or content is empty or too long.
+        """
+        item = self._item(arguments.id_(id))
+        texts = {"title": title, "description": description, "content": content}
+        new = new_item(transfer.checked_draft({n: getattr(item, n) if t is None else t for n, t in texts.items()}))
+        if new.id == item.id:
+            return item
+        embedder = self.embedder
+        (vector,) = embed(embedder, [item_text(new)])
+        with self._rows.write(embedder=(embedder.id, embedder.dimension)) as writer:
+            writing.edit(writer, item.id, new, vector, arguments.text("note", note), self._rows.location)
+        return self._item(new.id)
+
+    def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
+        """Remove an item, an experience with its items, or pending rollouts; the history of the first two stays.
+
+        An item that another experience gave as well stays. ``dry_run``: only return what would be removed.
+
+        Raises:
+            InputError: Nothing has this id.
+        """
+        wanted, reader = arguments.id_(id), self._rows.now()
+        waiting = grouped(row.key for row in reader.pending()).get(wanted)
+        if waiting:
+            if not dry_run:
+                with self._rows.write() as writer:
+                    writer.remove_pending(waiting)
+            return Removal(pending=(wanted,))
+        experiences = {row.seq for row in reader.experiences(ids=[wanted])}
+        if not experiences and not reader.items(ids=[wanted]):
+            raise self._unknown(wanted)
+        source = Source(experiences=frozenset(experiences), items=frozenset() if experiences else frozenset([wanted]))
+        return self._remove(source, kind="delete", descendants=False, note=note, dry_run=dry_run)
+
+    def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
+        """Remove what came from ``source``, with what was learned under its influence.
+
+        Args:
+            source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
+            descendants: Also remove experiences whose agents had been shown an item that goes, and so on.
+            note: Why.
+            dry_run: Only return what would be removed.
+
+        Raises:
+            InputError: Nothing came from there.
+        """
+        name = arguments.id_(source)
+        meant, run_id = self._source(name, descendants=descendants)
+        return self._remove(meant, kind="rollback", descendants=descendants, run_id=run_id, note=note, dry_run=dry_run)
+
+    def history(self, id: str) -> list[Change]:
+        """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
+        wanted = arguments.id_(id)
+        found = reading.history_of(self._rows.now(), wanted)
+        if not found:
+            raise self._unknown(wanted)
+        return found
+
+    # States
+
+    def fork(self) -> MemoryBank:
+        """A private copy of the bank as it is now, in memory: what either learns from here on, the other never sees.
+
+        Copy on write, in less than a millisecond whatever the size. Ends with this bank. Pending rollouts stay behind.
+        """
+        return self._overlay(self._rows.now().mark(), read_only=False)
+
+    def snapshot(self, name: str) -> Snapshot:
+        """Name the present state; ``open(..., at=name)`` opens it.
+
+        Raises:
+            InputError: The name is taken by another state.
+        """
+        checked_name("snapshot", name)
+        with self._rows.write() as writer:
+            mark = writer.mark()
+            row = next((each for each in writer.snapshots() if each.name == name), None)
+            if row is None:
+                row = SnapshotRow(name, mark, now())
+                writer.add_snapshot(row)
+            elif row.seq != mark:
+                raise InputError(
+                    f"{self._rows.location}: scope {self.scope!r}: the name {name!r} is that of the state at {row.seq},"
+                    f" now it is {mark}; choose another name"
+                )
+        return self._snapshot(row)
+
+    def snapshots(self) -> list[Snapshot]:
+        """All snapshots of this scope, in order."""
+        return [self._snapshot(row) for row in self._rows.now().snapshots()]
+
+    # The bank itself
+
+    def export_jsonl(self, path: str | Path) -> int:
+        """Write this scope's experiences to a JSON Lines file; returns how many. See ``transfer``."""
+        return transfer.write(arguments.file(path), self.scope, self._rows.embedder(), self._experiences())
+
+    def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
+        """Append what ``export_jsonl`` wrote, with its provenance; returns the ids of the experiences.
+
+        What is here already is not repeated, and what was removed here stays away. The whole file is checked before
+        any of it is stored. ``origin`` marks all of it, so that ``rollback("origin:...")`` can remove it again.
+
+        Raises:
+            InputError: A line cannot be used; the message names it.
+        """
+        named = checked_name("origin", origin) if origin else ""
+        file = arguments.file(path)
+        for _ in transfer.read(file, named):
+            pass  # checks all of it
+        return self._append_all(transfer.read(file, named))
+
+    def reindex(self, embedder: Embedder | str | None = None) -> int:
+        """Make vectors that are missing, in all scopes; with ``embedder``, move the bank to another one.
+
+        The bank works on as it was meanwhile, and changes over in one transaction. Whoever has it open elsewhere with
+        the old embedder, and its forks, get ``EmbedderMismatch`` from then on. Returns how many vectors were made.
+
+        Raises:
+            StorageError: This is a fork or a snapshot, or the bank cannot be written.
+        """
+        database = self._root("reindex")
+        chosen = self.embedder if embedder is None else arguments.embedder(embedder)
+        if embedder is None and (known := self._rows.embedder()) not in (None, (chosen.id, chosen.dimension)):
+            raise EmbedderMismatch(f"{self._rows.location}: belongs to the embedder {known[0]}; name it")
+        made = reindex(database, chosen)
+        self._embedder = _LazyEmbedder(chosen)
+        self._searcher = StoreSearcher(self._rows)  # type: ignore[arg-type]
+        return made
+
+    def purge(self, source: str) -> Removal:
+        """Delete for good what came from ``source``, so that its text is neither in the file, nor its log or index.
+
+        For a secret that must not stay; what should only not be found any more is deleted or rolled back. An item is
+        deleted with this text, an experience with its rollouts and the items that only it gave. Backups, exports, files
+        of forks and MLflow are not reached.
+
+        Args:
+            source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
+
+        Raises:
+            InputError: Nothing came from there.
+            StorageError: This is a fork or a snapshot, or the bank cannot be written.
+        """
+        database = self._root("purge")
+        reader, name = self._rows.now(), arguments.id_(source)
+        kind, _, value = name.partition(":")
+        run_id = value if kind == "run" and value else None
+        if kind in ("run", "origin") and value:
+            rows = reader.experiences(run_id=run_id, origin=None if run_id else value, ended=True)
+            meant = Source(experiences=frozenset(row.seq for row in rows))
+        else:
+            rows = reader.experiences(ids=[name], ended=True)
+            items = frozenset() if rows else frozenset(row.id for row in reader.items(ids=[name], ended=True))
+            meant = Source(experiences=frozenset(row.seq for row in rows), items=items)
+        with self._rows.write() as writer:
+            removal = writing.purge(writer, meant, run_id=run_id)
+        if not (removal.experiences or removal.items or removal.pending or meant.items):
+            raise self._unknown(name)
+        database.vacuum()
+        return removal
+
+    def scopes(self) -> list[str]:
+        """Names of all scopes of this bank."""
+        from rb_dspy.bank_next.store.sql import scope_names
+
+        if self._database is None:
+            return [self.scope]
+        with self._database.reading() as connection:
+            return scope_names(connection)
+
+    def stats(self) -> BankStats:
+        """Counts of this scope, and what the bank is."""
+        return doctor.stats(self._rows, self._database)
+
+    def doctor(self) -> list[Finding]:
+        """Check everything that is stored, and say what is wrong and what to do about it; empty if all is well."""
+        return doctor.findings(self._rows, self._database)
+
+    def close(self) -> None:
+        """Close the bank, and its forks with it. Closing twice does nothing."""
+        if self._database is not None:
+            self._database.close()
+
+    def __len__(self) -> int:
+        return len({row.id for row in self._rows.now().items()})
+
+    def __bool__(self) -> bool:
+        return True  # an empty bank is a bank: `bank or default` must not replace it
+
+    def __repr__(self) -> str:
+        return f"MemoryBank({self._rows.location!r}, scope={self.scope!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # dspy deep-copies programs and their inputs; all copies mean the one bank
+
+    def __reduce__(self) -> NoReturn:
+        # TypeError, which is what those who try pickle first and something else then expect
+        raise TypeError("a MemoryBank is a handle and cannot be pickled; pass its path and open it there")
+
+    def _root(self, call: str) -> SqliteDatabase:
+        if self._database is None or isinstance(self._rows, Overlay):
+            raise StorageError(f"{self._rows.location}: a fork or a snapshot has no {call}; call it on the bank")
+        return self._database
+
+    def _append(self, page: Sequence[NewExperience]) -> None:
+        """Store a page in one transaction. Nothing is embedded for what is stored already."""
+        known = {row.id for row in self._rows.now().experiences(ids=[new.id for new in page], ended=True)}
+        texts = [
+            text
+            for new in page
+            if new.items and new.id not in known
+            for text in (new.task.instruction, *map(item_text, new.items))
+        ]
+        vectors = iter(np.empty((0, 0), np.float32))
+        whose = None
+        if texts:
+            embedder = self.embedder
+            vectors, whose = iter(embed(embedder, texts)), (embedder.id, embedder.dimension)
+        with self._rows.write(embedder=whose) as writer:
+            for new in page:
+                rows = None
+                if new.items and new.id not in known:
+                    rows = np.stack([next(vectors) for _ in range(1 + len(new.items))])
+                writing.append(writer, new, rows)
+
+    def _append_all(self, every: Iterable[NewExperience]) -> list[str]:
+        page: list[NewExperience] = []
+        ids: list[str] = []
+        for new in every:
+            page.append(new)
+            ids.append(new.id)
+            if len(page) == _BATCH:
+                self._append(page)
+                page = []
+        if page:
+            self._append(page)
+        return ids
+
+    def _remove(
+        self,
+        source: Source,
+        *,
+        kind: Literal["delete", "rollback"],
+        descendants: bool,
+        note: str,
+        dry_run: bool,
+        run_id: str | None = None,
+    ) -> Removal:
+        said = arguments.text("note", note)
+        with self._rows.write() as writer:
+            return writing.remove(
+                writer, source, kind=kind, descendants=descendants, run_id=run_id, note=said, dry_run=dry_run
+            )
+
+    def _source(self, name: str, *, descendants: bool) -> tuple[Source, str | None]:
+        """What ``name`` means for ``rollback``, and the run if it is one. Raises ``InputError`` if it means nothing."""
+        reader, (kind, _, value) = self._rows.now(), name.partition(":")
+        if kind in ("run", "origin") and value:
+            rows = reader.experiences(**{"run_id" if kind == "run" else "origin": value}, ended=True)  # type: ignore[arg-type]
+            source = Source(experiences=frozenset(row.seq for row in rows if descendants or row.ended is None))
+            waits = kind == "run" and bool(reader.pending(run_id=value))
+            removes = waits or self._would_remove(source, descendants)
+            if not removes:
+                raise InputError(f"{self._rows.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
+            return source, value if kind == "run" else None
+        experiences = frozenset(row.seq for row in reader.experiences(ids=[name], ended=True))
+        items = frozenset() if experiences else frozenset({name, *self._later_ids(name)})
+        source = Source(experiences=experiences, items=items)
+        if not self._would_remove(source, descendants):
+            raise self._unknown(name)
+        return source, None
+
+    def _would_remove(self, source: Source, descendants: bool) -> bool:
+        going = closure(self._rows.now(), source, descendants=descendants)
+        return bool(going.experiences or going.rows)
+
+    def _later_ids(self, id: str) -> set[str]:
+        """The ids that an item got by edits."""
+        reader, found, new = self._rows.now(), set[str](), {id}
+        while new:
+            new = {each for e in reader.journal(subjects=new) if e.kind == "edit" for each in e.items} - found
+            found |= new
+        return found
+
+    def _experiences(self) -> Iterator[Experience]:
+        mark, after = self._rows.now().mark(), 0
+        reader = self._rows.at(mark)
+        while rows := reader.experiences(after=after, limit=_PAGE, payload=True):
+            yield from reading.experiences_of(reader, rows, self.scope)
+            after = rows[-1].seq
+
+    def _experience(self, id: str) -> Experience | None:
+        reader = self._rows.now()
+        rows = reader.experiences(ids=[id], payload=True)
+        return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
+
+    def _item(self, id: str) -> MemoryItem:
+        found = reading.items_of(self._rows.now(), [id], self.scope).get(id)
+        if found is None:
+            raise self._unknown(id, "item")
+        return found
+
+    def _unknown(self, id: str, what: str = "item or experience") -> InputError:
+        later = self._later_ids(id) & {row.id for row in self._rows.now().items()}
+        hint = f"; it was edited and is {min(later)} now" if later else ""
+        return InputError(f"{self._rows.location}: scope {self.scope!r} has no {what} {id[:40]!r}{hint}")
+
+    def _snapshot(self, row: SnapshotRow) -> Snapshot:
+        reader = self._rows.at(row.seq)
+        digest = sha256()
+        for entry in reader.journal():
+            digest.update(repr((entry.seq, entry.kind, entry.subject, entry.items)).encode())
+        digest_text = digest.hexdigest() if row.seq else ""
+        return Snapshot(name=row.name, scope=self.scope, seq=row.seq, digest=digest_text, created_at=row.created_at)
+
+    def _query_vector(self, text: str) -> Vectors:
+        embedder = self.embedder
+        if self._searcher.embedder not in ("", embedder.id):
+            raise EmbedderMismatch(
+                f"{self._rows.location}: belongs to the embedder {self._searcher.embedder}, opened with {embedder.id};"
+                " open it again with the first"
+            )
+        (vector,) = embed(embedder, [text])
+        return np.asarray(vector)
+
+    def _overlay(self, mark: int, *, read_only: bool, owner: SqliteDatabase | None = None) -> MemoryBank:
+        overlay = Overlay(self._rows, mark, own_scope, read_only=read_only)
+        return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
+
+
+class _LazyEmbedder:
+    """An embedder that is looked up when it is needed."""
+
+    def __init__(self, chosen: Embedder | None) -> None:
+        self._chosen = chosen
+        self._lock = threading.Lock()
+
+    def get(self) -> Embedder:
+        with self._lock:
+            if self._chosen is None:
+                self._chosen = arguments.embedder(DEFAULT_EMBEDDER)
+            return self._chosen
+
+
+def _dropped(dropped: dict[MemoryDraft, Change]) -> str:
+    gone = [f"{draft.title!r} ({change.kind} at {change.created_at})" for draft, change in dropped.items()]
+    return f"dropped, since it was taken away: {'; '.join(gone)}"

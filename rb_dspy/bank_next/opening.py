@@ -1,0 +1,82 @@
+"""From an address to a scope of a database."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rb_dspy.bank_next import arguments
+from rb_dspy.bank_next.store.base import Reader, Scope
+from rb_dspy.errors import InputError, MissingDependency, UnknownScope
+from rb_dspy.protocols import Embedder
+
+if TYPE_CHECKING:
+    from rb_dspy.bank_next.store.sql import SqlScope
+    from rb_dspy.bank_next.store.sqlite import SqliteDatabase
+
+_LONG = 10**18
+"""Numbers of thousands of digits cannot even be written."""
+
+
+def open_database(url: str | Path | None, *, create: bool) -> SqliteDatabase:
+    """The database at ``url``. See ``MemoryBank.open``."""
+    path = arguments.bank_path(url)
+    try:
+        from rb_dspy.bank_next.store.sqlite import SqliteDatabase
+    except ImportError as exc:
+        raise MissingDependency(f"banks need SQLAlchemy ({exc}); pip install sqlalchemy") from None
+    return SqliteDatabase(path, create=create or path is None)
+
+
+def open_scope(database: SqliteDatabase, name: str, embedder: Embedder | None, *, create: bool) -> SqlScope:
+    """The scope of this name.
+
+    Raises:
+        EmbedderMismatch: The bank belongs to another embedder than this one (None: it is not compared).
+        UnknownScope: There is no such scope; the message names those that are there.
+    """
+    from rb_dspy.bank_next.store import sql
+
+    with database.reading() as connection:
+        if embedder is not None and sql.embedder_of(connection) is not None:
+            sql.check_embedder(connection, (embedder.id, embedder.dimension), database.location)
+    try:
+        return sql.open_scope(database, name, create=create)
+    except UnknownScope as exc:
+        with database.reading() as connection:
+            known = sql.scope_names(connection)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+        raise UnknownScope(f"{exc}; {hint}known: {listed or 'none yet'}") from None
+
+
+def own_scope(name: str, after: int) -> SqlScope:
+    """A scope in memory whose numbers begin after ``after``: where a fork keeps what it writes."""
+    scope = open_scope(open_database(None, create=True), name, None, create=True)
+    with scope.write() as writer:
+        writer.allocate(after)
+    return scope
+
+
+def resolve_mark(scope: Scope, at: str | int) -> int:
+    """The number that ``at`` means: that of a snapshot, or the end of the write that a number belongs to."""
+    reader = scope.now()
+    if isinstance(at, str):
+        return _snapshot_mark(reader, scope, at)
+    mark, number = reader.mark(), int(at)
+    if not 0 <= number <= mark:
+        shown = number if abs(number) <= _LONG else f"of {'more' if number > 0 else 'less'} than 18 digits"
+        raise InputError(f"{scope.location}: no state {shown} of scope {scope.name!r}; expected 0 to {mark}")
+    return min((entry.seq for entry in reader.journal() if entry.seq >= number), default=mark) if number else 0
+
+
+def _snapshot_mark(reader: Reader, scope: Scope, name: str) -> int:
+    known = {snapshot.name: snapshot.seq for snapshot in reader.snapshots()}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    listed = ", ".join(list(known)[-10:]) or "none yet; snapshot() makes one"
+    raise InputError(f"{scope.location}: scope {scope.name!r} has no snapshot {name!r}; {hint}known: {listed}")

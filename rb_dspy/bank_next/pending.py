@@ -1,0 +1,107 @@
+"""Rollouts that were recorded and not learned from yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rb_dspy.bank_next.admission import attempt_id, identity, now
+from rb_dspy.bank_next.reading import packed, unpacked
+from rb_dspy.bank_next.store.records import PendingKey, PendingRow
+from rb_dspy.errors import CorruptBank
+from rb_dspy.schema import MemoryItem, Task, Trajectory
+from rb_dspy.text import normalise
+
+if TYPE_CHECKING:
+    from rb_dspy.bank_next.bank import MemoryBank
+
+_log = logging.getLogger("rb_dspy.bank")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Rollouts of one task and one run that nothing was learned from yet; without a run one rollout.
+
+    ``trajectories`` are ordered by rollout number; ``shown`` are the lessons that the agents were shown and that are
+    still in the bank; ``tries`` counts failed tries to learn from them, ``error`` is why the last one failed.
+    """
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    run_id: str
+    shown: tuple[MemoryItem, ...]
+    tries: int
+    error: str
+    created_at: str
+    """ISO 8601, UTC; when the first of them was recorded."""
+    bank: MemoryBank = field(repr=False, compare=False)
+    """The bank that they were read from."""
+
+    @property
+    def id(self) -> str:
+        """The id of the experience that they become."""
+        return identity(self.task, self.trajectories, run_id=self.run_id)
+
+
+def pending_row(task: Task, trajectory: Trajectory, *, run_id: str, shown: Iterable[str]) -> PendingRow:
+    """A rollout as it is recorded. Raises ``InputError`` if it is of another task, and for a bad run id."""
+    return PendingRow(
+        key=key_of(task, trajectory, run_id=run_id),
+        payload=packed(task, [trajectory]),
+        shown=tuple(dict.fromkeys(shown)),
+        created_at=now(),
+    )
+
+
+def key_of(task: Task, trajectory: Trajectory, *, run_id: str) -> PendingKey:
+    """The key of a rollout. Raises like ``pending_row``."""
+    id = identity(task, [trajectory], run_id=run_id)
+    return PendingKey(run_id, task.id, normalise(trajectory.rollout_id), "" if run_id else id)
+
+
+def grouped(keys: Iterable[PendingKey]) -> dict[str, list[PendingKey]]:
+    """What is learned from together, by the id of the experience: the rollouts of a task in a run, else each alone."""
+    groups: dict[str, list[PendingKey]] = {}
+    for key in keys:
+        groups.setdefault(attempt_id(key.run_id, key.task_id) if key.run_id else key.content, []).append(key)
+    return groups
+
+
+def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: MemoryBank) -> list[Pending]:
+    """The groups of ``rows``, oldest first; ``items`` are those that are still in the bank, by id.
+
+    A group that cannot be read is left out, with a warning in the log.
+    """
+    by_key = {row.key: row for row in rows}
+    found = []
+    for id, keys in grouped(by_key).items():
+        group = sorted((by_key[key] for key in keys), key=_number)
+        last = max(group, key=lambda row: row.tries)
+        try:
+            rollouts = [unpacked(row.payload, f"pending rollout {id} of {group[0].key.task_id}") for row in group]
+        except CorruptBank as exc:
+            _log.warning("%s: left out: %s", bank, exc)
+            continue
+        shown = dict.fromkeys(each for row in group for each in row.shown)
+        found.append(
+            Pending(
+                task=rollouts[0].task,
+                trajectories=tuple(each.trajectories[0] for each in rollouts),
+                run_id=group[0].key.run_id,
+                shown=tuple(items[each] for each in shown if each in items),
+                tries=last.tries,
+                error=last.error,
+                created_at=min(row.created_at for row in group),
+                bank=bank,
+            )
+        )
+    return found
+
+
+def _number(row: PendingRow) -> tuple[bool, int, str]:
+    """Rollouts by number; ids that are no numbers come last, in the order of their letters."""
+    id = row.key.rollout_id
+    number = id.isdecimal() and id.isascii() and len(id) < 20
+    return not number, int(id) if number else 0, id

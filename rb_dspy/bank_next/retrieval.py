@@ -1,0 +1,129 @@
+"""From a query to the lessons that are shown: rank, filter, and look up the winners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
+
+from rb_dspy.bank_next.reading import items_of
+from rb_dspy.bank_next.search.searchers import Searcher
+from rb_dspy.bank_next.store.base import Reader, Scope
+from rb_dspy.bank_next.store.records import Filter, Hit, Unit
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import MemoryItem, Polarity, Retrieved
+
+Mode = Literal["dense", "lexical", "hybrid"]
+"""Rank by the embedder's cosine, by shared words (BM25), or by both (reciprocal rank fusion)."""
+
+_DEPTH = 50
+"""How far down each ranking is read before two are fused; 4 k if that is more."""
+
+_SMOOTHING = 60
+"""The constant of reciprocal rank fusion (Cormack et al., 2009)."""
+
+Ranking = Callable[[int], list[Hit]]
+"""The best rows, given how many."""
+
+
+def find(
+    scope: Scope,
+    searcher: Searcher,
+    embed: Callable[[str], Vectors],
+    query: str,
+    *,
+    k: int,
+    unit: Unit,
+    mode: Mode,
+    min_score: float | None,
+    exclude_tasks: Collection[str],
+    polarity: Polarity | None,
+    own_task: str | None,
+) -> list[Retrieved]:
+    """The ``k`` best, or fewer if the scope has no more. See ``MemoryBank.retrieve``.
+
+    Args:
+        scope: What is searched, as it is now.
+        searcher: Ranks its rows.
+        embed: The vector of the query; called at most once, and not at all if there is nothing to find.
+        query: A text.
+        k: How many.
+        unit: What is ranked.
+        mode: By what.
+        min_score: Cosine below which nothing is returned, in dense mode.
+        exclude_tasks: Their rows are left out.
+        polarity: Only rows of this polarity.
+        own_task: Lessons that this task gave first are left out, wherever they came again.
+    """
+    if k == 0 or searcher.is_empty(unit):
+        return []
+    only = Filter(exclude_tasks=frozenset(exclude_tasks), polarity=polarity)
+    rankings: list[Ranking] = []
+    if mode != "lexical":
+        vector = embed(query)
+        rankings.append(lambda count: searcher.nearest(unit, vector, count, only))
+    if mode != "dense":
+        rankings.append(lambda count: searcher.matching(unit, query, count, only))
+    ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
+    wanted = k + 8 if unit == "item" else k
+    while True:
+        hits = ranking(wanted)  # not in the block below: a searcher has a lock of its own
+        passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
+        with scope.reading():
+            found = _looked_up(scope.now(), scope.name, unit, passed, k, own_task)
+        if len(found) >= k or len(passed) < wanted:
+            return found[:k]
+        wanted *= 4
+
+
+def _looked_up(
+    reader: Reader, scope: str, unit: Unit, hits: Sequence[Hit], k: int, own_task: str | None
+) -> list[Retrieved]:
+    """What the rows say. Several rows of an item are one; experiences without items are left out."""
+    seqs = [hit.seq for hit in hits]
+    ids: dict[int, tuple[str, ...]]
+    if unit == "item":
+        rows = {row.seq: row for row in reader.items(seqs=seqs)}
+        givers = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows.values()})}
+        ids = {seq: (row.id,) for seq, row in rows.items()}
+    else:
+        givers = {row.seq: row for row in reader.experiences(seqs=seqs)}
+        given: dict[int, list[tuple[int, str]]] = {}
+        for each in reader.items(experiences=seqs):
+            given.setdefault(each.experience, []).append((each.learned, each.id))
+        ids = {seq: tuple(id for _, id in sorted(pairs)) for seq, pairs in given.items()}
+    items = items_of(reader, {id for each in ids.values() for id in each}, scope)
+    found: dict[object, Retrieved] = {}
+    for hit in hits:
+        giver = givers.get(rows[hit.seq].experience if unit == "item" and hit.seq in rows else hit.seq)
+        shown = [item for id in ids.get(hit.seq, ()) if (item := items.get(id)) and not _own(item, own_task)]
+        key = shown[0].id if unit == "item" and shown else hit.seq
+        if giver is None or not shown or key in found:
+            continue
+        found[key] = Retrieved(
+            score=hit.score,
+            experience_id=giver.id,
+            task_id=giver.task_id,
+            instruction=giver.instruction,
+            items=tuple(shown),
+        )
+        if len(found) == k:
+            break
+    return list(found.values())
+
+
+def _own(item: MemoryItem, task_id: str | None) -> bool:
+    return task_id is not None and item.provenance.task_id == task_id
+
+
+def _fused(rankings: Sequence[Ranking]) -> Ranking:
+    """Reciprocal rank fusion; of equal scores the newest first."""
+
+    def fused(count: int) -> list[Hit]:
+        scores: dict[int, float] = {}
+        for ranking in rankings:
+            for place, hit in enumerate(ranking(max(_DEPTH, 4 * count)), 1):
+                scores[hit.seq] = scores.get(hit.seq, 0.0) + 1 / (_SMOOTHING + place)
+        hits = [Hit(seq, score) for seq, score in scores.items()]
+        return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))[:count]
+
+    return fused

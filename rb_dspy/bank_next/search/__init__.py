@@ -1,0 +1,1 @@
+"""Ranking rows by meaning and by words."""

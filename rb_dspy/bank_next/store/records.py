@@ -1,0 +1,131 @@
+"""Rows as they go into a store and come out of it, and what a search may be limited to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import ChangeKind, Label, Polarity
+
+Unit = Literal["experience", "item"]
+"""What is ranked: whole experiences, as in the paper, or single items."""
+
+UNITS: tuple[Unit, ...] = ("experience", "item")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperienceRow:
+    """An experience. ``payload`` is None unless it was asked for."""
+
+    seq: int
+    id: str
+    ended: int | None
+    task_id: str
+    template: str | None
+    run_id: str
+    origin: str
+    distiller: str
+    note: str
+    label: Label
+    polarity: Polarity
+    instruction: str
+    created_at: str
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """That an experience gave an item: see the table ``items``."""
+
+    seq: int
+    id: str
+    ended: int | None
+    learned: int
+    experience: int
+    task_id: str
+    polarity: Polarity
+    title: str
+    description: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the journal."""
+
+    seq: int
+    subject: str
+    kind: ChangeKind
+    items: tuple[str, ...] = ()
+    note: str = ""
+    created_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """A named state."""
+
+    name: str
+    seq: int
+    created_at: str
+
+
+class PendingKey(NamedTuple):
+    """What makes a pending rollout the same one in its scope: see the table ``pending``."""
+
+    run_id: str
+    task_id: str
+    rollout_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """A rollout that is not learned from yet; ``shown`` are the ids of the items that its agent was shown."""
+
+    key: PendingKey
+    payload: bytes
+    shown: tuple[str, ...]
+    created_at: str
+    tries: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRow:
+    """The vector of an experience or an item row: shape ``(dimension,)``, unit length, float32."""
+
+    unit: Unit
+    seq: int
+    vector: Vectors
+
+
+class IndexRow(NamedTuple):
+    """A row of the search index; ``data`` is the packed vector."""
+
+    seq: int
+    ended: int | None
+    task_id: str
+    polarity: Polarity
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rows a search may return: those that live at ``at`` (None: now), without those of some tasks, of one
+    polarity, and without the numbers in ``hidden``.
+    """
+
+    at: int | None = None
+    exclude_tasks: frozenset[str] = frozenset()
+    polarity: Polarity | None = None
+    hidden: Collection[int] = field(default=())
+
+
+class Hit(NamedTuple):
+    """A row that was found. A higher score is better."""
+
+    seq: int
+    score: float

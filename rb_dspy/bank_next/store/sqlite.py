@@ -1,0 +1,291 @@
+"""SQLite: a bank in a file, or in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import sqlalchemy
+from filelock import FileLock
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, make_url
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from rb_dspy.bank_next.store import sql, tables
+from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
+
+APPLICATION = 0x72624232
+"""SQLite's application id of our files ("rbB2")."""
+
+_POLL = 0.002
+"""Seconds between two looks at the lock file."""
+
+_TIMEOUT = 60.0
+"""Seconds that a writer waits for its turn."""
+
+
+class SqliteDatabase:
+    """A database file, or one in memory if ``path`` is None.
+
+    Readers share a pool of connections and see the last commit. Writers take a lock file beside the bank, so that they
+    wait in one place, and commit with ``synchronous=FULL``: what was committed survives a power cut.
+    """
+
+    ranks = False
+
+    def __init__(self, path: Path | None = None, *, create: bool = True) -> None:
+        """Open the file, or make it if it is missing and ``create``.
+
+        Raises:
+            CorruptBank: The file is not a bank, or one of the first edition.
+            SchemaTooNew: The file was written by a newer version.
+            StorageError: The file cannot be opened or made, or there is none and ``create`` is False.
+        """
+        self.location = ":memory:" if path is None else str(path)
+        self.path = path
+        self._closed = False
+        self._process = os.getpid()
+        self._thread = threading.RLock()
+        self._current = threading.local()
+        self._writable = path is None or _prepare(path, create=create)
+        self._file = None if path is None else FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL)
+        self._engine = _engine(path, writable=self._writable)
+        try:
+            if path is None or (self._writable and not path.stat().st_size):
+                self._make_tables()
+        except BaseException:
+            self._engine.dispose()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        self._check_open()
+        current = getattr(self._current, "connection", None)
+        if current is not None:
+            yield current
+            return
+        with contextlib.ExitStack() as stack:
+            if self.path is None:
+                stack.enter_context(self._thread)  # there is one connection
+            with self._translated(), self._engine.begin() as connection:
+                stack.callback(setattr, self._current, "connection", None)
+                self._current.connection = connection
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        self._check_open()
+        if not self._writable:
+            raise StorageError(f"{self.location}: this user may only read it")
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._thread)
+            with self._translated():
+                if self._file is not None:
+                    stack.enter_context(self._file)
+                connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
+                stack.enter_context(connection.begin())
+                stack.callback(setattr, self._current, "connection", None)
+                self._current.connection = connection  # so that this thread reads what it wrote
+                yield connection
+
+    def nearest(self, *arguments: object) -> NoReturn:
+        raise NotImplementedError("SQLite has no index of vectors")
+
+    def close(self) -> None:
+        self._closed = True
+        self._engine.dispose()
+
+    def backup(self, to: Path) -> None:
+        """Copy the database to the new file ``to``, also while others write to it."""
+        if to.exists():
+            raise InputError(f"{to}: there is something already; name a new file")
+        with self._translated(), contextlib.closing(_connect(to, writable=True)) as copy, self.reading() as connection:
+            source = connection.connection.driver_connection
+            assert isinstance(source, sqlite3.Connection)
+            source.backup(copy)
+
+    def vacuum(self) -> None:
+        """Rewrite the file and its log without what was deleted."""
+        with self.writing():
+            pass  # waits for its turn
+        with self._thread, self._translated(), self._engine.connect() as connection:
+            raw = connection.connection.driver_connection
+            assert isinstance(raw, sqlite3.Connection)
+            raw.execute("VACUUM")
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def check(self) -> list[str]:
+        """What SQLite finds wrong with the file."""
+        with self.reading() as connection:
+            found = [row[0] for row in connection.exec_driver_sql("PRAGMA quick_check(20)")]
+        return [] if found == ["ok"] else found
+
+    def bytes_on_disk(self) -> int:
+        if self.path is None:
+            return 0
+        files = [self.path, Path(f"{self.path}-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self.location}: this bank is closed; open it again")
+        if self._process != os.getpid():
+            raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
+
+    def _make_tables(self) -> None:
+        with self.writing() as connection:
+            if not sql.tables_exist(connection):  # another process may have been first
+                for definition in _definitions():
+                    connection.exec_driver_sql(definition)
+                sql.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+                connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlalchemy.exc.DatabaseError as exc:
+            raise _error(self.location, exc.orig or exc) from exc
+        except (sqlite3.DatabaseError, OSError) as exc:
+            raise _error(self.location, exc) from exc
+
+
+def restore(path: Path, copy: Path) -> Path | None:
+    """Put ``copy`` in the place of the bank at ``path``; returns where the bank that was there is now.
+
+    Nobody else may have the bank open.
+    """
+    SqliteDatabase(copy, create=False).close()  # raises if it is no bank
+    aside = None
+    with FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL):
+        new = path.with_name(f"{path.name}.restoring")
+        shutil.copyfile(copy, new)
+        if path.exists():
+            aside = next(
+                free for n in range(1, 10_000) if not (free := path.with_name(f"{path.name}.before-{n}")).exists()
+            )
+            for end in ("-wal", "-shm", ""):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(f"{path}{end}", f"{aside}{end}")
+        os.replace(new, path)
+    return aside
+
+
+def _prepare(path: Path, *, create: bool) -> bool:
+    """Look before anything is written; make the file if it is missing. Returns whether this user may write it."""
+    try:
+        if path.exists() and not path.is_file():
+            raise StorageError(f"{path}: not a file; expected a bank")
+        if path.exists() and path.stat().st_size:
+            _look(path)
+        elif not create:
+            raise StorageError(f"{path}: no bank there")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError as exc:
+        problem = "name too long; give a shorter one" if exc.errno == errno.ENAMETOOLONG else exc.strerror
+        raise StorageError(f"{path}: cannot be used: {problem}") from exc
+    return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
+
+
+def _look(path: Path) -> None:
+    """Raise an error if the file is no bank that this version can use; nothing is written to it."""
+    try:
+        with contextlib.closing(_connect(path, writable=False)) as connection:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+            first = application != APPLICATION and {"scopes", "experiences", "items"} <= known
+            ours = application == APPLICATION and known >= set(tables.metadata.tables)
+            schema = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if ours else None
+    except sqlite3.Error as exc:
+        raise CorruptBank(f"{path}: not a bank, or damaged ({exc}); restore a backup") from None
+    if first:
+        raise CorruptBank(
+            f"{path}: a bank of the first edition; export it with that version (rb-dspy bank export) and import that"
+            " (rb-dspy bank import)"
+        )
+    if not ours:
+        raise CorruptBank(f"{path}: a database, but not a bank; name another file")
+    if schema is None or int(schema[0]) > tables.SCHEMA:
+        raise SchemaTooNew(
+            f"{path}: bank schema {schema and schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy"
+        )
+    if pages * size > path.stat().st_size and not Path(f"{path}-wal").exists():
+        raise CorruptBank(f"{path}: damaged: part of the file is missing; restore a backup")
+
+
+def _engine(path: Path | None, *, writable: bool) -> Engine:
+    """An engine. All of them share one dialect, since SQLAlchemy compiles each statement once for a dialect."""
+    dialect = _dialect()
+    creator: Any = partial(_connect, path, writable=writable)
+    pool: Pool
+    if path is None:
+        pool = StaticPool(creator, dialect=dialect)
+    else:
+        pool = QueuePool(creator, pool_size=8, max_overflow=-1, dialect=dialect)
+    engine = Engine(pool, dialect, make_url("sqlite://"), execution_options={"compiled_cache": _COMPILED})
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("rb_dspy_writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+_COMPILED: dict[Any, Any] = {}
+
+
+@cache
+def _dialect() -> Dialect:
+    engine = create_engine("sqlite://")
+    engine.connect().close()  # it looks at SQLite's version
+    return engine.dialect
+
+
+@cache
+def _definitions() -> tuple[str, ...]:
+    """The statements that make the tables."""
+    made: list[str] = []
+    for table in tables.metadata.sorted_tables:
+        made.append(str(CreateTable(table).compile(dialect=_dialect())))
+        made += [str(CreateIndex(index).compile(dialect=_dialect())) for index in table.indexes]
+    return tuple(made)
+
+
+def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
+    """A connection that begins no transactions by itself."""
+    if path is None:
+        name, uri = ":memory:", False
+    elif writable:
+        name, uri = str(path), False
+    else:  # without a log there is nothing that could change under a reader who may not lock
+        name, uri = f"{path.absolute().as_uri()}?mode=ro{'' if Path(f'{path}-wal').exists() else '&immutable=1'}", True
+    connection = sqlite3.connect(name, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri)
+    if writable and path is not None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cache_size = -16000")
+    connection.execute("PRAGMA secure_delete = ON")
+    return connection
+
+
+def _error(location: str, exc: BaseException) -> Exception:
+    """The error of ours for one of SQLite's or of the file lock."""
+    if isinstance(exc, TimeoutError):
+        return StorageError(f"{location}: another process has been writing for {_TIMEOUT:g} seconds; try again")
+    text = str(exc)
+    if isinstance(exc, sqlite3.OperationalError | OSError):
+        return StorageError(f"{location}: {text}")
+    return CorruptBank(f"{location}: {text}; restore a backup (rb-dspy bank restore)")

@@ -1,0 +1,157 @@
+"""The tables of a bank, once for SQLite and PostgreSQL.
+
+Each scope counts what is stored in it: every experience and every item row has a sequence number of its own, and a row
+that is removed is not deleted but ended by a later number. The state at number ``n`` is the rows with ``seq <= n`` and
+``ended`` either null or above ``n``; snapshots, forks, history and rollback follow from that.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+SCHEMA = 1
+"""Version of these tables, in ``meta``."""
+
+metadata = MetaData()
+
+
+def _key(name: str, kind: type[Integer] | type[BigInteger] | type[Text]) -> Column[object]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, default="")
+
+
+meta = Table("meta", metadata, _key("key", Text), _text("value"))
+"""``schema``, ``embedder``, ``dimension``, and ``epoch``, which counts moves to another embedder and purges."""
+
+scopes = Table(
+    "scopes",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("seq", BigInteger, nullable=False, default=0),
+)
+"""``seq`` is the highest number used. The row is locked while numbers are taken, so they are in commit order."""
+
+experiences = Table(
+    "experiences",
+    metadata,
+    _key("scope_id", Integer),
+    _key("seq", BigInteger),
+    _text("id"),
+    Column("ended", BigInteger),
+    _text("task_id"),
+    Column("template", Text),
+    _text("run_id"),
+    _text("origin"),
+    _text("distiller"),
+    _text("note"),
+    _text("label"),
+    _text("polarity"),
+    _text("instruction"),
+    _text("created_at"),
+    Column("payload", LargeBinary, nullable=False),
+    UniqueConstraint("scope_id", "id"),
+    Index("experiences_task", "scope_id", "task_id"),
+    Index("experiences_run", "scope_id", "run_id"),
+    Index("experiences_ended", "scope_id", "ended"),
+)
+"""``payload``: task, trajectories and verdicts as compressed JSON."""
+
+items = Table(
+    "items",
+    metadata,
+    _key("scope_id", Integer),
+    _key("seq", BigInteger),
+    _text("id"),
+    Column("ended", BigInteger),
+    Column("learned", BigInteger, nullable=False),
+    Column("experience", BigInteger, nullable=False),
+    _text("task_id"),
+    _text("polarity"),
+    _text("title"),
+    _text("description"),
+    _text("content"),
+    Index("items_id", "scope_id", "id"),
+    Index("items_experience", "scope_id", "experience"),
+    Index("items_ended", "scope_id", "ended"),
+)
+"""One row for each experience that gave an item. ``learned`` is the row's own number, or for the row of an edited text
+the ``learned`` of the row that it replaced; ``experience`` is the number of the experience."""
+
+vectors = Table(
+    "vectors",
+    metadata,
+    _key("scope_id", Integer),
+    _key("unit", Text),
+    _key("seq", BigInteger),
+    _key("embedder", Text),
+    Column("data", LargeBinary, nullable=False),
+)
+"""Unit rows in half precision, of experiences (their instruction) and item rows, by the embedder that made them."""
+
+exposures = Table(
+    "exposures",
+    metadata,
+    _key("scope_id", Integer),
+    _key("experience", BigInteger),
+    _key("item_id", Text),
+    Column("place", Integer, nullable=False),
+    Index("exposures_item", "scope_id", "item_id"),
+)
+"""Items that an agent was shown before the experience was made, in the order of ``place``."""
+
+journal = Table(
+    "journal",
+    metadata,
+    _key("scope_id", Integer),
+    _key("seq", BigInteger),
+    _key("subject", Text),
+    _text("kind"),
+    _text("item_ids"),
+    _text("note"),
+    _text("created_at"),
+    Index("journal_subject", "scope_id", "subject"),
+)
+"""``seq`` is the last number of the write, ``subject`` the experience or item that was changed, ``item_ids`` the ids of
+the items that were given, or that an item became by an edit (JSON)."""
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    _key("scope_id", Integer),
+    _key("name", Text),
+    Column("seq", BigInteger, nullable=False),
+    _text("created_at"),
+)
+
+pending = Table(
+    "pending",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("scope_id", Integer, nullable=False),
+    _text("run_id"),
+    _text("task_id"),
+    _text("rollout_id"),
+    _text("content"),
+    Column("tries", Integer, nullable=False, default=0),
+    _text("error"),
+    _text("shown"),
+    _text("created_at"),
+    Column("payload", LargeBinary, nullable=False),
+    UniqueConstraint("scope_id", "run_id", "task_id", "rollout_id", "content"),
+)
+"""Rollouts that were recorded and not learned from yet. ``content`` is empty in a run; without a run it is the id of
+the experience that the rollout becomes."""

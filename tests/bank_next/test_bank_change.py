@@ -1,0 +1,342 @@
+"""Edit, delete, rollback, history; the same lesson twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rb_dspy.bank_next import MemoryBank
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Experience, Verdict
+from tests.bank_next.helpers import a_draft, a_rollout, a_task, open_bank
+
+
+@pytest.fixture(params=["memory", "file", "fork"])
+def bank(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryBank]:
+    with open_bank(tmp_path / "bank.sqlite" if request.param == "file" else None) as opened:
+        yield opened.fork() if request.param == "fork" else opened
+
+
+def learn(bank: MemoryBank, task: str, *texts: str, **kwargs: object) -> Experience:
+    drafts = [a_draft(text, f"{text}, always.") for text in texts]
+    label = kwargs.pop("label", "success")
+    return bank.append(a_task(task), a_rollout(task), Verdict(label=label), drafts, **{"run_id": "r"} | kwargs)  # type: ignore[arg-type]
+
+
+def found(bank: MemoryBank, query: str = "anything", **kwargs: object) -> set[str]:
+    hits = bank.retrieve(query, k=100, unit="item", **kwargs)  # type: ignore[arg-type]
+    return {hit.items[0].title for hit in hits}
+
+
+def test_an_edited_item_is_found_by_its_new_text_everywhere(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Count the rows").items[0]
+    learn(bank, "t2", "Water the plants")
+    changed = bank.edit(item.id, title="Feed the cat", content="Twice a day.", note="it was about the cat")
+    assert (changed.title, changed.description) == ("Feed the cat", item.description)
+    assert changed.seq > item.seq
+    assert bank.get(changed.id) == changed
+    with pytest.raises(InputError, match=f"{item.id}'; it was edited and is {changed.id} now"):
+        bank.get(item.id)
+    assert changed in bank.items()
+    assert bank.retrieve("Feed the cat twice a day", unit="item")[0].items == (changed,)
+    assert changed in bank.retrieve("sort", k=9, exclude_tasks=["t2"])[0].items
+    assert found(bank) == {"Feed the cat", "Water the plants"}
+    assert bank.experience_of("t1").items == (changed,)  # type: ignore[union-attr]
+
+
+def test_the_history_of_an_item(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Count the rows").items[0]
+    changed = bank.edit(item.id, title="Feed the cat", note="it was about the cat")
+    bank.delete(changed.id, note="no cat any more")
+    history = bank.history(item.id)
+    assert history == bank.history(changed.id)
+    assert [change.kind for change in history] == ["append", "edit", "delete"]
+    assert [change.note for change in history[1:]] == ["it was about the cat", "no cat any more"]
+    assert history[1].before is not None
+    assert history[1].after is not None
+    assert (history[1].before.title, history[1].after.title) == ("Count the rows", "Feed the cat")
+    with pytest.raises(InputError, match="no item or experience"):
+        bank.history("m" + "0" * 20)
+
+
+def test_what_cannot_be_edited_is_refused(bank: MemoryBank) -> None:
+    one, two = learn(bank, "t1", "Count the rows", "Feed the cat").items
+    with pytest.raises(InputError, match="no item 'nothing'"):
+        bank.edit("nothing", title="x")
+    with pytest.raises(InputError, match="title and a content"):
+        bank.edit(one.id, title="  ")
+    bank.delete(one.id)
+    with pytest.raises(InputError, match="no item"):
+        bank.edit(one.id, title="x")
+    assert bank.items() == [two]
+
+
+@pytest.mark.parametrize("call", ["get", "edit", "delete", "history", "rollback", "experience_of"])
+def test_an_id_is_asked_for_where_the_thing_itself_is_given(bank: MemoryBank, call: str) -> None:
+    learned = learn(bank, "t1", "Count the rows")
+    for given in (learned.items[0], learned, 3, None):
+        with pytest.raises(InputError, match=rf"^got {type(given).__name__}; expected an id, .*: give its id$"):
+            getattr(bank, call)(given)
+    assert len(bank) == 1
+
+
+def test_a_deleted_item_is_gone_and_its_experience_stays(bank: MemoryBank) -> None:
+    experience = learn(bank, "t1", "Count the rows", "Feed the cat")
+    one, two = experience.items
+    assert bank.delete(one.id).items == (one.id,)
+    assert (bank.items(), found(bank), len(bank)) == ([two], {"Feed the cat"}, 1)
+    assert bank.retrieve("sort")[0].items == (two,)
+    bank.delete(two.id)
+    assert bank.retrieve("sort") == []
+    assert bank.seen_tasks() == {"t1"}
+    assert bank.get(experience.id).items == ()  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="no item or experience"):
+        bank.delete(one.id)
+    assert bank.stats().removed == 2
+
+
+def test_a_deleted_experience_takes_its_items_along(bank: MemoryBank) -> None:
+    first, second = learn(bank, "t1", "Count the rows"), learn(bank, "t2", "Feed the cat")
+    removal = bank.delete(first.id, note="wrong")
+    assert (removal.experiences, removal.items) == ((first.id,), (first.items[0].id,))
+    assert bank.experiences() == [second]
+    assert (bank.seen_tasks(), found(bank)) == ({"t2"}, {"Feed the cat"})
+    assert [change.kind for change in bank.history(first.id)] == ["append", "delete"]
+
+
+def test_the_same_lesson_twice_is_one_item_with_two_provenances(bank: MemoryBank) -> None:
+    first = learn(bank, "t1", "Count the rows", run_id="one")
+    second = learn(bank, "t2", "Count the rows", "Feed the cat", run_id="two", label="failure")
+    item = bank.items()[0]
+    assert len(bank) == len(bank.items()) == 2
+    assert [source.task_id for source in item.provenances] == ["t1", "t2"]
+    assert (item.seq, item.polarity) == (first.items[0].seq, "success")
+    assert second.items[0] == item
+    hits = bank.retrieve("Count the rows", k=9, unit="item")
+    assert len(hits) == 2
+    assert hits[0].items == (item,)
+    assert bank.stats().items == 2
+
+
+def test_a_lesson_from_two_tasks_is_left_out_only_where_both_are(bank: MemoryBank) -> None:
+    learn(bank, "t1", "Count the rows")
+    learn(bank, "t2", "Count the rows")
+    assert found(bank, exclude_tasks=["t1"]) == {"Count the rows"}
+    assert found(bank, exclude_tasks=["t1", "t2"]) == set()
+
+
+def test_a_lesson_outlives_the_first_experience_it_came_from(bank: MemoryBank) -> None:
+    first, second = learn(bank, "t1", "Count the rows"), learn(bank, "t2", "Count the rows")
+    removal = bank.delete(first.id)
+    assert (removal.experiences, removal.items) == ((first.id,), ())
+    (item,) = bank.items()
+    assert [source.experience_id for source in item.provenances] == [second.id]
+    assert bank.delete(item.id).items == (item.id,)
+    assert found(bank) == set()
+
+
+def test_an_edit_holds_for_all_provenances_and_the_old_text_can_come_again(bank: MemoryBank) -> None:
+    learn(bank, "t1", "Count the rows")
+    item = learn(bank, "t2", "Count the rows").items[0]
+    changed = bank.edit(item.id, title="Feed the cat")
+    assert len(changed.provenances) == 2
+    again = learn(bank, "t3", "Count the rows").items[0]
+    assert (again.id, len(again.provenances)) == (item.id, 1)
+    assert learn(bank, "t4", "Feed the cat", run_id="two").items[0].id == learn(bank, "t5", "Feed the cat").items[0].id
+    assert {one.title for one in bank.items()} == {"Feed the cat", "Count the rows"}
+    assert bank.doctor() == []  # the journal says which ids the items got, and not which they usually get
+
+
+def test_a_deleted_lesson_can_be_learned_again(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Count the rows").items[0]
+    bank.delete(item.id)
+    again = learn(bank, "t2", "Count the rows").items[0]
+    assert again.id == item.id
+    assert [source.task_id for source in again.provenances] == ["t2"]
+    assert [change.kind for change in bank.history(item.id)] == ["append", "delete", "append"]
+
+
+def test_a_rollback_takes_what_descends_from_it(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody", run_id="one")
+    misled = learn(bank, "t2", "Share the key", run_id="two", shown=bad.items)
+    further = learn(bank, "t3", "Leave the door open", run_id="two", shown=misled.items)
+    apart = learn(bank, "t4", "Feed the cat", run_id="two")
+    preview = bank.rollback(bad.id, dry_run=True)
+    assert preview.experiences == (bad.id, misled.id, further.id)
+    assert len(bank) == 4
+    assert bank.rollback(bad.id, note="poisoned") == preview
+    assert bank.experiences() == [apart]
+    assert found(bank) == {"Feed the cat"}
+    assert bank.history(further.id)[-1].kind == "rollback"
+    with pytest.raises(InputError, match="has nothing of run 'one'"):
+        bank.rollback("run:one")
+
+
+def test_a_lesson_is_not_held_by_those_who_repeat_what_they_were_shown(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody", run_id="one")
+    again = learn(bank, "t2", "Trust everybody", run_id="two", shown=bad.items)
+    third = learn(bank, "t3", "Trust everybody", run_id="two", shown=again.items)
+    apart = learn(bank, "t4", "Feed the cat", run_id="two")
+    assert bank.rollback(third.id, dry_run=True).experiences == (third.id,)
+    assert bank.rollback("run:one").experiences == (bad.id, again.id, third.id)
+    assert bank.experiences() == [apart]
+    assert bank.doctor() == []
+
+
+def test_a_lesson_that_somebody_came_to_alone_stays_and_so_do_those_who_were_shown_it(bank: MemoryBank) -> None:
+    first = learn(bank, "t1", "Count the rows", run_id="one")
+    misled = learn(bank, "t2", "Count the rows", run_id="two", shown=first.items)
+    alone = learn(bank, "t3", "Count the rows", run_id="two")
+    assert bank.rollback("run:one").experiences == (first.id,)
+    assert [source.experience_id for source in bank.items()[0].provenances] == [misled.id, alone.id]
+    assert bank.rollback(alone.id, dry_run=True).experiences == (misled.id, alone.id)
+
+
+def test_a_rollback_of_one_who_repeats_takes_no_other_who_does(bank: MemoryBank) -> None:
+    first = learn(bank, "t1", "Count the rows")
+    one = learn(bank, "t2", "Count the rows", shown=first.items)
+    other = learn(bank, "t3", "Count the rows", shown=first.items)
+    bank.delete(first.id)
+    assert bank.rollback(other.id).experiences == (other.id,)
+    assert [experience.id for experience in bank.experiences()] == [one.id]
+
+
+def test_whom_a_deleted_lesson_misled_is_found_later(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody", run_id="one")
+    misled = learn(bank, "t2", "Share the key", run_id="two", shown=bad.items)
+    apart = learn(bank, "t3", "Feed the cat", run_id="two")
+    bank.delete(bad.items[0].id)
+    trial = bank.fork()
+    for of in (bank, trial):
+        with pytest.raises(InputError, match="no item or experience"):
+            of.rollback(bad.items[0].id, descendants=False)
+        assert of.rollback(bad.items[0].id, dry_run=True).experiences == (misled.id,)
+        assert of.rollback("run:one").experiences == (bad.id, misled.id)
+        assert of.experiences() == [apart]
+        assert of.history(misled.id)[-1].kind == "rollback"
+        for source in (bad.items[0].id, bad.id, "run:one"):
+            with pytest.raises(InputError, match="has n"):
+                of.rollback(source)
+    assert bank.doctor() == []
+
+
+def test_descendants_that_were_kept_can_go_later(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody", run_id="one")
+    misled = learn(bank, "t2", "Share the key", run_id="two", shown=bad.items)
+    bank.rollback("run:one", descendants=False)
+    assert bank.experiences() == [misled]
+    assert bank.rollback("run:one").experiences == (misled.id,)
+
+
+def test_a_rollback_can_keep_the_descendants(bank: MemoryBank) -> None:
+    bad = learn(bank, "t1", "Trust everybody")
+    learn(bank, "t2", "Share the key", shown=bad.items)
+    assert bank.rollback(bad.id, descendants=False).experiences == (bad.id,)
+    assert found(bank) == {"Share the key"}
+
+
+def test_a_run_and_an_origin_can_be_rolled_back(bank: MemoryBank) -> None:
+    learn(bank, "t1", "Count the rows", run_id="one")
+    learn(bank, "t2", "Feed the cat", run_id="two", origin="friend.jsonl")
+    shared = learn(bank, "t3", "Count the rows", run_id="two").items[0]
+    assert shared.provenances[0].run_id == "one"
+    assert len(bank.rollback("origin:friend.jsonl").experiences) == 1
+    assert found(bank) == {"Count the rows"}
+    bank.rollback("run:one")
+    (item,) = bank.items()
+    assert [source.run_id for source in item.provenances] == ["two"]
+    with pytest.raises(InputError, match="no item or experience"):
+        bank.rollback("nobody")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_run_or_an_origin_of_which_nothing_is_here_is_a_mistake(bank: MemoryBank, dry_run: bool) -> None:
+    learn(bank, "t1", "Count the rows", run_id="one", origin="friend.jsonl")
+    for source in ("run:onne", "run:friend.jsonl", "origin:one"):
+        with pytest.raises(InputError, match=f"has nothing of {source.replace(':', ' .')}'"):
+            bank.rollback(source, dry_run=dry_run)
+    assert found(bank) == {"Count the rows"}
+    bank.record(a_task("t2"), a_rollout("t2"), run_id="waits")
+    assert len(bank.rollback("run:waits", dry_run=dry_run).pending) == 1
+    assert len(bank.pending()) == dry_run
+
+
+def test_a_negated_lesson_is_flagged_and_never_merged(bank: MemoryBank) -> None:
+    learn(bank, "t1", "Open the valve before the pump starts")
+    learn(bank, "t2", "Never open the valve before the pump starts")
+    learn(bank, "t3", "Water the plants")
+    (pair,) = bank.near_duplicates(0.7)
+    assert {pair.first.title, pair.second.title} == {
+        "Open the valve before the pump starts",
+        "Never open the valve before the pump starts",
+    }
+    assert len(bank) == 3
+
+
+def test_polarity_is_a_filter_not_a_sieve(bank: MemoryBank) -> None:
+    for n in range(30):
+        learn(bank, f"s{n}", f"Count the rows {n}")
+    learn(bank, "f1", "Water the plants", label="failure")
+    assert found(bank, "Count the rows", polarity="failure") == {"Water the plants"}
+    assert len(bank.retrieve("Count", k=5, unit="item", polarity="success")) == 5
+    with pytest.raises(InputError, match="polarity"):
+        bank.retrieve("x", polarity="good")  # type: ignore[arg-type]
+
+
+def test_the_same_text_is_one_item_whatever_id_it_has(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Count the rows").items[0]
+    changed = bank.edit(item.id, title="Feed the cat", content="Feed the cat, always.")
+    again = learn(bank, "t2", "Feed the cat").items[0]
+    assert (again.id, len(again.provenances), len(bank)) == (changed.id, 2, 1)
+    old = [learn(bank, task, "Count the rows").items[0] for task in ("t3", "t4")]
+    assert old[0].id == old[1].id == item.id
+    assert [len(one.provenances) for one in bank.items()] == [2, 2]
+
+
+def test_editing_one_item_to_the_text_of_another_makes_them_one(bank: MemoryBank) -> None:
+    one, two = learn(bank, "t1", "Count the rows", "Feed the cat").items
+    three = learn(bank, "t2", "Water the plants").items[0]
+    for each in (one, three):
+        merged = bank.edit(each.id, title=two.title, description=two.description, content=two.content)
+    assert (merged.id, bank.items()) == (two.id, [merged])
+    assert [source.task_id for source in merged.provenances] == ["t1", "t2"]
+    assert bank.experience_of("t1").items == (merged,)  # type: ignore[union-attr]
+    assert bank.doctor() == []
+
+
+def test_an_edit_of_what_was_edited_meanwhile_is_refused(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Count the rows").items[0]
+    bank.edit(item.id, content="Count the columns.")
+    with pytest.raises(InputError, match="it was edited"):
+        bank.edit(item.id, content="Count the cells.")
+
+
+def test_what_an_edited_lesson_taught_is_found_by_both_of_its_ids(bank: MemoryBank) -> None:
+    item = learn(bank, "t1", "Trust everybody", run_id="one").items[0]
+    before = learn(bank, "t2", "Share the key", shown=[item])
+    changed = bank.edit(item.id, content="Trust nobody.")
+    after = learn(bank, "t3", "Hide the key", shown=[changed])
+    assert bank.rollback(changed.id, dry_run=True).experiences == (after.id,)
+    assert bank.rollback(item.id, dry_run=True).experiences == (before.id, after.id)
+    assert len(bank.rollback("run:one", dry_run=True).experiences) == 3
+
+
+def test_a_lesson_that_was_imported_into_another_scope_is_known_there(tmp_path: Path) -> None:
+    with open_bank(scope="here") as here, open_bank(tmp_path / "b", scope="there") as there:
+        learn(here, "t1", "Count the rows")
+        here.export_jsonl(tmp_path / "x.jsonl")
+        there.import_jsonl(tmp_path / "x.jsonl")
+        for bank in (there.fork(), there):
+            assert len(learn(bank, "t2", "Count the rows").items[0].provenances) == 2
+            assert len(bank) == 1
+
+
+def test_an_attempt_that_was_removed_is_not_taken_for_stored(bank: MemoryBank) -> None:
+    experience = learn(bank, "t1", "Count the rows")
+    bank.delete(experience.id)
+    with pytest.raises(InputError, match="removed since; name another run_id"):
+        learn(bank, "t1", "Count the columns")
+    assert len(bank) == 0
+    assert learn(bank, "t1", "Count the columns", run_id="again").items[0].title == "Count the columns"

@@ -1,0 +1,121 @@
+"""Threads, tasks and processes on one bank: nothing is lost, nothing waits for ever."""
+
+import itertools
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rb_dspy.errors import StorageError
+from tests.bank_next.helpers import add, finish, open_bank, start
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_eight_writers_and_readers(tmp_path: Path, where: str) -> None:
+    with open_bank(None if where == "memory" else tmp_path / "bank.sqlite") as bank:
+        done = threading.Event()
+
+        def write(writer: int) -> None:
+            for n in range(50):
+                add(bank, f"{writer}/{n}", f"task {n} of writer {writer}", lessons=2)
+
+        def read() -> int:
+            seen = 0
+            while not done.is_set():
+                found = bank.retrieve("task 7 of writer 3", k=1000)
+                assert len(found) >= seen
+                assert all(len(match.items) == 2 for match in found)
+                scores = [match.score for match in found]
+                assert all(better >= worse - 1e-6 for better, worse in itertools.pairwise(scores))
+                seen = len(found)
+            return seen
+
+        with ThreadPoolExecutor(10) as pool:
+            readers = [pool.submit(read) for _ in range(2)]
+            for writer in [pool.submit(write, writer) for writer in range(8)]:
+                writer.result()
+            done.set()
+            for reader in readers:
+                reader.result()
+        assert len(bank) == 800
+        assert len(bank.retrieve("task", k=1000)) == 400
+        assert bank.seen_tasks() == {f"{writer}/{n}" for writer in range(8) for n in range(50)}
+        seqs = sorted([e.seq for e in bank.experiences()] + [item.seq for item in bank.items()])
+        assert seqs == list(range(1, 1201))
+
+
+def test_the_same_attempt_from_many_threads_is_stored_once(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank.sqlite") as bank, ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: add(bank, lessons=2), range(40)))
+        assert all(experience == made[0] for experience in made)
+        assert bank.experiences() == made[:1]
+
+
+WRITER = """
+import sys, tests.bank_next.helpers as h
+for n in range(30):
+    with h.open_bank(sys.argv[1], "s" if n % 2 else sys.argv[2]) as bank:
+        h.add(bank, f"{sys.argv[2]}/{n}", lessons=2)
+"""
+
+
+def test_three_processes(tmp_path: Path) -> None:
+    """All three make the bank, its scopes and its rows at once, opening and closing it each time."""
+    path = tmp_path / "bank.sqlite"
+    for process in [start(WRITER, str(path), name) for name in ("one", "two", "three")]:
+        finish(process)
+    with open_bank(path, create=False) as bank:
+        assert bank.seen_tasks() == {f"{name}/{n}" for name in ("one", "two", "three") for n in range(1, 30, 2)}
+        assert len(bank) == 90
+        assert bank.scopes() == ["one", "s", "three", "two"]
+        seqs = sorted([e.seq for e in bank.experiences()] + [item.seq for item in bank.items()])
+        assert seqs == list(range(1, 136))
+    for name in ("one", "two", "three"):
+        with open_bank(path, name, create=False) as bank:
+            assert len(bank) == 30
+
+
+def test_two_handles_see_each_other(tmp_path: Path) -> None:
+    with open_bank(tmp_path / "bank.sqlite") as one, open_bank(tmp_path / "bank.sqlite") as two:
+        for n in range(5):
+            add(one, f"one/{n}")
+            assert len(two.retrieve("sort", k=99)) == 2 * n + 1
+            add(two, f"two/{n}")
+            assert len(one.retrieve("sort", k=99)) == 2 * n + 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_must_open_the_bank_again() -> None:
+    code = """
+import os, tests.bank_next.helpers as h
+from rb_dspy.errors import StorageError
+bank = h.open_bank()
+child = os.fork()
+try:
+    len(bank)
+except StorageError as exc:
+    os._exit(7 if "fork" in str(exc) else 8)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert finish(start(code)).strip() == "7"
+
+
+def test_a_locked_bank_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sqlite3
+
+    path = tmp_path / "bank.sqlite"
+    open_bank(path).close()
+    monkeypatch.setattr("rb_dspy.bank_next.store.sqlite._TIMEOUT", 0.1)
+    with open_bank(path) as bank:
+        add(bank)
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        assert len(bank.retrieve("x", k=5)) == 1  # readers do not wait
+        with pytest.raises(StorageError, match="locked"):
+            add(bank, "t2")
+        holder.execute("ROLLBACK")
+        holder.close()
+        add(bank, "t2")
+        assert len(bank) == 2

@@ -1,0 +1,157 @@
+"""Files that are no banks are refused in one line and left alone; what was acknowledged survives."""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy.bank_next import MemoryBank
+from rb_dspy.embedder import SentenceTransformerEmbedder
+from rb_dspy.errors import BankError, CorruptBank, InputError, SchemaTooNew, StorageError
+from rb_dspy.testing.embedder import HashEmbedder
+from tests.bank_next.helpers import add, open_bank
+
+
+def refused(path: Path, kind: type[BankError], words: str, **kwargs: bool) -> None:
+    before = path.read_bytes() if path.is_file() else None
+    folder = sorted(path.parent.iterdir()) if path.parent.is_dir() else None
+    for create in (True, False):
+        with pytest.raises(kind, match=words) as caught:
+            open_bank(path, create=create)
+        message = str(caught.value)
+        assert message.startswith(str(path))
+        assert "\n" not in message
+        assert len(message) < 300 + len(str(path))
+    assert (path.read_bytes() if path.is_file() else None) == before
+    assert (sorted(path.parent.iterdir()) if path.parent.is_dir() else None) == folder
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    """A bank with something in it."""
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        for n in range(20):
+            add(bank, f"t{n}", lessons=2)
+    return path
+
+
+GARBAGE = [b"not a bank, " * 1000, b"x", b"{}\n", b"\0" * 5000, b"SQLite format 3\0" + b"\xff" * 9000]
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+def test_garbage(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bank.sqlite"
+    path.write_bytes(content)
+    refused(path, CorruptBank, "not a bank|damaged")
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.95])
+def test_truncated(full: Path, share: float) -> None:
+    content = full.read_bytes()
+    full.write_bytes(content[: int(len(content) * share)])
+    refused(full, CorruptBank, "damaged|not a bank")
+
+
+def test_somebody_elses_database(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+    connection.close()
+    refused(path, CorruptBank, "a database, but not a bank")
+
+
+def test_newer_schema(full: Path) -> None:
+    with sqlite3.connect(full) as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    connection.close()
+    refused(full, SchemaTooNew, r"bank schema 99; this one knows 1")
+
+
+def test_a_bank_of_the_first_edition(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE experiences (id)")
+        connection.execute("CREATE TABLE items (id)")
+        connection.execute("CREATE TABLE scopes (id)")
+    connection.close()
+    with pytest.raises(CorruptBank, match="a bank of the first edition; export it"):
+        open_bank(path, create=False)
+
+
+def test_folder_and_other_non_files(tmp_path: Path) -> None:
+    refused(tmp_path / ".", StorageError, "not a file")
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", StorageError, "not a file")
+    (tmp_path / "file").write_text("x")
+    refused(tmp_path / "file" / "bank.sqlite", StorageError, "cannot be used|no bank there")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that nobody can write to")
+def test_unwritable_place() -> None:
+    with pytest.raises(StorageError, match="cannot be"):
+        open_bank("/proc/bank.sqlite")
+
+
+@pytest.mark.parametrize("name", ["x" * 300])
+def test_a_name_that_is_too_long_is_called_that(tmp_path: Path, name: str) -> None:
+    for create in (True, False):
+        with pytest.raises(StorageError, match=r"name too long.*; give a shorter one") as caught:
+            open_bank(tmp_path / name, create=create)
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no bank there"):
+        open_bank(tmp_path / "a" / "bank.sqlite", create=False)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "empty").touch()
+    with pytest.raises(StorageError, match="no bank there"):
+        open_bank(tmp_path / "empty", create=False)
+    assert (tmp_path / "empty").stat().st_size == 0
+    open_bank(tmp_path / "empty").close()  # a creation that was interrupted leaves an empty file
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://host/db", "expected a path"),
+        ("", "expected a path"),
+        ("a\0b", "expected a path"),
+        ("a\ud800b", "expected a path"),
+        ("~nobody has this name/b", "give the whole path"),
+        (3, "bank '3': expected a path, or :memory:; got int"),
+        (b"lessons.sqlite", "expected a path, or :memory:; got bytes"),
+    ],
+)
+def test_addresses(url: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        open_bank(url)
+
+
+@pytest.mark.parametrize(
+    ("embedder", "said"),
+    [
+        (HashEmbedder, r"embedder HashEmbedder: expected an object .*: give HashEmbedder\(\)"),
+        (open_bank, "embedder open_bank: expected an object with id, dimension and embed, or the name"),
+        (SentenceTransformerEmbedder, r"give SentenceTransformerEmbedder\(\)"),
+        (7, "embedder 7: expected an object"),
+    ],
+)
+def test_what_is_no_embedder_makes_no_file(tmp_path: Path, embedder: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=embedder)
+    assert list(tmp_path.iterdir()) == []
+    with open_bank(tmp_path / "bank.sqlite") as bank, pytest.raises(InputError, match=said):
+        bank.reindex(embedder)
+
+
+@pytest.mark.parametrize("name", ["with space.sqlite", "a?b=c#d%20e.sqlite", "ünï.sqlite", "'quote\".db"])
+def test_odd_file_names(tmp_path: Path, name: str) -> None:
+    for _ in range(2):
+        with open_bank(str(tmp_path / name)) as bank:
+            add(bank)
+    assert {file.name for file in tmp_path.iterdir()} == {name, f"{name}.lock"}

@@ -1,0 +1,139 @@
+"""A bank that moves to another embedder, under those who use it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rb_dspy.bank_next import MemoryBank
+from rb_dspy.errors import EmbedderMismatch, StorageError
+from rb_dspy.protocols import Vectors
+from rb_dspy.testing import HashEmbedder
+from tests.bank_next.helpers import add, open_bank
+
+OLD, NEW = HashEmbedder(salt="x"), HashEmbedder(salt="y")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bank.sqlite"
+
+
+def found(bank: MemoryBank, text: str) -> tuple[str, float]:
+    (best,) = bank.retrieve(text)
+    return best.task_id, best.score
+
+
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_what_was_learned_is_found_by_the_new_embedder(where: str, path: Path) -> None:
+    with open_bank(path if where == "file" else None, embedder=OLD) as bank:
+        for n in range(5):
+            add(bank, f"t{n}", f"sort {n} numbers", lessons=2)
+        assert bank.reindex(NEW) == 15
+        assert found(bank, "sort 3 numbers") == ("t3", pytest.approx(1, abs=1e-4))
+        add(bank, "t9", "walk the dog")
+        assert found(bank, "walk the dog") == ("t9", pytest.approx(1, abs=1e-4))
+        assert bank.stats().embedder == NEW.id
+        assert bank.doctor() == []
+
+
+def test_who_has_it_open_elsewhere_mixes_nothing_into_it(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as stale, open_bank(path, embedder=OLD) as mover:
+        add(stale, "t1")
+        fork = stale.fork()
+        mover.reindex(NEW)
+        for use in (
+            lambda: add(stale, "t2"),
+            lambda: stale.edit(stale.items()[0].id, title="New"),
+            lambda: stale.retrieve("x"),
+            lambda: add(fork, "t3"),
+            lambda: stale.retrieve("x"),  # asking for a fork has not made this one belong to the new embedder
+            lambda: add(stale, "t4"),
+        ):
+            with pytest.raises(EmbedderMismatch, match="again"):
+                use()
+        assert mover.seen_tasks() == {"t1"}
+        assert mover.doctor() == []
+
+
+class Slow(HashEmbedder):
+    """Waits in the middle of its first call."""
+
+    def __init__(self, salt: str = "x") -> None:
+        super().__init__(salt=salt)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        rows = super().embed(texts)
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(30)
+        return rows
+
+
+class Breaking(HashEmbedder):
+    """Breaks at the lessons, when the vectors of the instructions are stored."""
+
+    def __init__(self, why: BaseException) -> None:
+        super().__init__(salt="y")
+        self.why = why
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        if any("Lesson" in text for text in texts):
+            raise self.why
+        return super().embed(texts)
+
+
+@pytest.mark.parametrize("why", [RuntimeError("out of quota"), KeyboardInterrupt()])
+def test_a_reindex_that_breaks_leaves_nothing_behind(path: Path, why: BaseException) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        for n in range(5):
+            add(bank, f"t{n}", f"sort {n} numbers")
+        bank.reindex()
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            tables = database.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall()
+        with pytest.raises(type(why)):
+            bank.reindex(Breaking(why))
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            assert database.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall() == tables
+        assert bank.doctor() == []
+        assert found(bank, "sort 3 numbers")[0] == "t3"
+        assert bank.reindex(NEW) == 10
+
+
+def test_a_fork_or_a_snapshot_has_no_index_to_make(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        add(bank, "t1")
+        bank.snapshot("one")
+        fork = bank.fork()
+        for embedder in (None, NEW):
+            with pytest.raises(StorageError, match="on the bank"):
+                fork.reindex(embedder)
+        assert found(fork, "sort the numbers")[0] == "t1"
+    with open_bank(path, embedder=OLD, at="one") as then:
+        with pytest.raises(StorageError, match="on the bank"):
+            then.reindex()
+        assert found(then, "sort the numbers")[0] == "t1"
+
+
+def test_forks_outlive_a_new_index_of_the_same_embedder(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        add(bank, "t1")
+        fork = bank.fork()
+        assert bank.reindex() == 0
+        assert found(fork, "sort the numbers")[0] == "t1"
+        assert len(fork.retrieve("x", k=5, unit="item")) == 1
+
+
+def test_forks_of_before_say_why_they_end(path: Path) -> None:
+    with open_bank(path, embedder=OLD) as bank:
+        add(bank, "t1")
+        fork = bank.fork()
+        bank.reindex(NEW)
+        with pytest.raises(EmbedderMismatch, match="again"):
+            fork.retrieve("x")
