@@ -22,7 +22,7 @@ from rb_dspy.bank_next.admission import (
     now,
 )
 from rb_dspy.bank_next.embedding import embed
-from rb_dspy.bank_next.handwritten import handwritten
+from rb_dspy.bank_next.handwritten import handwritten, lesson
 from rb_dspy.bank_next.opening import open_database, open_scope, own_scope, resolve_mark
 from rb_dspy.bank_next.pending import Pending, grouped, pending_of, pending_row
 from rb_dspy.bank_next.records import BankStats, Finding
@@ -232,11 +232,11 @@ class MemoryBank:
         The same text written twice is one item. Raises ``InputError`` for an empty title or content, and like
         ``append``.
         """
-        draft = handwritten(self._rows.now(), title, content, description, checked_name("origin", origin))
-        if draft is not None:
-            self._append([admit(draft)])
-        id = new_item(MemoryDraft.model_construct(title=title, description=description, content=content)).id
-        return self._item(id)
+        draft = lesson(title, content, description)
+        new = handwritten(self._rows.now(), draft, checked_name("origin", origin))
+        if new is not None:
+            self._append([admit(new)])
+        return self._item(new_item(draft).id)
 
     def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
         """Keep a rollout that is to be learned from: on disk when it returns, and ``pending`` until ``append``.

@@ -10,17 +10,20 @@ from rb_dspy.bank_next.store.base import Reader
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, Task, Trajectory, Verdict
 
 
-def handwritten(reader: Reader, title: str, content: str, description: str, origin: str) -> ExperienceDraft | None:
-    """What is to be appended; None if a person wrote this before and it is still there.
-
-    A lesson that was removed and is written again is another experience. Raises ``InputError`` for texts that cannot
-    be used.
-    """
+def lesson(title: str, content: str, description: str) -> MemoryDraft:
+    """What a person wrote, as a draft. Raises ``InputError`` for texts that cannot be used."""
     values = {"title": title, "description": description, "content": content}
     try:
-        draft = MemoryDraft(**{name: text(name, value) for name, value in values.items()})
+        return MemoryDraft(**{name: text(name, value) for name, value in values.items()})
     except pydantic.ValidationError as exc:
         raise refused(exc) from None
+
+
+def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDraft | None:
+    """What is to be appended; None if a person wrote this before and it is still there.
+
+    A lesson that was removed and is written again is another experience. Raises ``InputError`` for an empty lesson.
+    """
     item = new_item(draft)
     task = Task(id=f"lesson-{item.id[1:]}", instruction=item_text(item))
     if any(row.task_id == task.id for row in reader.items(ids=[item.id])):

@@ -52,6 +52,18 @@ def open_scope(database: SqliteDatabase, name: str, embedder: Embedder | None, *
         raise UnknownScope(f"{exc}; {hint}known: {listed or 'none yet'}") from None
 
 
+def scopes(url: str | Path) -> list[str]:
+    """Names of the scopes of the bank at ``url``, which must be there."""
+    from rb_dspy.bank_next.store import sql
+
+    database = open_database(url, create=False)
+    try:
+        with database.reading() as connection:
+            return sql.scope_names(connection)
+    finally:
+        database.close()
+
+
 def own_scope(name: str, after: int) -> SqlScope:
     """A scope in memory whose numbers begin after ``after``: where a fork keeps what it writes."""
     scope = open_scope(open_database(None, create=True), name, None, create=True)

@@ -321,6 +321,12 @@ def test_a_lesson_written_by_hand_is_found_by_its_own_text(bank: MemoryBank) -> 
     assert bank.get(again.id) == again
 
 
+def test_blanks_around_a_lesson_are_not_part_of_it(bank: MemoryBank) -> None:
+    item = bank.add(" Refunds ", "Ask Dana first. ")
+    assert (item.title, item.content) == ("Refunds", "Ask Dana first.")
+    assert bank.add("Refunds", "Ask Dana first.") == item
+
+
 def test_a_lesson_that_was_learned_can_be_written_by_hand_too(bank: MemoryBank) -> None:
     learned = add(bank, "t1").items[0]
     item = bank.add(learned.title, learned.content, learned.description, origin="Ada")
