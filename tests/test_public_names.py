@@ -175,4 +175,5 @@ def test_a_word_names_one_thing_on_every_floor(word: str) -> None:
     """The first is the environment's ground truth, and must not be taken for what a job or a request gave."""
     package = Path(rb_dspy.__file__).parent
     meaning = re.compile(rf"^(class {word}\b|{word}\b[^=\n]* = )", re.MULTILINE)
-    assert len([path for path in package.rglob("*.py") if meaning.search(path.read_text("utf-8"))]) == 1
+    every = [path for path in package.rglob("*.py") if "bank_next" not in path.parts]  # it will be the bank
+    assert len([path for path in every if meaning.search(path.read_text("utf-8"))]) == 1
