@@ -29,6 +29,9 @@ APPLICATION = 0x72624232
 _POLL = 0.002
 """Seconds between two looks at the lock file."""
 
+_PAGE = 512
+"""Bytes of the smallest page: a shorter file is no database, though SQLite takes it for an empty one."""
+
 _TIMEOUT = 60.0
 """Seconds that a writer waits for its turn."""
 
@@ -60,7 +63,7 @@ class SqliteDatabase:
         self._file = None if path is None else FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL)
         self._engine = _engine(path, writable=self._writable)
         try:
-            if path is None or (self._writable and not path.stat().st_size):
+            if self._writable and not self._has_tables():
                 self._make_tables()
         except BaseException:
             self._engine.dispose()
@@ -141,6 +144,10 @@ class SqliteDatabase:
         if self._process != os.getpid():
             raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
 
+    def _has_tables(self) -> bool:
+        with self.reading() as connection:
+            return sql.tables_exist(connection)
+
     def _make_tables(self) -> None:
         with self.writing() as connection:
             if not sql.tables_exist(connection):  # another process may have been first
@@ -186,7 +193,7 @@ def _prepare(path: Path, *, create: bool) -> bool:
         if path.exists() and not path.is_file():
             raise StorageError(f"{path}: not a file; expected a bank")
         if path.exists() and path.stat().st_size:
-            _look(path)
+            _look(path, create=create)
         elif not create:
             raise StorageError(f"{path}: no bank there")
         else:
@@ -198,7 +205,7 @@ def _prepare(path: Path, *, create: bool) -> bool:
     return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
 
 
-def _look(path: Path) -> None:
+def _look(path: Path, *, create: bool) -> None:
     """Raise an error if the file is no bank that this version can use; nothing is written to it."""
     try:
         with contextlib.closing(_connect(path, writable=False)) as connection:
@@ -215,6 +222,8 @@ def _look(path: Path) -> None:
             f"{path}: a bank of the first edition; export it with that version (rb-dspy bank export) and import that"
             " (rb-dspy bank import)"
         )
+    if not known and create and path.stat().st_size >= _PAGE:
+        return  # another process is about to make its tables, or was killed before it did
     if not ours:
         raise CorruptBank(f"{path}: a database, but not a bank; name another file")
     if schema is None or int(schema[0]) > tables.SCHEMA:
