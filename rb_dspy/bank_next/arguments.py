@@ -67,7 +67,7 @@ def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
 def one(what: str, value: object, kind: type[T]) -> T:
     """``value``, which must be a ``kind``."""
     if not isinstance(value, kind):
-        raise _unexpected(what, value, f"a {kind.__name__}")
+        raise _unexpected(what, value, kind.__name__)
     return value
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from rb_dspy.bank_next.search.searchers import OverlaySearcher, Searcher, StoreS
 from rb_dspy.bank_next.store.base import Scope
 from rb_dspy.bank_next.store.overlay import Overlay
 from rb_dspy.bank_next.store.records import SnapshotRow, Unit
+from rb_dspy.bank_next.store.sql import scope_names
+from rb_dspy.bank_next.store.sqlite import SqliteDatabase, restore
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.schema import (
@@ -50,9 +52,6 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-
-if TYPE_CHECKING:
-    from rb_dspy.bank_next.store.sqlite import SqliteDatabase
 
 DEFAULT_EMBEDDER = "minilm"
 
@@ -108,10 +107,10 @@ class MemoryBank:
             at: Name of a snapshot, or a sequence number: the state then, which cannot be written (its ``fork`` can).
 
         Raises:
-            InputError: An argument cannot be used, or there is no such file or snapshot.
+            InputError: An argument cannot be used, or there is no such snapshot.
             UnknownScope: ``create`` is False and the bank has no such scope.
             EmbedderMismatch: The bank belongs to another embedder.
-            CorruptBank, SchemaTooNew, StorageError: The file cannot be used.
+            CorruptBank, SchemaTooNew, StorageError: The file cannot be used, or is missing and ``create`` is False.
         """
         checked_name("scope", scope)
         arguments.state(at)
@@ -130,8 +129,8 @@ class MemoryBank:
         """Copy a bank's file, all scopes, to the new file ``to``, also while it is being written.
 
         Raises:
-            InputError: There is no bank at ``url``, or something at ``to``.
-            StorageError: The disk refuses.
+            InputError: There is something at ``to``.
+            StorageError: There is no bank at ``url``, or the disk refuses.
         """
         path, target = arguments.bank_path(url), arguments.file(to).expanduser()
         if path is None:
@@ -149,12 +148,9 @@ class MemoryBank:
         The bank that was there is moved aside; returns its path now, None if there was none.
 
         Raises:
-            InputError: There is no bank at ``copy``.
             CorruptBank: ``copy`` is damaged, or no bank.
-            StorageError: The disk refuses.
+            StorageError: There is no bank at ``copy``, or the disk refuses.
         """
-        from rb_dspy.bank_next.store.sqlite import restore
-
         path = arguments.bank_path(url)
         if path is None:
             raise InputError(f"bank {url!r}: only a bank in a file can be restored; give its path")
@@ -223,8 +219,8 @@ class MemoryBank:
 
         What was stored before an error stays; doing it again repeats nothing. What was removed stays away.
         """
-        given = arguments.iterable("drafts", drafts)
-        return self._append_all(admit(arguments.one("drafts", draft, ExperienceDraft)) for draft in given)
+        listed = arguments.iterable("drafts", drafts)
+        return self._append_all(admit(arguments.one("drafts", draft, ExperienceDraft)) for draft in listed)
 
     def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
         """Store a lesson that a person wrote. It is found by its own text, and its polarity is success.
@@ -370,11 +366,11 @@ class MemoryBank:
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
-        wanted = arguments.id_(id)
+        id = arguments.id_(id)
         reader = self._rows.now()
-        found = reading.items_of(reader, [wanted], self.scope).get(wanted) or self._experience(wanted)
+        found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
         if found is None:
-            raise self._unknown(wanted)
+            raise self._unknown(id)
         return found
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
@@ -431,17 +427,17 @@ class MemoryBank:
         Raises:
             InputError: Nothing has this id.
         """
-        wanted, reader = arguments.id_(id), self._rows.now()
-        waiting = grouped(row.key for row in reader.pending()).get(wanted)
+        id, reader = arguments.id_(id), self._rows.now()
+        waiting = grouped(row.key for row in reader.pending()).get(id)
         if waiting:
             if not dry_run:
                 with self._rows.write() as writer:
                     writer.remove_pending(waiting)
-            return Removal(pending=(wanted,))
-        experiences = {row.seq for row in reader.experiences(ids=[wanted])}
-        if not experiences and not reader.items(ids=[wanted]):
-            raise self._unknown(wanted)
-        source = Source(experiences=frozenset(experiences), items=frozenset() if experiences else frozenset([wanted]))
+            return Removal(pending=(id,))
+        experiences = {row.seq for row in reader.experiences(ids=[id])}
+        if not experiences and not reader.items(ids=[id]):
+            raise self._unknown(id)
+        source = Source(experiences=frozenset(experiences), items=frozenset() if experiences else frozenset([id]))
         return self._remove(source, kind="delete", descendants=False, note=note, dry_run=dry_run)
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
@@ -462,10 +458,10 @@ class MemoryBank:
 
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
-        wanted = arguments.id_(id)
-        found = reading.history_of(self._rows.now(), wanted)
+        id = arguments.id_(id)
+        found = reading.history_of(self._rows.now(), id)
         if not found:
-            raise self._unknown(wanted)
+            raise self._unknown(id)
         return found
 
     # States
@@ -552,7 +548,7 @@ class MemoryBank:
 
         Raises:
             InputError: Nothing came from there.
-            StorageError: This is a fork or a snapshot, or the bank cannot be written.
+            StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
         database = self._root("purge")
         reader, name = self._rows.now(), arguments.id_(source)
@@ -574,8 +570,6 @@ class MemoryBank:
 
     def scopes(self) -> list[str]:
         """Names of all scopes of this bank."""
-        from rb_dspy.bank_next.store.sql import scope_names
-
         if self._database is None:
             return [self.scope]
         with self._database.reading() as connection:
@@ -670,10 +664,10 @@ class MemoryBank:
         dry_run: bool,
         run_id: str | None = None,
     ) -> Removal:
-        said = arguments.text("note", note)
+        note = arguments.text("note", note)
         with self._rows.write() as writer:
             return writing.remove(
-                writer, source, kind=kind, descendants=descendants, run_id=run_id, note=said, dry_run=dry_run
+                writer, source, kind=kind, descendants=descendants, run_id=run_id, note=note, dry_run=dry_run
             )
 
     def _source(self, name: str, *, descendants: bool) -> tuple[Source, str | None]:

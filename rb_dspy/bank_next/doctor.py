@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,10 @@ from rb_dspy.bank_next.reading import unpacked as rollouts_of
 from rb_dspy.bank_next.records import BankStats, Finding
 from rb_dspy.bank_next.store.base import Reader, Scope
 from rb_dspy.bank_next.store.records import UNITS
+from rb_dspy.bank_next.store.sqlite import SqliteDatabase
+from rb_dspy.bank_next.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import MemoryDraft
-
-if TYPE_CHECKING:
-    from rb_dspy.bank_next.store.sqlite import SqliteDatabase
 
 _PAGE = 500
 """Experiences that are read at once."""
@@ -29,8 +27,6 @@ _REINDEX = "make the vectors anew (MemoryBank.reindex, rb-dspy bank reindex)"
 
 def stats(scope: Scope, database: SqliteDatabase | None) -> BankStats:
     """Counts of one scope."""
-    from rb_dspy.bank_next.store.tables import SCHEMA
-
     reader = scope.now()
     experiences = reader.experiences(ended=True)
     rows = reader.items(ended=True)
@@ -116,8 +112,8 @@ def _vectors(scope: Scope) -> Iterator[Finding]:
             missing.discard(row.seq)
             vector = np.frombuffer(row.data, "<f2").astype(np.float32)
             odd += known is None or len(vector) != known[1] or not abs(float(np.linalg.norm(vector)) - 1) < 0.01
-        told = (len(missing), "rows have no vector", _REINDEX), (odd, "vectors are damaged", _RESTORE)
-        for count, what, remedy in told:
+        problems = (len(missing), "rows have no vector", _REINDEX), (odd, "vectors are damaged", _RESTORE)
+        for count, what, remedy in problems:
             if count:
                 where = f"{scope.name}: {unit}s"
                 yield Finding(severity="error", kind="vector", where=where, what=f"{count} {what}", remedy=remedy)

@@ -42,8 +42,8 @@ def near_duplicates(scope: Scope, min_score: float) -> list[NearDuplicate]:
     first: dict[str, int] = {}
     for item_row in reader.items():
         first.setdefault(item_row.id, item_row.seq)
-    wanted = {seq: id for id, seq in first.items()}
-    rows = [row for row in scope.index_rows("item", after=0, upto=reader.mark()) if row.seq in wanted]
+    ids = {seq: id for id, seq in first.items()}
+    rows = [row for row in scope.index_rows("item", after=0, upto=reader.mark()) if row.seq in ids]
     if not rows:
         return []
     vectors = unpacked([row.data for row in rows], len(rows[0].data) // 2)
@@ -58,11 +58,11 @@ def near_duplicates(scope: Scope, min_score: float) -> list[NearDuplicate]:
             order = np.argsort(-scores, kind="stable")[:MOST]
             scores, pairs = scores[order], pairs[order]
     order = np.argsort(-scores, kind="stable")
-    items = items_of(reader, {wanted[rows[place].seq] for pair in pairs for place in pair}, scope.name)
+    items = items_of(reader, {ids[rows[place].seq] for pair in pairs for place in pair}, scope.name)
     return [
         NearDuplicate(
-            first=items[wanted[rows[left].seq]],
-            second=items[wanted[rows[right].seq]],
+            first=items[ids[rows[left].seq]],
+            second=items[ids[rows[right].seq]],
             score=round(float(score), 5),
         )
         for score, (left, right) in zip(scores[order], pairs[order], strict=True)

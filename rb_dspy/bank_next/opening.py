@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rb_dspy.bank_next import arguments
+from rb_dspy.bank_next.store import sql
 from rb_dspy.bank_next.store.base import Reader, Scope
-from rb_dspy.errors import InputError, MissingDependency, UnknownScope
+from rb_dspy.bank_next.store.sql import SqlScope
+from rb_dspy.bank_next.store.sqlite import SqliteDatabase
+from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.protocols import Embedder
-
-if TYPE_CHECKING:
-    from rb_dspy.bank_next.store.sql import SqlScope
-    from rb_dspy.bank_next.store.sqlite import SqliteDatabase
 
 _LONG = 10**18
 """Numbers of thousands of digits cannot even be written."""
@@ -22,10 +20,6 @@ _LONG = 10**18
 def open_database(url: str | Path | None, *, create: bool) -> SqliteDatabase:
     """The database at ``url``. See ``MemoryBank.open``."""
     path = arguments.bank_path(url)
-    try:
-        from rb_dspy.bank_next.store.sqlite import SqliteDatabase
-    except ImportError as exc:
-        raise MissingDependency(f"banks need SQLAlchemy ({exc}); pip install sqlalchemy") from None
     return SqliteDatabase(path, create=create or path is None)
 
 
@@ -36,8 +30,6 @@ def open_scope(database: SqliteDatabase, name: str, embedder: Embedder | None, *
         EmbedderMismatch: The bank belongs to another embedder than this one (None: it is not compared).
         UnknownScope: There is no such scope; the message names those that are there.
     """
-    from rb_dspy.bank_next.store import sql
-
     with database.reading() as connection:
         if embedder is not None and sql.embedder_of(connection) is not None:
             sql.check_embedder(connection, (embedder.id, embedder.dimension), database.location)
@@ -50,18 +42,6 @@ def open_scope(database: SqliteDatabase, name: str, embedder: Embedder | None, *
         hint = f"did you mean {near[0]!r}? " if near else ""
         listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
         raise UnknownScope(f"{exc}; {hint}known: {listed or 'none yet'}") from None
-
-
-def scopes(url: str | Path) -> list[str]:
-    """Names of the scopes of the bank at ``url``, which must be there."""
-    from rb_dspy.bank_next.store import sql
-
-    database = open_database(url, create=False)
-    try:
-        with database.reading() as connection:
-            return sql.scope_names(connection)
-    finally:
-        database.close()
 
 
 def own_scope(name: str, after: int) -> SqlScope:

@@ -70,16 +70,19 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     """Experiences with their items as they are now. The rows need their payload."""
     every = list(rows)
     seqs = [row.seq for row in every]
-    given: dict[int, list[ItemRow]] = {}
+    rows_of: dict[int, list[ItemRow]] = {}
     for row in reader.items(experiences=seqs):
-        given.setdefault(row.experience, []).append(row)
-    items = items_of(reader, {row.id for rows in given.values() for row in rows}, scope)
+        rows_of.setdefault(row.experience, []).append(row)
+    items = items_of(reader, {row.id for rows in rows_of.values() for row in rows}, scope)
     shown: dict[int, list[str]] = {}
     for seq, id in reader.exposures(experiences=seqs):
         shown.setdefault(seq, []).append(id)
     return [
         _experience(
-            row, [items[each.id] for each in sorted(given.get(row.seq, ()), key=_place)], shown.get(row.seq, ()), scope
+            row,
+            [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_place)],
+            shown.get(row.seq, ()),
+            scope,
         )
         for row in every
     ]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rb_dspy.bank_next.embedding import embed
 from rb_dspy.bank_next.store import sql
+from rb_dspy.bank_next.store.sqlite import SqliteDatabase
 from rb_dspy.protocols import Embedder
-
-if TYPE_CHECKING:
-    from rb_dspy.bank_next.store.sqlite import SqliteDatabase
 
 _BATCH = 100
 """Texts that are embedded at once; other writers wait for the last batch at most."""

@@ -60,19 +60,19 @@ def find(
     rankings: list[Ranking] = []
     if mode != "lexical":
         vector = embed(query)
-        rankings.append(lambda count: searcher.nearest(unit, vector, count, only))
+        rankings.append(lambda number: searcher.nearest(unit, vector, number, only))
     if mode != "dense":
-        rankings.append(lambda count: searcher.matching(unit, query, count, only))
+        rankings.append(lambda number: searcher.matching(unit, query, number, only))
     ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
-    wanted = k + 8 if unit == "item" else k
+    count = k + 8 if unit == "item" else k
     while True:
-        hits = ranking(wanted)  # not in the block below: a searcher has a lock of its own
+        hits = ranking(count)  # not in the block below: a searcher has a lock of its own
         passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
         with scope.reading():
             found = _looked_up(scope.now(), scope.name, unit, passed, k, own_task)
-        if len(found) >= k or len(passed) < wanted:
+        if len(found) >= k or len(passed) < count:
             return found[:k]
-        wanted *= 4
+        count *= 4
 
 
 def _looked_up(
@@ -87,10 +87,10 @@ def _looked_up(
         ids = {seq: (row.id,) for seq, row in rows.items()}
     else:
         givers = {row.seq: row for row in reader.experiences(seqs=seqs)}
-        given: dict[int, list[tuple[int, str]]] = {}
+        pairs_of: dict[int, list[tuple[int, str]]] = {}
         for each in reader.items(experiences=seqs):
-            given.setdefault(each.experience, []).append((each.learned, each.id))
-        ids = {seq: tuple(id for _, id in sorted(pairs)) for seq, pairs in given.items()}
+            pairs_of.setdefault(each.experience, []).append((each.learned, each.id))
+        ids = {seq: tuple(id for _, id in sorted(pairs)) for seq, pairs in pairs_of.items()}
     items = items_of(reader, {id for each in ids.values() for id in each}, scope)
     found: dict[object, Retrieved] = {}
     for hit in hits:

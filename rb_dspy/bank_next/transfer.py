@@ -133,8 +133,8 @@ def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
     except pydantic.ValidationError as exc:
         raise InputError(_first(exc)) from None
     for name, text in texts.items():
-        if len(kept := getattr(draft, name)) < len(text.strip()):
-            raise InputError(f"{name} has {len(text):,} characters; expected at most {len(kept):,}")
+        if len(stored := getattr(draft, name)) < len(text.strip()):
+            raise InputError(f"{name} has {len(text):,} characters; expected at most {len(stored):,}")
     return draft
 
 

@@ -155,3 +155,10 @@ def test_odd_file_names(tmp_path: Path, name: str) -> None:
         with open_bank(str(tmp_path / name)) as bank:
             add(bank)
     assert {file.name for file in tmp_path.iterdir()} == {name, f"{name}.lock"}
+
+
+def test_files_are_for_their_owner_only(full: Path, tmp_path: Path) -> None:
+    MemoryBank.backup(full, to=tmp_path / "copy.sqlite")
+    MemoryBank.restore(full, copy=tmp_path / "copy.sqlite")
+    for file in (full, tmp_path / "copy.sqlite"):
+        assert file.stat().st_mode & 0o777 == 0o600

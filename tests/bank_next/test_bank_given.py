@@ -39,11 +39,11 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (appended(run_id=5), "run_id: got int; input should be a valid string"),
     (appended(polarity="good"), "polarity: got str; input should be 'success' or 'failure'"),
     (lambda bank: bank.append_many(DRAFT), "drafts: got ExperienceDraft; expected a list"),  # type: ignore[arg-type]
-    (lambda bank: bank.append_many(bank.experiences()), "drafts: got Experience; expected a ExperienceDraft"),  # type: ignore[arg-type]
-    (recorded("text"), "task: got str; expected a Task"),
-    (recorded(TASK, "did it"), "trajectory: got str; expected a Trajectory"),
+    (lambda bank: bank.append_many(bank.experiences()), "drafts: got Experience; expected ExperienceDraft"),  # type: ignore[arg-type]
+    (recorded("text"), "task: got str; expected Task"),
+    (recorded(TASK, "did it"), "trajectory: got str; expected Trajectory"),
     (recorded(run_id="a\u200bb"), "run id"),
-    (lambda bank: bank.known("text", ROLLOUT), "task: got str; expected a Task"),  # type: ignore[arg-type]
+    (lambda bank: bank.known("text", ROLLOUT), "task: got str; expected Task"),  # type: ignore[arg-type]
     (lambda bank: bank.record_failure(TASK, ValueError("x")), "error: got ValueError; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.add("title", None), "content: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.add("title", " "), "a lesson ('title') has no content"),
@@ -102,6 +102,6 @@ def test_many_are_read_as_they_are_stored() -> None:
             yield ExperienceDraft(task=task, trajectories=(a_rollout(task.id),), verdicts=(VERDICT,))
         yield "no draft"
 
-    with pytest.raises(InputError, match="drafts: got str; expected a ExperienceDraft"):
+    with pytest.raises(InputError, match="drafts: got str; expected ExperienceDraft"):
         bank.append_many(drafts())
     assert len(bank.experiences()) == 1_500

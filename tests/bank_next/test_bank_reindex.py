@@ -89,7 +89,7 @@ class Breaking(HashEmbedder):
         return super().embed(texts)
 
 
-@pytest.mark.parametrize("why", [RuntimeError("out of quota"), KeyboardInterrupt()])
+@pytest.mark.parametrize("why", [ConnectionError("out of quota"), KeyboardInterrupt()])
 def test_a_reindex_that_breaks_leaves_nothing_behind(path: Path, why: BaseException) -> None:
     with open_bank(path, embedder=OLD) as bank:
         for n in range(5):

@@ -1,4 +1,4 @@
-"""Who ranks the rows of a scope: an index in memory that follows the store, the database itself, or both for a fork."""
+"""Rank the rows of a scope: an index in memory that follows its store; for a fork that of its base and its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Searcher(Protocol):
 
 
 class StoreSearcher:
-    """Ranks the rows of a database, by the database if that can, else in memory."""
+    """Ranks the rows of a database in memory."""
 
     def __init__(self, scope: IndexedScope) -> None:
         self._scope = scope
@@ -55,24 +55,22 @@ class StoreSearcher:
         return self._embedder
 
     def is_empty(self, unit: Unit) -> bool:
-        return not len(self._index(unit))
+        return not len(self._index(unit)[0])
 
     def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
-        found = self._scope.nearest(unit, vector, count, only)
-        return self._index(unit).search(vector, count, only) if found is None else found
+        return self._index(unit)[0].search(vector, count, only)
 
     def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
-        index = self._index(unit)
+        index, upto = self._index(unit)
         with self._lock:
             words, mark = self._words.get(unit) or (WordIndex(), 0)
-            upto = self._vectors[unit][1]
             if upto > mark:
                 words.add(self._scope.texts(unit, after=mark, upto=upto))
                 self._words[unit] = words, upto
         return words.search(query, count, lambda seqs: index.allowed(seqs, only))
 
-    def _index(self, unit: Unit) -> VectorIndex:
-        """The index with everything that was committed before this call."""
+    def _index(self, unit: Unit) -> tuple[VectorIndex, int]:
+        """The index with everything that was committed before this call, and the last number in it."""
         seq, epoch, embedder = self._scope.watermark()
         if epoch != self._epoch:
             with self._lock:
@@ -86,7 +84,7 @@ class StoreSearcher:
             self._embedder = embedder
         known = self._vectors.get(unit)
         if known is not None and known[1] >= seq:
-            return known[0]
+            return known
         with self._lock:
             index, mark = self._vectors.get(unit) or (VectorIndex(), 0)
             if mark < seq:
@@ -98,8 +96,8 @@ class StoreSearcher:
                         page.clear()
                 index.add(page)
                 index.end(self._scope.index_ended(unit, after=mark, upto=seq))
-            self._vectors[unit] = index, max(mark, seq)
-        return index
+            known = self._vectors[unit] = index, max(mark, seq)
+        return known
 
 
 class OverlaySearcher:

@@ -13,8 +13,6 @@ from typing import Protocol
 from rb_dspy.bank_next.store.records import (
     Entry,
     ExperienceRow,
-    Filter,
-    Hit,
     IndexRow,
     ItemRow,
     PendingKey,
@@ -23,7 +21,6 @@ from rb_dspy.bank_next.store.records import (
     Unit,
     VectorRow,
 )
-from rb_dspy.protocols import Vectors
 
 
 class Reader(Protocol):
@@ -157,7 +154,7 @@ class Scope(Protocol):
 
 
 class IndexedScope(Scope, Protocol):
-    """A scope of a database, which an index follows, or which ranks by itself."""
+    """A scope of a database, which an index in memory follows."""
 
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
         """Rows that were ended by a number above ``after`` and up to ``upto``: their numbers, and that number."""
@@ -165,8 +162,4 @@ class IndexedScope(Scope, Protocol):
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
         """The texts behind rows, also those that have ended, by number."""
-        ...
-
-    def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit] | None:
-        """The nearest rows, if the database ranks them itself; None if an index in memory has to."""
         ...

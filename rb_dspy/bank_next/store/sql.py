@@ -32,8 +32,6 @@ from rb_dspy.bank_next.store.records import (
     UNITS,
     Entry,
     ExperienceRow,
-    Filter,
-    Hit,
     IndexRow,
     ItemRow,
     PendingKey,
@@ -56,8 +54,6 @@ class Database(Protocol):
     """What differs between SQLite and PostgreSQL."""
 
     location: str
-    ranks: bool
-    """Whether it has an index of vectors of its own."""
 
     def reading(self) -> AbstractContextManager[Connection]:
         """A connection in a transaction that only reads; its reads are of one moment. Blocks of one thread nest."""
@@ -65,18 +61,6 @@ class Database(Protocol):
 
     def writing(self) -> AbstractContextManager[Connection]:
         """A connection in a transaction that is committed at the end. Writers of one scope take turns."""
-        ...
-
-    def nearest(
-        self,
-        connection: Connection,
-        scope_id: int,
-        unit: Unit,
-        vector: Vectors,
-        count: int,
-        only: Filter,
-    ) -> list[Hit]:
-        """See ``base.IndexedScope.nearest``; called if the database ``ranks``."""
         ...
 
     def close(self) -> None: ...
@@ -153,13 +137,13 @@ class SqlReader:
     ) -> list[Any]:
         """Rows of a kind whose columns have one of some values; a long list of values is asked for in pages."""
         values = {name: value for name, value in (equal or {}).items() if value is not None}
-        given = [(name, sorted(every)) for name, every in within.items() if every is not None]
-        if any(not every for _, every in given):
+        lists = [(name, sorted(every)) for name, every in within.items() if every is not None]
+        if any(not every for _, every in lists):
             return []
-        query = _query(kind, ended, self._at is not None, tuple(values), tuple(name for name, _ in given))
-        if not given:
+        query = _query(kind, ended, self._at is not None, tuple(values), tuple(name for name, _ in lists))
+        if not lists:
             return self._rows(query, values)
-        ((name, every),) = given
+        ((name, every),) = lists
         pages = (self._rows(query, values | {name: page}) for page in _chunks(every))
         rows = [row for page in pages for row in page]
         return sorted(rows, key=lambda row: row[0]) if len(every) > _PAGE else rows
@@ -294,10 +278,7 @@ class SqlScope(SqlReader):
             select(table.c.seq, table.c.ended, table.c.task_id, table.c.polarity, vectors.c.data)
             .join(vectors, (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq))
             .where(table.c.scope_id == self._scope_id, vectors.c.unit == unit)
-            .where(
-                vectors.c.embedder
-                == select(tables.meta.c.value).where(tables.meta.c.key == "embedder").scalar_subquery()
-            )
+            .where(vectors.c.embedder == _meta("embedder"))
             .order_by(table.c.seq)
             .limit(_INDEX_PAGE)
         )
@@ -316,12 +297,6 @@ class SqlScope(SqlReader):
         query = select(table.c.seq, *_texts(table)).where(table.c.scope_id == self._scope_id)
         rows = self._rows(query.where(table.c.seq > after, table.c.seq <= upto).order_by(table.c.seq))
         return [(row[0], "\n".join(row[1:])) for row in rows]
-
-    def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit] | None:
-        if not self._database.ranks:
-            return None
-        with self._database.reading() as connection:
-            return self._database.nearest(connection, self._scope_id, unit, vector, count, only)
 
 
 def _meta(key: str) -> Any:

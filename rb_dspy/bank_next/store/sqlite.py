@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import sqlite3
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import sqlalchemy
 from filelock import FileLock
@@ -42,8 +43,6 @@ class SqliteDatabase:
     Readers share a pool of connections and see the last commit. Writers take a lock file beside the bank, so that they
     wait in one place, and commit with ``synchronous=FULL``: what was committed survives a power cut.
     """
-
-    ranks = False
 
     def __init__(self, path: Path | None = None, *, create: bool = True) -> None:
         """Open the file, or make it if it is missing and ``create``.
@@ -91,17 +90,14 @@ class SqliteDatabase:
             raise StorageError(f"{self.location}: this user may only read it")
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._thread)
+            if self._file is not None:
+                stack.enter_context(_locked(self._file, self.location))
             with self._translated():
-                if self._file is not None:
-                    stack.enter_context(self._file)
                 connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
                 stack.enter_context(connection.begin())
                 stack.callback(setattr, self._current, "connection", None)
                 self._current.connection = connection  # so that this thread reads what it wrote
                 yield connection
-
-    def nearest(self, *arguments: object) -> NoReturn:
-        raise NotImplementedError("SQLite has no index of vectors")
 
     def close(self) -> None:
         self._closed = True
@@ -109,22 +105,29 @@ class SqliteDatabase:
 
     def backup(self, to: Path) -> None:
         """Copy the database to the new file ``to``, also while others write to it."""
-        if to.exists():
-            raise InputError(f"{to}: there is something already; name a new file")
+        _make_file(to)
         with self._translated(), contextlib.closing(_connect(to, writable=True)) as copy, self.reading() as connection:
             source = connection.connection.driver_connection
             assert isinstance(source, sqlite3.Connection)
             source.backup(copy)
 
     def vacuum(self) -> None:
-        """Rewrite the file and its log without what was deleted."""
-        with self.writing():
-            pass  # waits for its turn
-        with self._thread, self._translated(), self._engine.connect() as connection:
-            raw = connection.connection.driver_connection
-            assert isinstance(raw, sqlite3.Connection)
-            raw.execute("VACUUM")
-            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Rewrite the file and its log without what was deleted.
+
+        Raises:
+            StorageError: Somebody has been reading the bank for a minute, so the log still holds the old pages.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._thread)
+            if self._file is not None:
+                stack.enter_context(_locked(self._file, self.location))
+            with self._translated(), self._engine.connect() as connection:
+                raw = connection.connection.driver_connection
+                assert isinstance(raw, sqlite3.Connection)
+                raw.execute("VACUUM")
+                busy = self.path is not None and raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if busy:
+            raise StorageError(f"{self.location}: others read it, so its log was not emptied; purge it again")
 
     def check(self) -> list[str]:
         """What SQLite finds wrong with the file."""
@@ -162,7 +165,7 @@ class SqliteDatabase:
             yield
         except sqlalchemy.exc.DatabaseError as exc:
             raise _error(self.location, exc.orig or exc) from exc
-        except (sqlite3.DatabaseError, OSError) as exc:
+        except sqlite3.DatabaseError as exc:
             raise _error(self.location, exc) from exc
 
 
@@ -173,18 +176,48 @@ def restore(path: Path, copy: Path) -> Path | None:
     """
     SqliteDatabase(copy, create=False).close()  # raises if it is no bank
     aside = None
-    with FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL):
-        new = path.with_name(f"{path.name}.restoring")
-        shutil.copyfile(copy, new)
-        if path.exists():
-            aside = next(
-                free for n in range(1, 10_000) if not (free := path.with_name(f"{path.name}.before-{n}")).exists()
-            )
-            for end in ("-wal", "-shm", ""):
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{path}{end}", f"{aside}{end}")
-        os.replace(new, path)
+    with _locked(FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL), str(path)):
+        try:
+            new = path.with_name(f"{path.name}.restoring")
+            new.unlink(missing_ok=True)  # of a process that was killed
+            _make_file(new)
+            shutil.copyfile(copy, new)
+            if path.exists():
+                free = (path.with_name(f"{path.name}.before-{number}") for number in itertools.count(1))
+                aside = next(each for each in free if not each.exists())
+                for end in ("-wal", "-shm", ""):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(f"{path}{end}", f"{aside}{end}")
+            os.replace(new, path)
+        except OSError as exc:
+            raise StorageError(f"{path}: cannot be restored: {exc.strerror}") from exc
     return aside
+
+
+@contextmanager
+def _locked(file: FileLock, location: str) -> Iterator[None]:
+    """Hold the lock file. Raises ``StorageError`` if another process holds it too long, or it cannot be made."""
+    try:
+        file.acquire()
+    except TimeoutError as exc:
+        waited = f"another process has been writing for {_TIMEOUT:g} seconds"
+        raise StorageError(f"{location}: {waited}; try again") from exc
+    except OSError as exc:
+        raise StorageError(f"{location}: its lock file cannot be used: {exc.strerror}") from exc
+    try:
+        yield
+    finally:
+        file.release()
+
+
+def _make_file(path: Path) -> None:
+    """Make a new, empty file for its owner only."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise InputError(f"{path}: there is something already; name a new file") from None
+    except OSError as exc:
+        raise StorageError(f"{path}: cannot be made: {exc.strerror}") from exc
 
 
 def _prepare(path: Path, *, create: bool) -> bool:
@@ -224,12 +257,10 @@ def _look(path: Path, *, create: bool) -> None:
         )
     if not known and create and path.stat().st_size >= _PAGE:
         return  # another process is about to make its tables, or was killed before it did
-    if not ours:
+    if not ours or schema is None:
         raise CorruptBank(f"{path}: a database, but not a bank; name another file")
-    if schema is None or int(schema[0]) > tables.SCHEMA:
-        raise SchemaTooNew(
-            f"{path}: bank schema {schema and schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy"
-        )
+    if int(schema[0]) > tables.SCHEMA:
+        raise SchemaTooNew(f"{path}: bank schema {schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy")
     if pages * size > path.stat().st_size and not Path(f"{path}-wal").exists():
         raise CorruptBank(f"{path}: damaged: part of the file is missing; restore a backup")
 
@@ -291,10 +322,8 @@ def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
 
 
 def _error(location: str, exc: BaseException) -> Exception:
-    """The error of ours for one of SQLite's or of the file lock."""
-    if isinstance(exc, TimeoutError):
-        return StorageError(f"{location}: another process has been writing for {_TIMEOUT:g} seconds; try again")
+    """The error of ours for one of SQLite's."""
     text = str(exc)
-    if isinstance(exc, sqlite3.OperationalError | OSError):
+    if isinstance(exc, sqlite3.OperationalError):
         return StorageError(f"{location}: {text}")
     return CorruptBank(f"{location}: {text}; restore a backup (rb-dspy bank restore)")
