@@ -1,37 +1,43 @@
-"""``MemoryBank``: what is admitted, what counts as the same, and what may be found."""
+"""``MemoryBank``: one scope of a bank, as programs use it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-from collections.abc import Collection, Iterable, Sequence
-from functools import partial
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
-from rb_dspy.bank import given, handwritten, pending, portability, refusals
-from rb_dspy.bank.admission import admit, checked_name, identity, now
-from rb_dspy.bank.appending import append, append_all
-from rb_dspy.bank.commands import bank_options
-from rb_dspy.bank.current import Current
-from rb_dspy.bank.duplicates import NearDuplicate, near_duplicates
-from rb_dspy.bank.editing import edited
+import numpy as np
+
+from rb_dspy.bank import arguments, doctor, duplicates, reading, transfer, writing
+from rb_dspy.bank.admission import (
+    NewExperience,
+    admit,
+    checked_name,
+    identity,
+    item_text,
+    new_item,
+    now,
+)
 from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.memory.store import MemoryStore
-from rb_dspy.bank.opening import chosen_embedder, copy_store, marked, open_store, restore_store
-from rb_dspy.bank.others import of_others
-from rb_dspy.bank.parts import BankStats, Finding, Unit, item_text
-from rb_dspy.bank.pending import Pending
-from rb_dspy.bank.places import Order, ordered
+from rb_dspy.bank.handwritten import handwritten, lesson
+from rb_dspy.bank.opening import open_database, open_scope, own_scope, resolve_mark
+from rb_dspy.bank.pending import Pending, grouped, pending_of, pending_row
+from rb_dspy.bank.records import BankStats, Finding
 from rb_dspy.bank.redaction import redact
-from rb_dspy.bank.retraction import note_of, retracted
-from rb_dspy.bank.retrieval import Finder, Mode
-from rb_dspy.bank.sources import no_item, source_of, source_of_id, unknown
-from rb_dspy.errors import BankError, StorageError
-from rb_dspy.protocols import Embedder
+from rb_dspy.bank.reindex import reindex
+from rb_dspy.bank.removal import Source, closure
+from rb_dspy.bank.retrieval import Mode, find
+from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher, StoreSearcher
+from rb_dspy.bank.store.base import Scope
+from rb_dspy.bank.store.overlay import Overlay
+from rb_dspy.bank.store.records import SnapshotRow, Unit
+from rb_dspy.bank.store.sql import scope_names
+from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
+from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
+from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.schema import (
     Change,
     Experience,
@@ -52,28 +58,33 @@ DEFAULT_EMBEDDER = "minilm"
 _ERROR = 2_000
 """Characters that are kept of why learning failed."""
 
+_BATCH = 500
+"""Experiences of one transaction of ``append_many``."""
+
+_PAGE = 500
+"""Experiences that are read at once."""
+
 
 class MemoryBank:
-    """One scope of a bank: experiences go in for good, and the nearest come out (paper, section 3.2).
+    """One scope of a bank: experiences are appended, and the nearest lessons are retrieved (paper, section 3.2).
 
-    Make one with ``open``. Safe to use from threads and from asyncio, and beside other processes with the same file:
-    what they append is found by the next ``retrieve``. Reading never writes. Nothing loads an embedding model but what
-    writes lessons, and ``retrieve`` from a scope that holds some.
+    Make one with ``open``. Safe to use from threads, and beside other processes on the same bank: what they append is
+    found by the next ``retrieve``. Reading never writes. An embedding model is loaded when text is embedded, and only
+    then: listing, exporting and deleting need none.
 
     A bank is a handle, like an open file: copying a program that holds one copies the reference, and it cannot be
     pickled or used after ``os.fork``; open the bank again there.
     """
 
-    def __init__(self, store: BankStore, scope: str, embedder: Embedder, finder: Finder) -> None:
-        """For ``open`` and ``fork``; ``scope`` must exist in ``store``."""
-        self.scope = scope
-        self._opened: BankStore | None = store
-        self._location = store.location
-        self._current = Current(embedder)
-        self._finder = finder
-        self._under: MemoryBank | None = None
-        """For a bank that was opened at a snapshot: the bank below, which ends with it."""
-        self._process = os.getpid()
+    def __init__(
+        self, scope: Scope, searcher: Searcher, embedder: _LazyEmbedder, database: SqliteDatabase | None = None
+    ) -> None:
+        """For ``open`` and ``fork``. ``database`` is closed with the bank."""
+        self.scope = scope.name
+        self._rows = scope
+        self._searcher = searcher
+        self._embedder = embedder
+        self._database = database
 
     @classmethod
     def open(
@@ -85,62 +96,72 @@ class MemoryBank:
         create: bool = True,
         at: str | int | None = None,
     ) -> MemoryBank:
-        """The bank at ``url``: a path, or None or ``":memory:"`` for one that ends with ``close``.
+        """Open the bank at ``url``, and make it if it is missing.
 
-        ``embedder``: one, or the name of one (see ``plugins.embedder``); None is ``"minilm"``. A bank belongs to the
-        embedder it was made with. ``create=False`` looks only: neither the file nor the scope is made. A file
-        that this user may not write is only read, and nothing is left beside it; what writes raises ``StorageError``.
-        ``at``: the name of a snapshot, or a sequence number. What was the state then is what is found now, whatever
-        happened since; such a bank refuses to be written, its ``fork`` does not.
+        Args:
+            url: A path; None or ``":memory:"`` for a bank that ends with ``close``.
+            scope: Name of the scope; no scope sees anything of another.
+            embedder: An embedder or the name of one (see ``plugins.embedder``); None: ``"minilm"``. A bank belongs to
+                the embedder that its first vectors were made with.
+            create: False: raise an error if the bank or the scope is missing.
+            at: Name of a snapshot, or a sequence number: the state then, which cannot be written (its ``fork`` can).
 
-        Raises ``InputError`` (scope, at, a url that is no path, such as that of a database server), ``UnknownScope``,
-        ``EmbedderMismatch``, ``MissingDependency`` (embedder, SQLAlchemy), ``CorruptBank``, ``SchemaTooNew``,
-        ``StorageError``. A file that is refused is left as it was.
+        Raises:
+            InputError: An argument cannot be used, or there is no such snapshot.
+            UnknownScope: ``create`` is False and the bank has no such scope.
+            EmbedderMismatch: The bank belongs to another embedder.
+            CorruptBank, SchemaTooNew, StorageError: The file cannot be used, or is missing and ``create`` is False.
         """
         checked_name("scope", scope)
-        chosen = chosen_embedder(DEFAULT_EMBEDDER if embedder is None or embedder == "" else embedder)
-        store, folder = open_store(url, scope, chosen, create=create and at is None)
+        arguments.state(at)
+        chosen = None if embedder is None or embedder == "" else arguments.embedder(embedder)
+        database = open_database(url, create=create and at is None)
         try:
-            bank = cls(store, scope, chosen, Finder(store, scope, chosen, folder=folder))
-            if at is None:
-                return bank
-            then = bank._overlay(marked(store, scope, at), read_only=True)
-            then._under = bank
-            return then
+            rows = open_scope(database, scope, chosen, create=create and at is None)
+            bank = cls(rows, StoreSearcher(rows), _LazyEmbedder(chosen), database)
+            return bank if at is None else bank._overlay(resolve_mark(rows, at), read_only=True, owner=database)
         except BaseException:
-            store.close()
+            database.close()
             raise
 
     @staticmethod
     def backup(url: str | Path, *, to: str | Path) -> None:
-        """Copy the bank's file at ``url``, all scopes, to the new file ``to``: one file, on disk when it returns.
+        """Copy a bank's file, all scopes, to the new file ``to``, also while it is being written.
 
-        Also while this process or others write to it: all is in it that was appended before, and what a process that
-        was killed had left in the log. ``restore`` puts it back.
-
-        Raises ``InputError`` (url, no file, something at ``to``), ``CorruptBank`` for what is no bank,
-        ``StorageError``.
+        Raises:
+            InputError: There is something at ``to``.
+            StorageError: There is no bank at ``url``, or the disk refuses.
         """
-        copy_store(url, to)
+        path, target = arguments.bank_path(url), arguments.file(to).expanduser()
+        if path is None:
+            raise InputError(f"bank {url!r}: only a bank in a file can be copied; give its path")
+        database = open_database(path, create=False)
+        try:
+            database.backup(target)
+        finally:
+            database.close()
 
     @staticmethod
     def restore(url: str | Path, *, copy: str | Path) -> Path | None:
-        """Put a copy of a bank, with its own log, in the place of the file at ``url``: on disk when it returns.
+        """Put a copy of a bank in the place of the file at ``url``, which nobody may have open.
 
-        What was there is never written over: its file, log and indexes are moved aside together; returns the path of
-        that file now, None where there was nothing. ``copy`` is only read, and it is checked first, as ``doctor`` does.
-        Copying a file over a bank by hand is not the same: a log that a process which was killed has left beside it
-        would be mixed into the copy.
+        The bank that was there is moved aside; returns its path now, None if there was none.
 
-        Raises ``InputError`` (url, copy), ``CorruptBank`` for a copy that is damaged or no bank, ``SchemaTooNew``,
-        ``StorageError`` where the bank is open anywhere, or the disk refuses. Then what was there is as it was.
+        Raises:
+            CorruptBank: ``copy`` is damaged, or no bank.
+            StorageError: There is no bank at ``copy``, or the disk refuses.
         """
-        return restore_store(url, copy)
+        path = arguments.bank_path(url)
+        if path is None:
+            raise InputError(f"bank {url!r}: only a bank in a file can be restored; give its path")
+        return restore(path, arguments.file(copy).expanduser())
 
     @property
     def embedder(self) -> Embedder:
         """What makes the vectors of this bank."""
-        return self._current.embedder
+        return self._embedder.get()
+
+    # Learning
 
     def append(
         self,
@@ -157,42 +178,49 @@ class MemoryBank:
         shown: Sequence[MemoryItem] = (),
         again: bool = True,
     ) -> Experience:
-        """Store an experience whole, with the items that its drafts become: durable when it returns, or not stored.
+        """Store an experience with the items that its drafts become: on disk when it returns, or not stored.
 
-        The same attempt appended again (scope, ``run_id`` and task id; without a run id the same rollouts) gives what
-        was stored the first time, unchanged. What was recorded of it is pending no more, in the same transaction.
-        ``polarity`` of the items follows the verdict: success, else failure; of several verdicts one success decides.
-        ``note`` says why there are no drafts. ``origin`` names who brought this, where it was not learned here.
-        ``shown``: what the agent had been given of this scope's, kept with the verdict as exposures. A draft whose text
-        an item of this scope has already becomes one more provenance of that item. ``again=False`` leaves out drafts
-        that were taken away before (``retracted``), and the note says so. An experience without items is kept and never
-        retrieved.
+        The same attempt appended again returns what was stored the first time; an attempt is a run's at a task, or
+        without ``run_id`` the same rollouts. What was recorded of it is pending no more. A draft with the text of an
+        item that is here already adds a provenance to that item.
 
-        Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
-        ``InvalidVector``, ``StorageError``, and whatever the embedder raises; then nothing was stored, unless the disk
-        failed: that says that it is not known.
+        Args:
+            task: What was to be done.
+            trajectory: The rollout, or several.
+            verdict: One for each rollout.
+            drafts: The lessons; an experience without any is stored, and never retrieved.
+            run_id: Name of the run; see above.
+            polarity: Of the items; None: success if any verdict is one, else failure.
+            distiller: The LM that wrote the drafts.
+            note: Why there are no drafts.
+            origin: Who brought this, if it was not learned here.
+            shown: Items that the agent was shown.
+            again: False: leave out drafts that were taken away before (see ``retracted``); the note says so.
+
+        Raises:
+            InputError: Parts do not belong together, or the attempt was removed from the bank.
+            InvalidVector, StorageError: And whatever the embedder raises; nothing is stored then.
         """
         dropped = {} if again else self.retracted(drafts)
-        draft = given.drafted(
-            self.scope,
-            task,
-            trajectory,
-            verdict,
-            [lesson for lesson in drafts if lesson not in dropped] if dropped else drafts,
-            shown,
-            run_id=run_id,
-            polarity=polarity,
-            distiller=distiller,
-            note="; ".join(filter(None, [note, note_of(dropped)])) if dropped else note,
-            origin=origin,
-        )
-        return self._append(draft)
+        if dropped:
+            drafts = [draft for draft in drafts if draft not in dropped]
+            note = "; ".join(filter(None, [note, _dropped(dropped)]))
+        more = {"run_id": run_id, "polarity": polarity, "distiller": distiller, "note": note, "origin": origin}
+        new = admit(arguments.experience_draft(self.scope, task, trajectory, verdict, drafts, shown, **more))
+        self._append([new])
+        with self._rows.reading():
+            stored = self._experience(new.id)
+        if stored is None:
+            raise writing.removed_since(self._rows.location, task.id, new.id)
+        return stored
 
-    def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
-        """The drafts that say, word for word, what somebody took away from this scope, by a delete or a rollback of
-        that very item or by an edit of it, and that no item says now; with what took each of them away.
+    def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:
+        """``append`` for many, in transactions of 500; returns the ids of the experiences, also of those known before.
+
+        What was stored before an error stays; doing it again repeats nothing. What was removed stays away.
         """
-        return retracted(self._store, self.scope, given.each("drafts", drafts, MemoryDraft))
+        listed = arguments.iterable("drafts", drafts)
+        return self._append_all(admit(arguments.one("drafts", draft, ExperienceDraft)) for draft in listed)
 
     def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
         """Store a lesson that a person wrote. It is found by its own text, and its polarity is success.
@@ -200,74 +228,77 @@ class MemoryBank:
         The same text written twice is one item. Raises ``InputError`` for an empty title or content, and like
         ``append``.
         """
-        lesson = handwritten.draft_of(title, content, description)
-        item = handwritten.stored_by_hand(self._store, self.scope, lesson)
-        if item is None:
-            draft = handwritten.experience_of(self._store, self.scope, lesson, origin=checked_name("origin", origin))
-            (item,) = self._append(draft).items
-        return item
+        draft = lesson(title, content, description)
+        new = handwritten(self._rows.now(), draft, checked_name("origin", origin))
+        if new is not None:
+            self._append([admit(new)])
+        return self._item(new_item(draft).id)
 
     def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
-        """Keep a rollout that is to be learned from: on disk when it returns, whole, and ``pending`` until ``append``.
+        """Keep a rollout that is to be learned from: on disk when it returns, and ``pending`` until ``append``.
 
-        The same rollout recorded again changes nothing: in a run that is the same task and rollout id, without one the
-        same content. Nor does a rollout of an attempt that was learned from (see ``append``). ``shown``: what the agent
-        had been given of this scope's.
+        The same rollout recorded again changes nothing, nor does one that was learned from. ``shown``: items that the
+        agent was shown.
 
-        Raises ``InputError`` for parts that do not belong together and for an attempt that was removed from the bank,
-        ``StorageError`` where the bank cannot be written.
+        Raises:
+            InputError: The rollout is of another task, or the attempt was removed from the bank.
+            StorageError: The bank cannot be written.
         """
-        (rollout,) = given.rollouts(task, [trajectory])
-        items = given.ids_of(self.scope, shown)
-        self._store.record(self.scope, pending.row(self.scope, task, rollout, run_id=run_id, shown=items))
+        rollout = arguments.one("trajectory", trajectory, Trajectory)
+        ids = arguments.item_ids(self.scope, shown)
+        row = pending_row(arguments.one("task", task, Task), rollout, run_id=run_id, shown=ids)
+        with self._rows.write() as writer:
+            writing.record(writer, row, self._rows.location)
 
     def record_failure(self, task: Task, error: str, *, run_id: str = "", rollout_ids: Collection[str] = ()) -> None:
         """Count a failed try to learn from what is pending of a task and a run, and keep ``error``, without keys.
 
-        ``rollout_ids``: of these rollouts only. Where none is pending nothing happens.
+        ``rollout_ids``: of these rollouts only. Nothing happens if none is pending.
         """
-        meant = [given.text("rollout id", id) for id in given.several("rollout_ids", rollout_ids)]
-        said = redact(given.text("error", error))[:_ERROR]
-        self._store.fail(self.scope, given.text("run id", run_id), given.task_of(task).id, meant, said)
+        only = {arguments.text("rollout id", id) for id in arguments.listed("rollout_ids", rollout_ids)}
+        message = redact(arguments.text("error", error))[:_ERROR]
+        task_id = arguments.one("task", task, Task).id
+        with self._rows.write() as writer:
+            rows = writer.pending(run_id=arguments.text("run id", run_id), task_id=task_id)
+            writer.fail_pending([row.key for row in rows if not only or row.key.rollout_id in only], message)
+
+    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
+        """What was recorded and not learned from yet, oldest first: all, or that of a run, of a task, of both.
+
+        The rollouts of a task in a run belong together; without a run (``run_id=""``) each stands alone.
+        """
+        reader = self._rows.now()
+        rows = reader.pending(run_id=run_id, task_id=task_id)
+        shown = {id for row in rows for id in row.shown}
+        return pending_of(rows, reading.items_of(reader, shown, self.scope), self)
 
     def learned(self, run_id: str) -> set[str]:
         """Ids of the tasks that a run has learned from here, with or without items."""
-        return self._store.learned(self.scope, given.text("run id", run_id))
-
-    def append_many(self, drafts: Iterable[ExperienceDraft]) -> Sequence[Experience]:
-        """``append`` for many: read, embedded and stored in pages of 2,048, each of them whole or not at all.
-
-        The next page is made ready while one is being stored. What was stored before an error stays; doing it again
-        repeats nothing. What was removed from the bank stays away: what comes back for such a one is what it was. Each
-        experience that comes back is put together when it is first looked at.
-        """
-        admitted = (admit(self.scope, draft) for draft in given.many(drafts))
-        return append_all(self._store, self.scope, self._current, admitted)
-
-    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
-        """What was recorded and not learned from yet, oldest first: all, or what is of a run, of a task, of both.
-
-        In a run the rollouts of a task are one, without a run (``run_id=""``) each rollout is by itself. Others may be
-        learning from it right now.
-        """
-        store, items = self._store, dict[str, MemoryItem | None]()
-        rows = {row.key: row for row in store.pending(self.scope, run_id, task_id)}
-        every = []
-        for group in pending.grouped(rows):
-            here = pending.ordered([rows[key] for key in group])
-            ids = dict.fromkeys(id for row in here for id in row.shown)
-            items |= {id: store.item(self.scope, id) for id in ids if id not in items}
-            every.append(pending.together(here, [item for id in ids if (item := items[id])], self))
-        return every
+        return {row.task_id for row in self._rows.now().experiences(run_id=arguments.text("run id", run_id))}
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
     ) -> Experience | None:
-        """What ``append`` of these rollouts has stored already; None where nothing was learned from them yet."""
-        id = identity(self.scope, task, given.rollouts(task, trajectory), run_id=run_id)
-        if run_id and (attempt := self._store.attempt(self.scope, run_id, task.id)):
-            id = attempt[0]
-        return self._store.experience(self.scope, id)
+        """What ``append`` of these rollouts has stored already; None if nothing was learned from them yet."""
+        rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else arguments.listed("trajectories", trajectory)
+        return self._experience(identity(arguments.one("task", task, Task), rollouts, run_id=run_id))
+
+    def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
+        """The drafts whose very text was taken away by an edit, a delete or a rollback of that item, and by what."""
+        reader, found = self._rows.now(), {}
+        for draft in arguments.each("drafts", drafts, MemoryDraft):
+            id = new_item(draft).id
+            last = reader.journal(subjects=[id])[-1:]
+            if last and not reader.items(ids=[id]):
+                latest = max(row.ended or 0 for row in reader.items(ids=[id], ended=True))
+                if latest == last[0].seq:
+                    entry = last[0]
+                    found[draft] = Change(
+                        seq=entry.seq, kind=entry.kind, id=id, note=entry.note, created_at=entry.created_at
+                    )
+        return found
+
+    # Retrieval
 
     def retrieve(
         self,
@@ -280,108 +311,86 @@ class MemoryBank:
         polarity: Polarity | None = None,
         mode: Mode = "dense",
     ) -> list[Retrieved]:
-        """The ``k`` nearest, best first; fewer only where this scope has no more.
+        """The ``k`` nearest, best first; fewer only if this scope has no more.
 
-        ``query``: a text; or a ``Task``, for which its instruction is asked, and lessons that a task of its id gave
-        first are left out, as in ``ReasoningBank.recall``.
+        Filters are applied before ranking, so ``k`` results are found whenever ``k`` exist. Of equal scores (to 1e-5)
+        the newest is first. The end of a text that is too long for the embedder is not read.
 
-        ``unit="experience"`` compares ``query`` with the instructions of the tasks (the paper's key) and gives each
-        experience with all its items; ``"item"`` compares it with an item's title, description and content, and gives
-        single items. ``mode="dense"`` compares meaning (cosine of embeddings), ``"lexical"`` words (BM25), ``"hybrid"``
-        both, by reciprocal rank.
-        Ranked after scope, ``exclude_tasks`` and ``polarity`` are applied, which never leaves a place empty; of several
-        experiences that gave a lesson, one that passes is enough. Dense ranking is exact (for vectors of half
-        precision) up to some thousand rows. Up to 131,072 all rows are read wherever codes of them leave a doubt:
-        no proof, but none of 109,000 queries of rows made to mislead it missed one (``experiments/bank/mislead.py``).
-        Beyond, 98 to 100 of 100 places are those of exact search on a million clustered texts (``recall.py`` beside
-        it). Among equal scores (to 1e-5) the newest is first.
-        ``min_score`` leaves out what is less similar by cosine; the other modes have none. The end of a text that is
-        too long for the embedder is not read.
+        Args:
+            query: A text; or a ``Task``: its instruction is the query, and lessons that a task of its id gave first
+                are left out.
+            k: How many.
+            unit: ``"experience"`` compares with the instructions of the tasks (the paper's key) and returns each with
+                all its items; ``"item"`` compares with an item's title, description and content.
+            min_score: Cosine below which nothing is returned; for dense mode only.
+            exclude_tasks: Lessons that only these tasks gave are left out.
+            polarity: Only lessons from successes, or only from failures.
+            mode: ``"dense"`` compares meaning (cosine), ``"lexical"`` words (BM25), ``"hybrid"`` both, by reciprocal
+                rank.
+
+        Raises:
+            InputError: An argument cannot be used.
         """
+        arguments.search(query, k, unit, min_score, exclude_tasks, polarity, mode)
+        task = query if isinstance(query, Task) else None
+        return find(
+            self._rows,
+            self._searcher,
+            self._query_vector,
+            arguments.text("query", query.instruction if isinstance(query, Task) else query),
+            k=int(k),
+            unit=unit,
+            mode=mode,
+            min_score=None if min_score is None else float(min_score),
+            exclude_tasks=[*exclude_tasks, *([task.id] if task else ())],
+            polarity=polarity,
+            own_task=task.id if task else None,
+        )
 
-        def look(text: str, number: int, excluded: Collection[str]) -> list[Retrieved]:
-            return self._found.find(text, number, unit, min_score, excluded, polarity, mode)
-
-        def found(_: Embedder) -> list[Retrieved]:
-            if isinstance(query, Task):
-                return of_others(look, query, k, exclude_tasks)
-            return look(query, k, exclude_tasks)
-
-        return self._current.settled(found)
-
-    async def aappend(
-        self,
-        task: Task,
-        trajectory: Trajectory | Sequence[Trajectory],
-        verdict: Verdict | Sequence[Verdict],
-        drafts: Sequence[MemoryDraft],
-        **more: Any,
-    ) -> Experience:
-        """``append`` in a thread, in the caller's context. Cancelling the await does not undo the append."""
-        return await asyncio.to_thread(self.append, task, trajectory, verdict, drafts, **more)
-
-    async def aretrieve(
-        self,
-        query: str | Task,
-        k: int = 1,
-        unit: Unit = "experience",
-        min_score: float | None = None,
-        exclude_tasks: Collection[str] = (),
-        **more: Any,
-    ) -> list[Retrieved]:
-        """``retrieve`` in a thread, in the caller's context."""
-        return await asyncio.to_thread(self.retrieve, query, k, unit, min_score, exclude_tasks, **more)
-
-    def items(self, *, order: Order = "number") -> list[MemoryItem]:
-        """All items, oldest first. An edit gives an item a new number, and so the last place, unless ``order`` is
-        ``"learned"``: then it stands where it was learned, among the others of its experience.
-        """
-        return ordered(self._store, self.scope, order)
+    def items(self, *, order: Literal["number", "learned"] = "number") -> list[MemoryItem]:
+        """All items, oldest first. An edit moves an item to the end, unless ``order`` is ``"learned"``."""
+        reader = self._rows.now()
+        items = reading.items_of(reader, None, self.scope)
+        if order == "number":
+            return list(items.values())
+        if order != "learned":
+            raise InputError(f"order {repr(order)[:40]}: expected 'number' or 'learned'")
+        first: dict[str, int] = {}
+        for row in reader.items():
+            first[row.id] = min(row.learned, first.get(row.id, row.learned))
+        return sorted(items.values(), key=lambda item: first[item.id])
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
-        return list(portability.experiences(self._store, self.scope))
+        return list(self._experiences())
 
     def get(self, id: str) -> MemoryItem | Experience:
-        """The item or experience with this id. Raises ``InputError`` where the scope has none."""
-        wanted = given.id_(id)
-        found = self._store.item(self.scope, wanted) or self._store.experience(self.scope, wanted)
+        """The item or experience with this id. Raises ``InputError`` if the scope has none."""
+        id = arguments.id_(id)
+        reader = self._rows.now()
+        found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
         if found is None:
-            raise unknown(self._store, self.scope, wanted, "item or experience")
+            raise self._unknown(id)
         return found
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
-        """The newest experience of a task, of this run where one is named; None where there is none."""
-        store, wanted = self._store, given.id_(task_id)
-        found = store.latest(self.scope, wanted)
-        while found is not None and run_id is not None:
-            if found.run_id == run_id and (now := store.experience(self.scope, found.id)) is not None:
-                return now
-            found = store.latest(self.scope, wanted, found.seq - 1)  # alive then, and perhaps no more
-        return found
+        """The newest experience of a task, or that of a run; None if there is none."""
+        rows = self._rows.now().experiences(task_id=arguments.id_(task_id), run_id=run_id)
+        return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
-        """Ids of the tasks that were learned from here, with or without items, and that begin with ``prefix``.
+        """Ids of the tasks that were learned from here and begin with ``prefix``; pending ones are not among them."""
+        start = arguments.text("prefix", prefix)
+        return {row.task_id for row in self._rows.now().experiences() if row.task_id.startswith(start)}
 
-        A task whose rollouts are only pending is not among them.
-        """
-        begins = given.text("prefix", prefix)
-        return {task_id for task_id in self._store.task_ids(self.scope) if task_id.startswith(begins)}
-
-    def scopes(self) -> list[str]:
-        """Names of all scopes of this bank."""
-        return self._store.scopes()
-
-    def stats(self) -> BankStats:
-        """Counts of this scope, and what the bank is."""
-        return self._store.stats(self.scope)
-
-    def near_duplicates(self, min_score: float = 0.9) -> list[NearDuplicate]:
-        """Pairs of items whose cosine is at least ``min_score``, nearest first, each with both texts.
+    def near_duplicates(self, min_score: float = 0.9) -> list[duplicates.NearDuplicate]:
+        """Pairs of items whose cosine is at least ``min_score``, nearest first.
 
         Nothing is ever merged on similarity: a negated lesson is nearer to the original than a paraphrase is.
         """
-        return near_duplicates(self._store, self.scope, min_score)
+        return duplicates.near_duplicates(self._rows, min_score)
+
+    # Changing
 
     def edit(
         self,
@@ -392,174 +401,201 @@ class MemoryBank:
         content: str | None = None,
         note: str = "",
     ) -> MemoryItem:
-        """Give an item another text, wherever it is shown; the text before it stays in ``history``. ``note`` says why.
+        """Give an item another text, wherever it was given, and return the item with that text, which has another id.
 
-        A text that is what the item says already changes nothing and is not in ``history``. Raises ``InputError`` where
-        there is no such item, for an experience, for an empty title or content, for what is longer than a
-        ``MemoryDraft`` may be, and where another item says exactly this.
+        The text before it stays in ``history``. Editing an item to the text of another one makes the two one item.
+
+        Raises:
+            InputError: There is no such item, or it was changed meanwhile; a title or content is empty or too long.
         """
-        wanted = given.id_(id)
-        item = self._store.item(self.scope, wanted)
-        if item is None:
-            raise no_item(self._store, self.scope, wanted)
-        new = edited(self.scope, item, title=title, description=description, content=content)
-        if new is None:
+        item = self._item(arguments.id_(id))
+        texts = {"title": title, "description": description, "content": content}
+        new = new_item(transfer.checked_draft({n: getattr(item, n) if t is None else t for n, t in texts.items()}))
+        if new.id == item.id:
             return item
-
-        def stored(embedder: Embedder) -> MemoryItem:
-            (vector,) = embed(embedder, [item_text(new)], embedder.dimension)
-            whose = embedder.id, embedder.dimension
-            return self._store.edit(self.scope, new.id, new, vector, note=given.text("note", note), embedder=whose)
-
-        return self._current.settled(stored)
+        embedder = self.embedder
+        (vector,) = embed(embedder, [item_text(new)])
+        with self._rows.write(embedder=(embedder.id, embedder.dimension)) as writer:
+            writing.edit(writer, item.id, new, vector, arguments.text("note", note), self._rows.location)
+        return self._item(new.id)
 
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
-        """Take away an item, an experience with its items, or pending rollouts; the history of the first two stays.
+        """Remove an item, an experience with its items, or pending rollouts; the history of the first two stays.
 
-        An item that another experience gave as well outlives an experience. What is damaged can be taken away too.
-        ``dry_run`` tells what would go. Raises ``InputError`` for an unknown id.
+        An item that another experience gave as well stays. ``dry_run``: only return what would be removed.
+
+        Raises:
+            InputError: Nothing has this id.
         """
-        store, wanted = self._store, given.id_(id)
-        for group in pending.grouped(store.pending_keys(self.scope)):
-            if pending.group_id(self.scope, group) == wanted:
-                if not dry_run:
-                    store.forget(self.scope, group)
-                return Removal(pending=(wanted,))
-        return store.remove(
-            self.scope,
-            kind="delete",
-            source=source_of_id(store, self.scope, wanted),
-            descendants=False,
-            note=given.text("note", note),
-            dry_run=dry_run,
-        )
+        id, reader = arguments.id_(id), self._rows.now()
+        waiting = grouped(row.key for row in reader.pending()).get(id)
+        if waiting:
+            if not dry_run:
+                with self._rows.write() as writer:
+                    writer.remove_pending(waiting)
+            return Removal(pending=(id,))
+        experiences = {row.seq for row in reader.experiences(ids=[id])}
+        if not experiences and not reader.items(ids=[id]):
+            raise self._unknown(id)
+        source = Source(experiences=frozenset(experiences), items=frozenset() if experiences else frozenset([id]))
+        return self._remove(source, kind="delete", descendants=False, note=note, dry_run=dry_run)
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
-        """Take away what came from ``source``, with all that descends from it: what was learned under its influence.
+        """Remove what came from ``source``, with what was learned under its influence.
 
-        ``source``: the id of an experience or item, ``run:NAME``, or ``origin:NAME``. An experience descends from an
-        item when its agent had been shown it. An item that another experience gave as well stays, unless all of those
-        had been shown it: they only repeat it. Descent is followed through what was deleted or rolled back before, and
-        may begin there. ``dry_run`` tells what would go. History stays; snapshots too.
-        Raises ``InputError`` for a source of which nothing is here.
+        Args:
+            source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
+            descendants: Also remove experiences whose agents had been shown an item that goes, and so on.
+            note: Why.
+            dry_run: Only return what would be removed.
+
+        Raises:
+            InputError: Nothing came from there.
         """
-        meant = source_of(self._store, self.scope, given.id_(source), descendants=descendants)
-        return self._store.remove(
-            self.scope,
-            kind="rollback",
-            source=meant,
-            descendants=descendants,
-            note=given.text("note", note),
-            dry_run=dry_run,
-        )
+        name = arguments.id_(source)
+        meant, run_id = self._source(name, descendants=descendants)
+        return self._remove(meant, kind="rollback", descendants=descendants, run_id=run_id, note=note, dry_run=dry_run)
 
     def history(self, id: str) -> list[Change]:
-        """What happened to an experience or an item, oldest first, also when it is gone."""
-        wanted = given.id_(id)
-        found = self._store.history(self.scope, wanted)
+        """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
+        id = arguments.id_(id)
+        found = reading.history_of(self._rows.now(), id)
         if not found:
-            raise unknown(self._store, self.scope, wanted, "item or experience, nor ever had one,")
+            raise self._unknown(id)
         return found
 
-    def fork(self) -> MemoryBank:
-        """A private copy of the bank as it is now: what either learns from here on, the other never sees.
+    # States
 
-        Copy on write, in less than a millisecond whatever the size, in memory only; ends with this bank. It shares the
-        indexes of this bank, and finds what a bank of its content would, by words too.
+    def fork(self) -> MemoryBank:
+        """A private copy of the bank as it is now, in memory: what either learns from here on, the other never sees.
+
+        Copy on write, in less than a millisecond whatever the size. Ends with this bank. Pending rollouts stay behind.
         """
-        return self._overlay(self._store.mark(self.scope), read_only=False)
+        return self._overlay(self._rows.now().mark(), read_only=False)
 
     def snapshot(self, name: str) -> Snapshot:
-        """Name the present state, for good; ``open(..., at=name)`` gives it back exactly.
+        """Name the present state; ``open(..., at=name)`` opens it.
 
-        The same name for the same state is the same snapshot; for another state it raises ``InputError``.
+        Raises:
+            InputError: The name is taken by another state.
         """
-        return self._store.snapshot(self.scope, checked_name("snapshot", name), now())
+        checked_name("snapshot", name)
+        with self._rows.write() as writer:
+            mark = writer.mark()
+            row = next((each for each in writer.snapshots() if each.name == name), None)
+            if row is None:
+                row = SnapshotRow(name, mark, now())
+                writer.add_snapshot(row)
+            elif row.seq != mark:
+                raise InputError(
+                    f"{self._rows.location}: scope {self.scope!r}: the name {name!r} is that of the state at {row.seq},"
+                    f" now it is {mark}; choose another name"
+                )
+        return self._snapshot(row)
 
     def snapshots(self) -> list[Snapshot]:
         """All snapshots of this scope, in order."""
-        return self._store.snapshots(self.scope)
+        return [self._snapshot(row) for row in self._rows.now().snapshots()]
+
+    # The bank itself
 
     def export_jsonl(self, path: str | Path) -> int:
-        """Write this scope's experiences to a JSON Lines file, whole; returns how many. See ``portability``."""
-        return portability.write(self._store, self.scope, given.file(path))
+        """Write this scope's experiences to a JSON Lines file; returns how many. See ``transfer``."""
+        return transfer.write(arguments.file(path), self.scope, self._rows.embedder(), self._experiences())
 
-    def import_jsonl(self, path: str | Path, *, origin: str = "") -> Sequence[Experience]:
-        """Append what ``export_jsonl`` wrote, with its provenance; what is here already is not repeated.
+    def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
+        """Append what ``export_jsonl`` wrote, with its provenance; returns the ids of the experiences.
 
-        Nor is what was deleted or rolled back here: it stays away, and what comes back for such a one is what it was.
-        Lessons that were edited here stay as they are here.
+        What is here already is not repeated, and what was removed here stays away. The whole file is checked before
+        any of it is stored. ``origin`` marks all of it, so that ``rollback("origin:...")`` can remove it again.
 
-        ``origin`` marks all of it, so that ``rollback("origin:...")`` can take it away again. The whole file is checked
-        before any of it is stored. Raises ``InputError`` naming the line that cannot be used.
+        Raises:
+            InputError: A line cannot be used; the message names it.
         """
         named = checked_name("origin", origin) if origin else ""
-        checked = portability.read(given.file(path), self.scope, origin=named, store=self._store)
-        return append_all(self._store, self.scope, self._current, checked)
+        file = arguments.file(path)
+        for _ in transfer.read(file, named):
+            pass  # checks all of it
+        return self._append_all(transfer.read(file, named))
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
-        """Make new what is derived, with ``embedder`` where the bank is to belong to another; returns the vectors made.
+        """Make vectors that are missing, in all scopes; with ``embedder``, move the bank to another one.
 
-        That is the index, and of all scopes what was damaged or lost and can be made of the rest: what ids are found
-        by, and vectors whose texts are there, by the bank's own embedder. Whoever has the bank open elsewhere finds the
-        latter when it is opened again.
+        The bank works on as it was meanwhile, and changes over in one transaction. Whoever has it open elsewhere with
+        the old embedder, and its forks, get ``EmbedderMismatch`` from then on. Returns how many vectors were made.
 
-        All scopes of the bank change over to another embedder at once; until then it works as before, and goes on so
-        where this raises what the embedder does, ``InvalidVector``, or ``StorageError``: of the disk, or since others
-        append so steadily that there is never a moment to change over. What is damaged is mended after that, and
-        indexes are saved: what those raise finds the bank changed. Whoever has the bank open elsewhere with the old
-        one, and its forks, get ``EmbedderMismatch`` and have to open it again. A fork has no index of its own to make:
-        ``StorageError``.
+        Raises:
+            StorageError: This is a fork or a snapshot, or the bank cannot be written.
         """
-        store = self._store
-        if store.base is not None:
-            raise StorageError(f"{self._location}: a fork or a snapshot has no index of its own; reindex the bank")
-        chosen = self._current.embedder if embedder is None else chosen_embedder(embedder)
-        vectors = partial(embed, chosen, dimension=chosen.dimension)
-        made = 0
-        with self._current.moving:
-            if embedder is not None:
-                made = store.reindex(chosen.id, chosen.dimension, vectors)
-                self._finder = self._finder.anew(chosen)
-                self._current.embedder = chosen
-            try:
-                mended = store.mend(chosen.id, chosen.dimension, vectors)
-                if made or mended:
-                    self._finder.forget(store.scopes())
-            finally:
-                self._finder = self._finder.anew(chosen)  # what it has read lacks what was mended, also before an error
-        self._finder.build()
-        return made + mended
+        database = self._root("reindex")
+        chosen = self.embedder if embedder is None else arguments.embedder(embedder)
+        if embedder is None and (known := self._rows.embedder()) not in (None, (chosen.id, chosen.dimension)):
+            raise EmbedderMismatch(f"{self._rows.location}: belongs to the embedder {known[0]}; name it")
+        made = reindex(database, chosen)
+        self._embedder = _LazyEmbedder(chosen)
+        self._searcher = StoreSearcher(self._rows)  # type: ignore[arg-type]
+        return made
+
+    def purge(self, source: str) -> Removal:
+        """Delete for good what came from ``source``, so that its text is neither in the file, nor its log or index.
+
+        For a secret that must not stay; what should only not be found any more is deleted or rolled back. An item is
+        deleted with this text, an experience with its rollouts and the items that only it gave. Backups, exports, files
+        of forks and MLflow are not reached.
+
+        Args:
+            source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
+
+        Raises:
+            InputError: Nothing came from there.
+            StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
+        """
+        database = self._root("purge")
+        reader, name = self._rows.now(), arguments.id_(source)
+        kind, _, value = name.partition(":")
+        run_id = value if kind == "run" and value else None
+        if kind in ("run", "origin") and value:
+            rows = reader.experiences(run_id=run_id, origin=None if run_id else value, ended=True)
+            meant = Source(experiences=frozenset(row.seq for row in rows))
+        else:
+            rows = reader.experiences(ids=[name], ended=True)
+            items = frozenset() if rows else frozenset(row.id for row in reader.items(ids=[name], ended=True))
+            meant = Source(experiences=frozenset(row.seq for row in rows), items=items)
+        with self._rows.write() as writer:
+            removal = writing.purge(writer, meant, run_id=run_id)
+        if not (removal.experiences or removal.items or removal.pending or meant.items):
+            raise self._unknown(name)
+        database.vacuum()
+        return removal
+
+    def scopes(self) -> list[str]:
+        """Names of all scopes of this bank."""
+        if self._database is None:
+            return [self.scope]
+        with self._database.reading() as connection:
+            return scope_names(connection)
+
+    def stats(self) -> BankStats:
+        """Counts of this scope, and what the bank is."""
+        return doctor.stats(self._rows, self._database)
 
     def doctor(self) -> list[Finding]:
-        """Read everything, of all scopes, and tell what is wrong and what to do about it; empty when all is well."""
-        found = [*self._store.check()]
-        try:
-            return [*found, *self._finder.check()]
-        except BankError as exc:
-            again = f"rb-dspy bank reindex{bank_options(self._location, self.scope)}"
-            where, remedy = f"scope {self.scope!r}: index", f"mend what else was found, then {again}"
-            return [*found, Finding(severity="error", kind="index", where=where, what=str(exc), remedy=remedy)]
+        """Check everything that is stored, and say what is wrong and what to do about it; empty if all is well."""
+        return doctor.findings(self._rows, self._database)
 
     def close(self) -> None:
-        """Let go of the file. Twice is once. Its forks end too."""
-        store, self._opened = self._opened, None
-        with contextlib.ExitStack() as ending:  # the last first, and each whatever those before it raise, Ctrl-C too
-            if self._under is not None:
-                ending.callback(self._under.close)
-            if store is not None:
-                ending.callback(store.close)
-                why = refusals.closed(self._location)
-                ending.callback(self._finder.retire, why)
+        """Close the bank, and its forks with it. Closing twice does nothing."""
+        if self._database is not None:
+            self._database.close()
 
     def __len__(self) -> int:
-        return self._store.count(self.scope)
+        return len({row.id for row in self._rows.now().items()})
 
     def __bool__(self) -> bool:
         return True  # an empty bank is a bank: `bank or default` must not replace it
 
     def __repr__(self) -> str:
-        return f"MemoryBank({self._location!r}, scope={self.scope!r})"
+        return f"MemoryBank({self._rows.location!r}, scope={self.scope!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -576,30 +612,159 @@ class MemoryBank:
         return self  # dspy deep-copies programs and their inputs; all copies mean the one bank
 
     def __reduce__(self) -> NoReturn:
-        # TypeError, since that is what those who try pickle first and something else then expect
+        # TypeError, which is what those who try pickle first and something else then expect
         raise TypeError("a MemoryBank is a handle and cannot be pickled; pass its path and open it there")
 
-    @property
-    def _store(self) -> BankStore:
-        if self._opened is None:
-            raise refusals.closed(self._location)
-        if self._process != os.getpid():
-            raise refusals.left_behind(self._location)
-        return self._opened
+    def _root(self, call: str) -> SqliteDatabase:
+        if self._database is None or isinstance(self._rows, Overlay):
+            raise StorageError(f"{self._rows.location}: a fork or a snapshot has no {call}; call it on the bank")
+        return self._database
 
-    @property
-    def _found(self) -> Finder:
-        self._store  # noqa: B018  raises for a bank that is closed, or that a fork left behind
-        return self._finder
+    def _append(self, page: Sequence[NewExperience]) -> None:
+        """Store a page in one transaction. Nothing is embedded for what is stored already."""
+        known = {row.id for row in self._rows.now().experiences(ids=[new.id for new in page], ended=True)}
+        texts = [
+            text
+            for new in page
+            if new.items and new.id not in known
+            for text in (new.task.instruction, *map(item_text, new.items))
+        ]
+        vectors = iter(np.empty((0, 0), np.float32))
+        whose = None
+        if texts:
+            embedder = self.embedder
+            vectors, whose = iter(embed(embedder, texts)), (embedder.id, embedder.dimension)
+        with self._rows.write(embedder=whose) as writer:
+            for new in page:
+                rows = None
+                if new.items and new.id not in known:
+                    rows = np.stack([next(vectors) for _ in range(1 + len(new.items))])
+                writing.append(writer, new, rows)
 
-    def _append(self, draft: ExperienceDraft) -> Experience:
-        return append(self._store, self.scope, self._current, admit(self.scope, draft))
+    def _append_all(self, every: Iterable[NewExperience]) -> list[str]:
+        page: list[NewExperience] = []
+        ids: list[str] = []
+        for new in every:
+            page.append(new)
+            ids.append(new.id)
+            if len(page) == _BATCH:
+                self._append(page)
+                page = []
+        if page:
+            self._append(page)
+        return ids
 
-    def _overlay(self, at: int, *, read_only: bool) -> MemoryBank:
-        store = MemoryStore(self._store, self.scope, at, read_only=read_only)
-        embedder = self._current.embedder
-        mine = embedder.id, embedder.dimension
-        bound = store.bind(*mine)
-        if bound != mine:
-            raise refusals.another_embedder(self._location, bound, mine)
-        return MemoryBank(store, self.scope, embedder, Finder(store, self.scope, embedder, over=self._finder))
+    def _remove(
+        self,
+        source: Source,
+        *,
+        kind: Literal["delete", "rollback"],
+        descendants: bool,
+        note: str,
+        dry_run: bool,
+        run_id: str | None = None,
+    ) -> Removal:
+        note = arguments.text("note", note)
+        with self._rows.write() as writer:
+            return writing.remove(
+                writer, source, kind=kind, descendants=descendants, run_id=run_id, note=note, dry_run=dry_run
+            )
+
+    def _source(self, name: str, *, descendants: bool) -> tuple[Source, str | None]:
+        """What ``name`` means for ``rollback``, and the run if it is one. Raises ``InputError`` if it means nothing."""
+        reader, (kind, _, value) = self._rows.now(), name.partition(":")
+        if kind in ("run", "origin") and value:
+            rows = reader.experiences(**{"run_id" if kind == "run" else "origin": value}, ended=True)  # type: ignore[arg-type]
+            source = Source(experiences=frozenset(row.seq for row in rows if descendants or row.ended is None))
+            waits = kind == "run" and bool(reader.pending(run_id=value))
+            removes = waits or self._would_remove(source, descendants)
+            if not removes:
+                raise InputError(f"{self._rows.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
+            return source, value if kind == "run" else None
+        experiences = frozenset(row.seq for row in reader.experiences(ids=[name], ended=True))
+        items = frozenset() if experiences else frozenset({name, *self._later_ids(name)})
+        source = Source(experiences=experiences, items=items)
+        if not self._would_remove(source, descendants):
+            raise self._unknown(name)
+        return source, None
+
+    def _would_remove(self, source: Source, descendants: bool) -> bool:
+        going = closure(self._rows.now(), source, descendants=descendants)
+        return bool(going.experiences or going.rows)
+
+    def _later_ids(self, id: str) -> set[str]:
+        """The ids that an item got by edits."""
+        reader, found, new = self._rows.now(), set[str](), {id}
+        while new:
+            new = {each for e in reader.journal(subjects=new) if e.kind == "edit" for each in e.items} - found
+            found |= new
+        return found
+
+    def _experiences(self) -> Iterator[Experience]:
+        mark, after = self._rows.now().mark(), 0
+        reader = self._rows.at(mark)
+        while rows := reader.experiences(after=after, limit=_PAGE, payload=True):
+            yield from reading.experiences_of(reader, rows, self.scope)
+            after = rows[-1].seq
+
+    def _experience(self, id: str) -> Experience | None:
+        reader = self._rows.now()
+        rows = reader.experiences(ids=[id], payload=True)
+        return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
+
+    def _item(self, id: str) -> MemoryItem:
+        found = reading.items_of(self._rows.now(), [id], self.scope).get(id)
+        if found is None:
+            raise self._unknown(id, "item")
+        return found
+
+    def _unknown(self, id: str, what: str = "item or experience") -> InputError:
+        later = self._later_ids(id) & {row.id for row in self._rows.now().items()}
+        changes = reading.history_of(self._rows.now(), id)
+        hint = ""
+        if later:
+            hint = f"; it was edited and is {min(later)} now"
+        elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
+            hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
+        return InputError(f"{self._rows.location}: scope {self.scope!r} has no {what} {id[:40]!r}{hint}")
+
+    def _snapshot(self, row: SnapshotRow) -> Snapshot:
+        reader = self._rows.at(row.seq)
+        digest = sha256()
+        for entry in reader.journal():
+            digest.update(repr((entry.seq, entry.kind, entry.subject, entry.items)).encode())
+        digest_text = digest.hexdigest() if row.seq else ""
+        return Snapshot(name=row.name, scope=self.scope, seq=row.seq, digest=digest_text, created_at=row.created_at)
+
+    def _query_vector(self, text: str) -> Vectors:
+        embedder = self.embedder
+        if self._searcher.embedder not in ("", embedder.id):
+            raise EmbedderMismatch(
+                f"{self._rows.location}: belongs to the embedder {self._searcher.embedder}, opened with {embedder.id};"
+                " open it again with the first"
+            )
+        (vector,) = embed(embedder, [text])
+        return np.asarray(vector)
+
+    def _overlay(self, mark: int, *, read_only: bool, owner: SqliteDatabase | None = None) -> MemoryBank:
+        overlay = Overlay(self._rows, mark, own_scope, read_only=read_only)
+        return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
+
+
+class _LazyEmbedder:
+    """An embedder that is looked up when it is needed."""
+
+    def __init__(self, chosen: Embedder | None) -> None:
+        self._chosen = chosen
+        self._lock = threading.Lock()
+
+    def get(self) -> Embedder:
+        with self._lock:
+            if self._chosen is None:
+                self._chosen = arguments.embedder(DEFAULT_EMBEDDER)
+            return self._chosen
+
+
+def _dropped(dropped: dict[MemoryDraft, Change]) -> str:
+    gone = [f"{draft.title!r} ({change.kind} at {change.created_at})" for draft, change in dropped.items()]
+    return f"dropped, since it was taken away: {'; '.join(gone)}"

@@ -4,46 +4,34 @@ from __future__ import annotations
 
 import pydantic
 
-from rb_dspy.bank.admission import identity, new_item
-from rb_dspy.bank.given import refused, text
-from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.parts import item_text
-from rb_dspy.errors import InputError
-from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
+from rb_dspy.bank.admission import identity, item_text, new_item
+from rb_dspy.bank.arguments import refused, text
+from rb_dspy.bank.store.base import Reader
+from rb_dspy.schema import ExperienceDraft, MemoryDraft, Task, Trajectory, Verdict
 
 
-def draft_of(title: str, content: str, description: str) -> MemoryDraft:
-    """The lesson. Raises ``InputError`` for an empty title or content, and for what is no text."""
+def lesson(title: str, content: str, description: str) -> MemoryDraft:
+    """What a person wrote, as a draft. Raises ``InputError`` for texts that cannot be used."""
     values = {"title": title, "description": description, "content": content}
     try:
-        draft = MemoryDraft(**{name: text(name, value) for name, value in values.items()})
+        return MemoryDraft(**{name: text(name, value) for name, value in values.items()})
     except pydantic.ValidationError as exc:
         raise refused(exc) from None
-    if not (draft.title and draft.content):
-        raise InputError("a lesson needs a title and content; expected text in both")
-    return draft
 
 
-def stored_by_hand(store: BankStore, scope: str, draft: MemoryDraft) -> MemoryItem | None:
-    """The item that says this and was written by hand; None where there is none."""
-    item = new_item(scope, draft)
-    id = store.items_with(scope, [item.digest]).get(item.digest)
-    found = None if id is None else store.item(scope, id)
-    task_id = _task_id(item.digest)
-    return found if found and any(source.task_id == task_id for source in found.provenances) else None
+def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDraft | None:
+    """What is to be appended; None if a person wrote this before and it is still there.
 
-
-def experience_of(store: BankStore, scope: str, draft: MemoryDraft, *, origin: str) -> ExperienceDraft:
-    """What is to be appended: retrieval finds it by title, description and content, as there is no task.
-
-    A lesson that was taken away and is written again is another experience.
+    A lesson that was removed and is written again is another experience. Raises ``InputError`` for an empty lesson.
     """
-    item = new_item(scope, draft)
-    task = Task(id=_task_id(item.digest), instruction=item_text(item))
+    item = new_item(draft)
+    task = Task(id=f"lesson-{item.id[1:]}", instruction=item_text(item))
+    if any(row.task_id == task.id for row in reader.items(ids=[item.id])):
+        return None
     number = 0
     while True:
         trajectory = Trajectory(task_id=task.id, rollout_id=str(number), stop_reason="external")
-        if not store.have(scope, [identity(scope, task, [trajectory], run_id="")]):
+        if not reader.experiences(ids=[identity(task, [trajectory], run_id="")], ended=True):
             break
         number += 1
     return ExperienceDraft(
@@ -54,7 +42,3 @@ def experience_of(store: BankStore, scope: str, draft: MemoryDraft, *, origin: s
         polarity="success",
         origin=origin,
     )
-
-
-def _task_id(digest: str) -> str:
-    return f"lesson-{digest}"

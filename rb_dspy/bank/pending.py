@@ -1,56 +1,31 @@
-"""Rollouts that are recorded and not learned from yet."""
+"""Rollouts that were recorded and not learned from yet."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rb_dspy.bank.admission import attempt_id, identity, now
-from rb_dspy.bank.parts import NewExperience, Source
+from rb_dspy.bank.reading import packed, unpacked
+from rb_dspy.bank.store.records import PendingKey, PendingRow
+from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import MemoryItem, Task, Trajectory
 from rb_dspy.text import normalise
 
 if TYPE_CHECKING:
     from rb_dspy.bank.bank import MemoryBank
 
-
-class Key(NamedTuple):
-    """What makes a pending rollout the same one in its scope."""
-
-    run_id: str
-    task_id: str
-    rollout_id: str
-    content: str
-    """Empty in a run; without a run the id of the experience that the rollout alone becomes, a hash of its content."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A pending rollout as a store keeps it; ``shown`` are ids of the items that its agent had been shown."""
-
-    key: Key
-    task: Task
-    trajectory: Trajectory
-    shown: tuple[str, ...]
-    created_at: str
-    tries: int = 0
-    error: str = ""
-
-
-class Waiting(NamedTuple):
-    """What tells whether a pending rollout goes away with something else."""
-
-    key: Key
-    shown: tuple[str, ...]
+_log = logging.getLogger("rb_dspy.bank")
 
 
 @dataclass(frozen=True)
 class Pending:
     """Rollouts of one task and one run that nothing was learned from yet; without a run one rollout.
 
-    ``trajectories`` are ordered by rollout number, ``shown`` are the lessons that the agents had been shown, of those
-    that are still in the bank, ``tries`` says how often learning from them failed, ``error`` why it failed last.
+    ``trajectories`` are ordered by rollout number; ``shown`` are the lessons that the agents were shown and that are
+    still in the bank; ``tries`` counts failed tries to learn from them, ``error`` is why the last one failed.
     """
 
     task: Task
@@ -67,88 +42,66 @@ class Pending:
     @property
     def id(self) -> str:
         """The id of the experience that they become."""
-        return identity(self.bank.scope, self.task, self.trajectories, run_id=self.run_id)
+        return identity(self.task, self.trajectories, run_id=self.run_id)
 
 
-def row(scope: str, task: Task, trajectory: Trajectory, *, run_id: str, shown: Iterable[str]) -> Row:
-    """A rollout as it is recorded. Raises ``InputError`` where it is of another task, and for a bad run id."""
-    return Row(
-        key=key_of(scope, task, trajectory, run_id=run_id),
-        task=task,
-        trajectory=trajectory,
+def pending_row(task: Task, trajectory: Trajectory, *, run_id: str, shown: Iterable[str]) -> PendingRow:
+    """A rollout as it is recorded. Raises ``InputError`` if it is of another task, and for a bad run id."""
+    return PendingRow(
+        key=key_of(task, trajectory, run_id=run_id),
+        payload=packed(task, [trajectory]),
         shown=tuple(dict.fromkeys(shown)),
         created_at=now(),
     )
 
 
-def key_of(scope: str, task: Task, trajectory: Trajectory, *, run_id: str) -> Key:
-    """The key of a rollout. Raises like ``row``."""
-    id = identity(scope, task, [trajectory], run_id=run_id)
-    return Key(run_id, task.id, normalise(trajectory.rollout_id), "" if run_id else id)
+def key_of(task: Task, trajectory: Trajectory, *, run_id: str) -> PendingKey:
+    """The key of a rollout. Raises like ``pending_row``."""
+    id = identity(task, [trajectory], run_id=run_id)
+    return PendingKey(run_id, task.id, normalise(trajectory.rollout_id), "" if run_id else id)
 
 
-def alone(scope: str, learned: Iterable[NewExperience]) -> list[Key]:
-    """The keys of rollouts that were learned from without a run."""
-    return [key_of(scope, new.task, trajectory, run_id="") for new in learned for trajectory in new.trajectories]
-
-
-def grouped(keys: Iterable[Key]) -> list[list[Key]]:
-    """What is learned from together: all rollouts of a task in a run; without a run each rollout by itself."""
-    groups: dict[Key, list[Key]] = {}
+def grouped(keys: Iterable[PendingKey]) -> dict[str, list[PendingKey]]:
+    """What is learned from together, by the id of the experience: the rollouts of a task in a run, else each alone."""
+    groups: dict[str, list[PendingKey]] = {}
     for key in keys:
-        groups.setdefault(key if not key.run_id else key._replace(rollout_id=""), []).append(key)
-    return list(groups.values())
+        groups.setdefault(attempt_id(key.run_id, key.task_id) if key.run_id else key.content, []).append(key)
+    return groups
 
 
-def group_id(scope: str, keys: Sequence[Key]) -> str:
-    """The id of the experience that a group of rollouts becomes."""
-    first = keys[0]
-    if not first.run_id:
-        return first.content
-    return attempt_id(scope, first.task_id, [key.rollout_id for key in keys], run_id=first.run_id)
+def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: MemoryBank) -> list[Pending]:
+    """The groups of ``rows``, oldest first; ``items`` are those that are still in the bank, by id.
 
-
-def taken(
-    waiting: Iterable[Waiting], source: Source, *, descendants: bool, tainted: Collection[str]
-) -> list[list[Key]]:
-    """The groups that go when ``source`` does: those of the removed run, and with ``descendants`` those of an agent
-    that had been shown an item that is ``tainted``.
+    A group that cannot be read is left out, with a warning in the log.
     """
-    shown = {each.key: each.shown for each in waiting}
-    return [
-        group
-        for group in grouped(shown)
-        if (source.kind == "run" and group[0].run_id == source.name)
-        or (descendants and any(not set(shown[key]).isdisjoint(tainted) for key in group))
-    ]
+    by_key = {row.key: row for row in rows}
+    found = []
+    for id, keys in grouped(by_key).items():
+        group = sorted((by_key[key] for key in keys), key=_number)
+        last = max(group, key=lambda row: row.tries)
+        try:
+            rollouts = [unpacked(row.payload, f"pending rollout {id} of {group[0].key.task_id}") for row in group]
+        except CorruptBank as exc:
+            _log.warning("%s: left out: %s", bank, exc)
+            continue
+        shown = dict.fromkeys(each for row in group for each in row.shown)
+        found.append(
+            Pending(
+                task=rollouts[0].task,
+                trajectories=tuple(each.trajectories[0] for each in rollouts),
+                run_id=group[0].key.run_id,
+                shown=tuple(items[each] for each in shown if each in items),
+                tries=last.tries,
+                error=last.error,
+                created_at=min(row.created_at for row in group),
+                bank=bank,
+            )
+        )
+    return found
 
 
-def ordered(rows: Iterable[Row]) -> list[Row]:
-    """By rollout number; ids that are no numbers come last, in the order of their letters."""
-
-    def place(row: Row) -> tuple[bool, int, str]:
-        id = row.key.rollout_id
-        number = id.isdecimal() and id.isascii() and len(id) < 20
-        return not number, int(id) if number else 0, id
-
-    return sorted(rows, key=place)
-
-
-def together(rows: Sequence[Row], shown: Sequence[MemoryItem], bank: MemoryBank) -> Pending:
-    """A group of rollouts, in order."""
-    last = max(rows, key=lambda row: row.tries)
-    return Pending(
-        task=rows[0].task,
-        trajectories=tuple([row.trajectory for row in rows]),
-        run_id=rows[0].key.run_id,
-        shown=tuple(shown),
-        tries=last.tries,
-        error=last.error,
-        created_at=min(row.created_at for row in rows),
-        bank=bank,
-    )
-
-
-def failed(row: Row, error: str) -> Row:
-    """``row`` after one more try that failed."""
-    return replace(row, tries=row.tries + 1, error=error)
+def _number(row: PendingRow) -> tuple[bool, int, str]:
+    """Rollouts by number; ids that are no numbers come last, in the order of their letters."""
+    id = row.key.rollout_id
+    number = id.isdecimal() and id.isascii() and len(id) < 20
+    return not number, int(id) if number else 0, id

@@ -1,37 +1,48 @@
-"""Records made of values that were checked before."""
+"""What a bank tells about itself."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal
 
 import pydantic
 
-_Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
-_make = object.__new__
+class BankStats(pydantic.BaseModel):
+    """Counts of one scope as it is now. ``bytes_on_disk`` and ``schema_version`` are those of the whole bank."""
 
-# The slots of every model, found once: setting them by name looks them up for each record, and takes twice the time.
-_set_values = pydantic.BaseModel.__dict__["__dict__"].__set__
-_set_fields = pydantic.BaseModel.__dict__["__pydantic_fields_set__"].__set__
-_set_extra = pydantic.BaseModel.__dict__["__pydantic_extra__"].__set__
-_set_private = pydantic.BaseModel.__dict__["__pydantic_private__"].__set__
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    scope: str
+    items: int
+    experiences: int
+    experiences_with_items: int
+    by_polarity: dict[str, int]
+    """Items from successes and from failures."""
+    by_verdict: dict[str, int]
+    """Experiences by verdict; one with several rollouts counts as a success if any of them was judged one."""
+    by_template: dict[str, int]
+    """Experiences by their task's template; tasks without one are not counted."""
+    exposures: int
+    """How often an item was shown to an agent whose rollout was then appended."""
+    pending: int
+    """Rollouts that are not learned from yet."""
+    removed: int
+    """Experiences and items that were deleted or rolled back; their history is kept."""
+    embedder: str
+    dimension: int
+    bytes_on_disk: int
+    schema_version: int
 
 
-def whole(kind: type[_Model], values: dict[str, object]) -> _Model:
-    """A frozen record with all of its fields, by name, as they are: a third of the time that checking them takes."""
-    made = _make(kind)
-    _set_values(made, values)
-    _set_fields(made, _fields[kind])
-    _set_extra(made, None)
-    _set_private(made, None)
-    return made
+class Finding(pydantic.BaseModel):
+    """Something that ``doctor`` found wrong."""
 
+    model_config = pydantic.ConfigDict(frozen=True)
 
-class _Fields(dict[type[pydantic.BaseModel], set[str]]):
-    """One set for all: a frozen record never changes it, and a copy of a record copies it."""
-
-    def __missing__(self, kind: type[pydantic.BaseModel]) -> set[str]:
-        return self.setdefault(kind, set(kind.model_fields))
-
-
-_fields = _Fields()
+    severity: Literal["error", "warning"]
+    """An error means that something is lost or wrong; a warning wants a look."""
+    kind: Literal["file", "row", "link", "vector", "pending"]
+    where: str
+    """Scope and id, or what there is to name the place."""
+    what: str
+    remedy: str

@@ -1,307 +1,129 @@
-"""From a query to what is shown: rank, and put the winners into words."""
+"""From a query to the lessons that are shown: rank, filter, and look up the winners."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
-from pathlib import Path
-from typing import Literal, get_args
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
-import numpy as np
-
-from rb_dspy.bank.commands import bank_options
-from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.followers import Follower, LexicalFollower
-from rb_dspy.bank.given import whole_number
-from rb_dspy.bank.index.fusion import fused
-from rb_dspy.bank.index.layered import LayeredIndex
-from rb_dspy.bank.index.layered_lexical import LayeredLexicalIndex
-from rb_dspy.bank.index.lexical import LexicalIndex
-from rb_dspy.bank.index.sidecar import Sidecar
-from rb_dspy.bank.index.vector import VectorIndex
-from rb_dspy.bank.index.view import Filter, Hit, View, search
-from rb_dspy.bank.index.word_view import WordView, search as search_words
-from rb_dspy.bank.interface import BankStore
-from rb_dspy.bank.parts import UNITS, Finding, Match, Unit, task_key
-from rb_dspy.bank.records import whole
-from rb_dspy.errors import BankError, EmbedderMismatch, InputError
-from rb_dspy.protocols import Embedder
-from rb_dspy.schema import Polarity, Retrieved
-from rb_dspy.text import normalise
+from rb_dspy.bank.reading import items_of
+from rb_dspy.bank.search.searchers import Searcher
+from rb_dspy.bank.store.base import Reader, Scope
+from rb_dspy.bank.store.records import Filter, Hit, Unit
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import MemoryItem, Polarity, Retrieved
 
 Mode = Literal["dense", "lexical", "hybrid"]
-"""What decides: the embedder's cosine, the words that are shared (BM25), or both by reciprocal rank."""
+"""Rank by the embedder's cosine, by shared words (BM25), or by both (reciprocal rank fusion)."""
 
 _DEPTH = 50
-"""How far down each ranking is read before two are fused; 4 k where that is more."""
+"""How far down each ranking is read before two are fused; 4 k if that is more."""
 
-_PAGE = 500
-"""Winners that are looked up at once: databases take only so many parameters."""
+_SMOOTHING = 60
+"""The constant of reciprocal rank fusion (Cormack et al., 2009)."""
 
-_ROWS = 20_000
-
-Ranking = Callable[[int, Collection[int]], list[Hit]]
-"""The best rows: how many, and which row numbers to leave out."""
+Ranking = Callable[[int], list[Hit]]
+"""The best rows, given how many."""
 
 
-class Finder:
-    """Finds in one scope of a store. Safe to use from threads."""
-
-    def __init__(
-        self,
-        store: BankStore,
-        scope: str,
-        embedder: Embedder,
-        *,
-        folder: Path | None = None,
-        over: Finder | None = None,
-    ) -> None:
-        """``folder``: where indexes are saved; None, nowhere. ``over``: the finder of what ``store`` is a fork of."""
-        self._store = store
-        self._scope = scope
-        self._embedder = embedder
-        self._folder = folder
-        self._over = over
-        self._born = store.mark(scope) if over else 0
-        self._followers: dict[Unit, Follower] = {}
-        self._words: dict[Unit, LexicalFollower] = {}
-        self._making = threading.Lock()
-        self._why: BankError | None = None
-
-    def view(self, unit: Unit) -> View:
-        """The vectors of everything that was committed before this call."""
-        return (self._followers.get(unit) or self._made(unit)).view()
-
-    def words(self, unit: Unit, mark: int) -> WordView:
-        """The words of everything that was born up to ``mark``."""
-        return (self._words.get(unit) or self._made_words(unit)).view(mark)
-
-    def build(self) -> None:
-        """Make the indexes new, as fast as they get, and save them."""
-        for unit in UNITS:
-            if sidecar := self._sidecar(unit):
-                sidecar.discard()
-            self._made(unit).build()
-
-    def forget(self, scopes: Iterable[str]) -> None:
-        """Discard what is saved of the indexes of these scopes of the store: it lacks what was mended."""
-        for scope in scopes:
-            for unit in UNITS:
-                if sidecar := self._sidecar(unit, scope):
-                    sidecar.discard()
-
-    def anew(self, embedder: Embedder) -> Finder:
-        """A finder that takes the place of this one, which retires where the embedder is another one."""
-        if embedder is not self._embedder:
-            moved = f"{self._store.location}: re-indexed for the embedder {embedder.id} meanwhile"
-            self.retire(EmbedderMismatch(f"{moved}; open it, or fork it, again"))
-        return Finder(self._store, self._scope, embedder, folder=self._folder)
-
-    def check(self) -> list[Finding]:
-        """Whether the indexes hold what the store does."""
-        return [finding for unit in UNITS for finding in self._differences(unit)]
-
-    def retire(self, why: BankError) -> None:
-        """Find nothing more: ``why`` is raised. Its forks find nothing more that they had not looked for already."""
-        with self._making:
-            self._why = self._why or why
-            followers = [*self._followers.values()]
-        with contextlib.ExitStack() as ending:  # all of them, also where Ctrl-C comes while one is waited for
-            for follower in followers:
-                ending.callback(follower.retire, why)
-
-    def find(
-        self,
-        query: str,
-        k: int,
-        unit: Unit,
-        min_score: float | None,
-        exclude_tasks: Collection[str],
-        polarity: Polarity | None,
-        mode: Mode,
-    ) -> list[Retrieved]:
-        """See ``MemoryBank.retrieve``."""
-        _check(query, k, unit, min_score, exclude_tasks, polarity, mode)
-        k = int(k)  # numpy has whole numbers of its own
-        if k == 0:
-            return []
-        view = self.view(unit)
-        if not len(view):
-            return []
-        text = normalise(query)
-        excluded = [task_key(task) for task in exclude_tasks]
-        rankings: list[Ranking] = []
-        if mode != "lexical":
-            (vector,) = embed(self._embedder, [text], self._embedder.dimension)
-
-            def dense(number: int, hidden: Collection[int]) -> list[Hit]:
-                return search(view, vector, number, Filter(excluded, polarity, hidden), min_score)
-
-            rankings.append(dense)
-        if mode != "dense":
-            words = self.words(unit, view.mark)
-
-            def lexical(number: int, hidden: Collection[int]) -> list[Hit]:
-                allowed = partial(view.allowed, chosen=Filter(excluded, polarity, hidden))
-                return search_words(words, text, number, allowed)
-
-            rankings.append(lexical)
-        return self._shown(k, unit, view.mark, rankings[0] if len(rankings) == 1 else _both(rankings))
-
-    def _shown(self, k: int, unit: Unit, mark: int, ranking: Ranking) -> list[Retrieved]:
-        """The ``k`` best in words. Damaged rows give way to the next best; an item's several rows are one winner."""
-        matches: dict[int, Match] = {}
-        named: dict[int, str] = {}
-        """What rows are of that need not be looked up: all rows of the items in ``complete``."""
-        complete: set[str] = set()
-        damaged: set[int] = set()
-        wanted = k
-        while True:
-            hits = ranking(wanted, damaged)
-            found: dict[str, Retrieved] = {}
-            before = len(damaged)
-            for start in range(0, len(hits), _PAGE):
-                page = hits[start : start + _PAGE]
-                if named:
-                    page = _once(page, named, set(found))
-                new = [hit.seq for hit in page if hit.seq not in matches]
-                matches |= self._store.matches(self._scope, unit, new, mark) if new else {}
-                for hit in page:
-                    match = matches.get(hit.seq)
-                    if match is None:
-                        damaged.add(hit.seq)
-                        continue
-                    key = match.items[0].id if unit == "item" else match.experience_id
-                    if key not in found:
-                        found[key] = whole(
-                            Retrieved,
-                            {
-                                "score": hit.score,
-                                "experience_id": match.experience_id,
-                                "task_id": match.task_id,
-                                "instruction": match.instruction,
-                                "items": match.items,
-                            },
-                        )
-                if len(found) >= k:
-                    return list(found.values())[:k]
-                for key in found.keys() - complete if unit == "item" else ():
-                    complete.add(key)  # looked up once: with each of n rows that tie, n provenances are read
-                    if len(found[key].items[0].provenances) > 1:
-                        rows = self._store.item_rows(self._scope, "item", key, mark)
-                        named |= {row.seq: key for row in rows}
-            if len(hits) < wanted and len(damaged) == before:
-                return list(found.values())
-            if len(damaged) == before:
-                wanted *= 2
-
-    def _made(self, unit: Unit) -> Follower:
-        with self._making:
-            if self._why is not None:
-                raise self._why
-            if unit not in self._followers:
-                dimension = self._embedder.dimension
-                # Made when somebody looks: most forks are never read in more than one unit.
-                layered = self._over and LayeredIndex(self._over.view(unit).at(self._born), dimension)
-                index = layered or VectorIndex(dimension)
-                self._followers[unit] = Follower(self._store, self._scope, unit, index, self._sidecar(unit))
-            return self._followers[unit]
-
-    def _made_words(self, unit: Unit) -> LexicalFollower:
-        with self._making:
-            if unit not in self._words:
-                # Stems: experiments/bank/retrieval.py. Made when somebody looks, as the vectors are.
-                layered = self._over and LayeredLexicalIndex(self._over.words(unit, self._born), stemmed=True)
-                index = layered or LexicalIndex(stemmed=True)
-                self._words[unit] = LexicalFollower(self._store, self._scope, unit, index, self._born)
-            return self._words[unit]
-
-    def _sidecar(self, unit: Unit, scope: str | None = None) -> Sidecar | None:
-        if self._folder is None:
-            return None
-        embedder = self._embedder
-        return Sidecar(self._folder, scope or self._scope, unit, embedder_id=embedder.id, dimension=embedder.dimension)
-
-    def _differences(self, unit: Unit) -> Iterator[Finding]:
-        """Rows that only the index has, or only the store."""
-        if self._over is not None:
-            return
-        mark, more = 0, True
-        born, ended = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        while more:
-            changes = self._store.changes(self._scope, unit, after=mark, limit=_ROWS)
-            born.append(changes.added.seqs)
-            ended.append(changes.ended[:, 0])
-            mark, more = changes.mark, changes.more
-        view = self.view(unit).at(mark)
-        alive = np.setdiff1d(np.concatenate(born), np.concatenate(ended))
-        missing = alive[~view.allowed(alive.tolist())]
-        surplus = len(view) - (len(alive) - len(missing))
-        for number, what in ((len(missing), "rows of the store are missing"), (surplus, "rows are not in the store")):
-            if number:
-                yield Finding(
-                    severity="error",
-                    kind="index",
-                    where=f"{self._scope}: {unit} index",
-                    what=f"{number} {what}",
-                    remedy=f"rb-dspy bank reindex{bank_options(self._store.location, self._scope)} makes it new",
-                )
-
-
-def _once(page: list[Hit], named: dict[int, str], seen: set[str]) -> list[Hit]:
-    """The first row of each item in ``named`` that is not in ``seen``, and all rows that are not in ``named``."""
-    kept = []
-    for hit in page:
-        key = named.get(hit.seq)
-        if key not in seen:
-            kept.append(hit)
-            if key is not None:
-                seen.add(key)
-    return kept
-
-
-def _both(rankings: list[Ranking]) -> Ranking:
-    def hybrid(number: int, hidden: Collection[int]) -> list[Hit]:
-        depth = max(_DEPTH, 4 * number)
-        return fused([ranking(depth, hidden) for ranking in rankings], number)
-
-    return hybrid
-
-
-def _check(
+def find(
+    scope: Scope,
+    searcher: Searcher,
+    embed: Callable[[str], Vectors],
     query: str,
+    *,
     k: int,
     unit: Unit,
+    mode: Mode,
     min_score: float | None,
     exclude_tasks: Collection[str],
     polarity: Polarity | None,
-    mode: Mode,
-) -> None:
-    if unit not in UNITS:
-        raise InputError(f"unit {unit!r}: expected 'experience' or 'item'")
-    if mode not in get_args(Mode):
-        raise InputError(f"mode {mode!r}: expected 'dense', 'lexical' or 'hybrid'")
-    if polarity not in (None, "success", "failure"):
-        raise InputError(f"polarity {polarity!r}: expected 'success', 'failure' or None")
-    if not isinstance(query, str):
-        raise InputError(f"query of type {type(query).__name__}: expected text, or a Task")
-    if (whole_number(k) or 0) < 0 or whole_number(k) is None:
-        raise InputError(f"k {_short(k)}: expected a whole number, 0 or more")
-    tasks = isinstance(exclude_tasks, Collection) and not isinstance(exclude_tasks, str)
-    if not tasks or not all(isinstance(task, str) for task in exclude_tasks):
-        raise InputError(f"exclude_tasks {_short(exclude_tasks)}: expected a list, or a set, of task ids")
-    number = isinstance(min_score, int | float | np.floating) and not isinstance(min_score, bool)
-    if min_score is not None and not (number and -1 <= min_score <= 1):
-        raise InputError(f"min_score {_short(min_score)}: expected a cosine, -1 to 1, or None")
-    if min_score is not None and mode != "dense":
-        raise InputError(f"min_score is a cosine, and mode {mode!r} ranks by something else; leave it out")
+    own_task: str | None,
+) -> list[Retrieved]:
+    """The ``k`` best, or fewer if the scope has no more. See ``MemoryBank.retrieve``.
+
+    Args:
+        scope: What is searched, as it is now.
+        searcher: Ranks its rows.
+        embed: The vector of the query; called at most once, and not at all if there is nothing to find.
+        query: A text.
+        k: How many.
+        unit: What is ranked.
+        mode: By what.
+        min_score: Cosine below which nothing is returned, in dense mode.
+        exclude_tasks: Their rows are left out.
+        polarity: Only rows of this polarity.
+        own_task: Lessons that this task gave first are left out, wherever they came again.
+    """
+    if k == 0 or searcher.is_empty(unit):
+        return []
+    only = Filter(exclude_tasks=frozenset(exclude_tasks), polarity=polarity)
+    rankings: list[Ranking] = []
+    if mode != "lexical":
+        vector = embed(query)
+        rankings.append(lambda number: searcher.nearest(unit, vector, number, only))
+    if mode != "dense":
+        rankings.append(lambda number: searcher.matching(unit, query, number, only))
+    ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
+    count = k + 8 if unit == "item" else k
+    while True:
+        hits = ranking(count)  # not in the block below: a searcher has a lock of its own
+        passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
+        with scope.reading():
+            found = _looked_up(scope.now(), scope.name, unit, passed, k, own_task)
+        if len(found) >= k or len(passed) < count:
+            return found[:k]
+        count *= 4
 
 
-def _short(given: object) -> str:
-    """What was given, in few characters: numbers of thousands of digits cannot even be written."""
-    try:
-        return repr(given)[:40]
-    except ValueError:
-        return f"of type {type(given).__name__}"
+def _looked_up(
+    reader: Reader, scope: str, unit: Unit, hits: Sequence[Hit], k: int, own_task: str | None
+) -> list[Retrieved]:
+    """What the rows say. Several rows of an item are one; experiences without items are left out."""
+    seqs = [hit.seq for hit in hits]
+    ids: dict[int, tuple[str, ...]]
+    if unit == "item":
+        rows = {row.seq: row for row in reader.items(seqs=seqs)}
+        givers = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows.values()})}
+        ids = {seq: (row.id,) for seq, row in rows.items()}
+    else:
+        givers = {row.seq: row for row in reader.experiences(seqs=seqs)}
+        pairs_of: dict[int, list[tuple[int, str]]] = {}
+        for each in reader.items(experiences=seqs):
+            pairs_of.setdefault(each.experience, []).append((each.learned, each.id))
+        ids = {seq: tuple(id for _, id in sorted(pairs)) for seq, pairs in pairs_of.items()}
+    items = items_of(reader, {id for each in ids.values() for id in each}, scope)
+    found: dict[object, Retrieved] = {}
+    for hit in hits:
+        giver = givers.get(rows[hit.seq].experience if unit == "item" and hit.seq in rows else hit.seq)
+        shown = [item for id in ids.get(hit.seq, ()) if (item := items.get(id)) and not _own(item, own_task)]
+        key = shown[0].id if unit == "item" and shown else hit.seq
+        if giver is None or not shown or key in found:
+            continue
+        found[key] = Retrieved(
+            score=hit.score,
+            experience_id=giver.id,
+            task_id=giver.task_id,
+            instruction=giver.instruction,
+            items=tuple(shown),
+        )
+        if len(found) == k:
+            break
+    return list(found.values())
+
+
+def _own(item: MemoryItem, task_id: str | None) -> bool:
+    return task_id is not None and item.provenance.task_id == task_id
+
+
+def _fused(rankings: Sequence[Ranking]) -> Ranking:
+    """Reciprocal rank fusion; of equal scores the newest first."""
+
+    def fused(count: int) -> list[Hit]:
+        scores: dict[int, float] = {}
+        for ranking in rankings:
+            for place, hit in enumerate(ranking(max(_DEPTH, 4 * count)), 1):
+                scores[hit.seq] = scores.get(hit.seq, 0.0) + 1 / (_SMOOTHING + place)
+        hits = [Hit(seq, score) for seq, score in scores.items()]
+        return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))[:count]
+
+    return fused

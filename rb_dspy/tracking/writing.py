@@ -11,7 +11,6 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
-from rb_dspy.bank.collecting import uncollected
 from rb_dspy.tracking.guard import Guard
 from rb_dspy.tracking.prices import cost
 from rb_dspy.tracking.recording import Recorded, RecordedTrace
@@ -76,8 +75,7 @@ class TraceWriter:
             going_on = waiting[-1] is not None
             traces = [trace for trace in waiting if trace is not None]
             if traces:
-                with uncollected():  # a third of the time, else: SQLAlchemy makes many objects, and few are garbage
-                    self._guard("writing traces", self._write, traces)
+                self._guard("writing traces", self._write, traces)
 
     def _write(self, traces: list[RecordedTrace]) -> None:
         """Together; where one of several is refused, each by itself, so that it costs the others nothing."""

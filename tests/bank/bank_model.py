@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from dataclasses import dataclass, field, replace
 
 from rb_dspy.bank import MemoryBank
@@ -25,7 +23,7 @@ class Known:
 
 @dataclass
 class Model:
-    """One scope. ``rows``: item id -> the number and the experience of each live row, in order.
+    """One scope. ``rows``: item id -> number, experience, and first number of each live row; ``later``: edits.
 
     ``past``, ``gave``: every experience there ever was, and which of them ever gave an item.
     """
@@ -36,8 +34,8 @@ class Model:
     past: dict[str, Known] = field(default_factory=dict)
     gave: dict[str, set[str]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    rows: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    log: dict[str, list[str]] = field(default_factory=dict)
+    rows: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
+    later: dict[str, set[str]] = field(default_factory=dict)
     names: dict[str, Model] = field(default_factory=dict)
 
     def copy(self) -> Model:
@@ -45,46 +43,51 @@ class Model:
         return replace(bare, names=dict(self.names))
 
     def append(self, draft: ExperienceDraft) -> None:
-        id = identity(self.scope, draft.task, draft.trajectories, run_id=draft.run_id)
+        id = identity(draft.task, draft.trajectories, run_id=draft.run_id)
         if id in self.past:
             return
         self.seq += 1
         shown = tuple(dict.fromkeys(draft.shown))
         self.experiences[id] = self.past[id] = Known(draft.task.id, draft.run_id, draft.origin, shown, self.seq)
-        self._tell("append", id)
         for lesson in dict.fromkeys(draft.drafts):
-            item = new_item(self.scope, lesson)
-            same = [(self.rows[other][0], other) for other, text in self.texts.items() if text == lesson.content]
-            item_id = min(same)[1] if same else item.id
-            if self.texts.get(item_id, lesson.content) != lesson.content:
-                said = json.dumps(["item", id, item.digest], separators=(",", ":"))
-                item_id = f"m{hashlib.sha256(said.encode()).hexdigest()[:20]}"
+            item_id = new_item(lesson).id
             self.seq += 1
             self.texts[item_id] = lesson.content
-            self.rows.setdefault(item_id, []).append((self.seq, id))
+            self.rows.setdefault(item_id, []).append((self.seq, id, self.seq))
             self.gave.setdefault(item_id, set()).add(id)
-            self._tell("append", item_id)
 
-    def twin(self, id: str, content: str) -> bool:
-        """Whether another item says this."""
-        return any(text == content for other, text in self.texts.items() if other != id)
-
-    def edit(self, id: str, content: str) -> None:
-        if self.texts[id] == content:
-            return
+    def edit(self, id: str, content: str) -> str:
+        """The id of the item with the new text."""
+        new = new_item(MemoryDraft(title="lesson", description="when", content=content)).id
+        if new == id:
+            return id
+        there = {owner for _, owner, _ in self.rows.get(new, ())}
+        moved = [(owner, learned) for _, owner, learned in self.rows.pop(id) if owner not in there]
         self.seq += 1
-        self.texts[id] = content
-        self.rows[id] = [(self.seq + number, owner) for number, (_, owner) in enumerate(self.rows[id], 1)]
-        self.seq += len(self.rows[id])
-        self._tell("edit", id)
+        for number, (owner, learned) in enumerate(moved, 1):
+            self.rows.setdefault(new, []).append((self.seq + number, owner, learned))
+        self.seq += len(moved)
+        self.texts[new] = content
+        self.gave.setdefault(new, set()).update(owner for owner, _ in moved)
+        self.later.setdefault(id, set()).add(new)
+        return new
+
+    def later_ids(self, id: str) -> set[str]:
+        """An id and those that its item got by edits."""
+        found, new = set[str](), {id}
+        while new:
+            found |= new
+            new = {each for one in new for each in self.later.get(one, ())} - found
+        return found
 
     def remove_item(self, id: str, *, descendants: bool, kind: str) -> None:
-        self._end(set(), {id} & self.gave.keys(), descendants=descendants, kind=kind)
+        items = {id} if kind == "delete" else self.later_ids(id)
+        self._end(set(), items & self.gave.keys(), descendants=descendants)
 
     def remove_experiences(self, ids: set[str], *, descendants: bool, kind: str) -> None:
-        self._end(ids if descendants else ids & self.experiences.keys(), set(), descendants=descendants, kind=kind)
+        self._end(ids if descendants else ids & self.experiences.keys(), set(), descendants=descendants)
 
-    def _end(self, going: set[str], items: set[str], *, descendants: bool, kind: str) -> None:
+    def _end(self, going: set[str], items: set[str], *, descendants: bool) -> None:
         """End ``going`` and ``items``; with descendants what has ended already leads on to what has not."""
         while True:
             gone = items | {id for id in self.gave if self._lost(id, going, descendants=descendants)}
@@ -94,37 +97,37 @@ class Model:
             going = going | more
         going &= self.experiences.keys()
         gone &= self.rows.keys()
-        hit = gone | {id for id, rows in self.rows.items() if any(owner in going for _, owner in rows)}
+        hit = gone | {id for id, rows in self.rows.items() if any(owner in going for _, owner, _ in rows)}
         if not going and not hit:
             return
         self.seq += 1
-        for id in sorted(hit | going):
-            self._tell(kind, id)
-        for id in gone:
-            del self.rows[id], self.texts[id]
-        for id in self.rows:
-            self.rows[id] = [(seq, owner) for seq, owner in self.rows[id] if owner not in going]
+        for id in hit:
+            rows = [] if id in gone else [row for row in self.rows[id] if row[1] not in going]
+            if rows:
+                self.rows[id] = rows
+            else:
+                del self.rows[id]
         for id in going:
             del self.experiences[id]
 
     def _lost(self, id: str, going: set[str], *, descendants: bool) -> bool:
         """Whether an item goes with these experiences: those that only repeat what they were shown do not hold it."""
-        say = {owner for _, owner in self.rows.get(id, ())}
+        say = {owner for _, owner, _ in self.rows.get(id, ())}
         givers = self.gave[id] if descendants else say
         stay = (say or givers & self.experiences.keys()) - going
         repeat = {giver for giver in givers if descendants and id in self.past[giver].shown}
         return bool(givers & going) and (not stay or (bool(givers & going - repeat) and stay <= repeat))
 
-    def _tell(self, kind: str, id: str) -> None:
-        self.log.setdefault(id, []).append(kind)
-
     def items(self) -> list[tuple[int, str, str, list[str]]]:
         """Number, id, content and experiences of each item."""
-        return sorted((rows[0][0], id, self.texts[id], [owner for _, owner in rows]) for id, rows in self.rows.items())
+        return sorted(
+            (rows[0][0], id, self.texts[id], [owner for _, owner, _ in sorted(rows, key=lambda row: row[2])])
+            for id, rows in self.rows.items()
+        )
 
     def items_of(self, experience: str) -> list[str]:
         """Ids of an experience's items, in order."""
-        owned = [(seq, id) for id, rows in self.rows.items() for seq, owner in rows if owner == experience]
+        owned = [(row[2], id) for id, rows in self.rows.items() for row in rows if row[1] == experience]
         return [id for _, id in sorted(owned)]
 
 
@@ -165,10 +168,12 @@ def check_index(bank: MemoryBank, model: Model) -> None:
 
 def check_history(bank: MemoryBank, model: Model) -> None:
     """Of everything that ever was."""
-    for id, kinds in model.log.items():
+    for id in [*model.past, *model.gave]:
         changes = bank.history(id)
-        assert [change.kind for change in changes] == kinds
-        assert [change.seq for change in changes] == sorted({change.seq for change in changes})
+        assert changes[0].kind == "append"
+        assert [change.seq for change in changes] == sorted(change.seq for change in changes)
+        kinds = {change.kind for change in changes if change.id == id}
+        assert (id in model.experiences or id in model.rows) or kinds & {"edit", "delete", "rollback"}
 
 
 def lessons(*numbers: int) -> tuple[MemoryDraft, ...]:

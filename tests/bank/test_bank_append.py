@@ -4,16 +4,14 @@ import copy
 import hashlib
 import json
 import pickle
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rb_dspy.bank import MemoryBank
+from rb_dspy.bank import BankStats, MemoryBank
 from rb_dspy.bank.admission import identity
-from rb_dspy.bank.parts import BankStats
-from rb_dspy.errors import CorruptBank, InputError, StorageError
+from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import (
     Experience,
     ExperienceDraft,
@@ -68,8 +66,7 @@ def test_an_item_is_named_by_its_visible_text(bank: MemoryBank) -> None:
         for item, text in zip(given.items, texts, strict=True):
             seen = [normalise(one) for one in text]
             assert [item.title, item.description, item.content] == seen
-            digest = hashlib.sha256(json.dumps(["text", *seen], separators=(",", ":")).encode()).hexdigest()[:20]
-            named = json.dumps(["item", bank.scope, digest], separators=(",", ":")).encode()
+            named = json.dumps(["item", *seen], separators=(",", ":")).encode()
             assert item.id == f"m{hashlib.sha256(named).hexdigest()[:20]}"
         assert bank.get(given.id) == given
     assert bank.doctor() == []
@@ -83,7 +80,7 @@ def test_reopened_bank_holds_the_same(tmp_path: Path) -> None:
         assert bank.experiences() == given
         assert bank.retrieve("sort the numbers", k=9) == found
         assert len(bank) == 6
-    assert [file.name for file in (tmp_path / "deep" / "er").iterdir()] == ["bank.sqlite"]
+    assert {file.name for file in (tmp_path / "deep" / "er").iterdir()} == {"bank.sqlite", "bank.sqlite.lock"}
 
 
 def test_the_same_attempt_is_stored_once(bank: MemoryBank) -> None:
@@ -126,7 +123,7 @@ def test_ids_depend_on_content_only() -> None:
     add(one, "other")
     assert add(one).id == add(two).id
     assert [item.id for item in one.items()[1:]] == [item.id for item in two.items()]
-    assert add(open_bank(scope="s2")).id != add(two).id
+    assert add(open_bank(scope="s2")).id == add(two).id
 
 
 def test_several_rollouts(bank: MemoryBank) -> None:
@@ -216,7 +213,7 @@ def test_stats(bank: MemoryBank) -> None:
         "removed": 0,
         "embedder": "hash-64",
         "dimension": 64,
-        "schema_version": 0 if "memory" in repr(bank) else 5,
+        "schema_version": 1,
     }
 
 
@@ -326,40 +323,15 @@ def test_pages_that_were_stored_before_an_error_stay(bank: MemoryBank) -> None:
 
     with pytest.raises(KeyError):
         bank.append_many(broken())
-    assert len(bank) == 2_048
+    assert len(bank) == 2_000
     stored = bank.append_many(drafts(range(2_100)))
-    assert [experience.task.id for experience in stored] == [f"t{number}" for number in range(2_100)]
-    assert stored == bank.experiences()
+    assert stored == [experience.id for experience in bank.experiences()]
+    assert bank.seen_tasks() == {f"t{number}" for number in range(2_100)}
 
 
-def test_nothing_follows_a_page_that_could_not_be_stored(tmp_path: Path) -> None:
-    with open_bank(tmp_path / "bank.sqlite") as bank:
-        bank.append_many(drafts(range(1)))
-        raw = sqlite3.connect(tmp_path / "bank.sqlite")
-        # The second page holds one that is known and cannot be read any more.
-        raw.execute("UPDATE experiences SET payload = x'00'")
-        raw.commit()
-        raw.close()
-        many = [*drafts(range(1, 2_049)), *drafts(range(700)), *drafts(range(3_000, 4_400))]
-        with pytest.raises(CorruptBank, match=r"experience e\w+ is damaged"):
-            bank.append_many(many)
-        assert len(bank) == 2_049
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "last"),
-    [
-        ('t "1" é', "\ud800 \u200b é", "b"),
-        ('t "1"', 'a "b" \\ /\n\t', "b"),
-        ('t "1"', "a", "b\x01\x1f"),
-        ("t", "a", "b\x7f"),
-    ],
-)
-@pytest.mark.parametrize("run_id", ["r", 'a "run"\\ ünï ☃ 𝄞', ""])
-def test_ids_are_hashes_of_json(run_id: str, name: str, text: str, last: str) -> None:
-    """What was stored under an id is found under it by every version to come."""
-    task, rollouts = a_task(name), [a_rollout(name, id, text) for id in (last, 'a"')]
-    attempt = run_id or [rollouts[1].model_dump(exclude={"usage"}), rollouts[0].model_dump(exclude={"usage"})]
-    said = json.dumps(["experience", "sc ö", attempt, task.id, ['a"', last]], separators=(",", ":"))
-    expected = f"e{hashlib.sha256(said.encode('ascii')).hexdigest()[:20]}"
-    assert identity("sc ö", task, rollouts, run_id=run_id) == expected
+def test_an_attempt_is_a_run_at_a_task_and_without_a_run_what_happened() -> None:
+    task, rollouts = a_task(), [a_rollout(rollout_id=id) for id in "ba"]
+    assert identity(task, rollouts, run_id="r") == identity(task, rollouts[:1], run_id="r")
+    assert identity(task, rollouts, run_id="") == identity(task, rollouts[::-1], run_id="")
+    others = [identity(task, rollouts[:1], run_id=""), identity(task, rollouts, run_id="s")]
+    assert len({identity(task, rollouts, run_id=""), identity(task, rollouts, run_id="r"), *others}) == 4

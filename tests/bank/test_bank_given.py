@@ -24,10 +24,10 @@ def recorded(*given: Any, **more: Any) -> Callable[[MemoryBank], object]:
 
 
 CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
-    (lambda bank: appended(shown=[bank.items()[0].id])(bank), "shown: got str; expected the items themselves"),
-    (lambda bank: appended(shown=bank.experiences())(bank), "shown: got Experience; expected the items themselves"),
+    (lambda bank: appended(shown=[bank.items()[0].id])(bank), "shown: got str; expected a list of MemoryItem"),
+    (lambda bank: appended(shown=bank.experiences())(bank), "shown: got Experience; expected a list of MemoryItem"),
     (lambda bank: appended(shown=bank.items()[0])(bank), "shown: got MemoryItem; expected a list"),
-    (lambda bank: recorded(shown=[bank.items()[0].id])(bank), "shown: got str; expected the items themselves"),
+    (lambda bank: recorded(shown=[bank.items()[0].id])(bank), "shown: got str; expected a list of MemoryItem"),
     (appended(shown=None), "shown: got NoneType; expected a list"),
     (appended("new"), "task: got str; input should be"),
     (appended(TASK, "did it"), "trajectories: got str; expected a list"),
@@ -39,27 +39,27 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (appended(run_id=5), "run_id: got int; input should be a valid string"),
     (appended(polarity="good"), "polarity: got str; input should be 'success' or 'failure'"),
     (lambda bank: bank.append_many(DRAFT), "drafts: got ExperienceDraft; expected a list"),  # type: ignore[arg-type]
-    (lambda bank: bank.append_many(bank.experiences()), "drafts: got Experience; expected a list of ExperienceDraft"),  # type: ignore[arg-type]
-    (recorded("text"), "task: got str; expected a Task"),
-    (recorded(TASK, "did it"), "trajectories: got str; expected a list of Trajectory"),
+    (lambda bank: bank.append_many(bank.experiences()), "drafts: got Experience; expected ExperienceDraft"),  # type: ignore[arg-type]
+    (recorded("text"), "task: got str; expected Task"),
+    (recorded(TASK, "did it"), "trajectory: got str; expected Trajectory"),
     (recorded(run_id="a\u200bb"), "run id"),
-    (lambda bank: bank.known("text", ROLLOUT), "task: got str; expected a Task"),  # type: ignore[arg-type]
+    (lambda bank: bank.known("text", ROLLOUT), "task: got str; expected Task"),  # type: ignore[arg-type]
     (lambda bank: bank.record_failure(TASK, ValueError("x")), "error: got ValueError; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.add("title", None), "content: got NoneType; expected text"),  # type: ignore[arg-type]
-    (lambda bank: bank.add("title", " "), "a lesson needs a title and content"),
+    (lambda bank: bank.add("title", " "), "a lesson ('title') has no content"),
     (lambda bank: bank.retracted(["x"]), "drafts: got str; expected a list of MemoryDraft"),  # type: ignore[list-item]
     (lambda bank: bank.seen_tasks(None), "prefix: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.items(order="oldest"), "order 'oldest': expected 'number' or 'learned'"),  # type: ignore[arg-type]
     (lambda bank: bank.near_duplicates("0.9"), "min_score '0.9': expected a cosine"),  # type: ignore[arg-type]
-    (lambda bank: bank.edit(bank.items()[0].id, title=5), "title: got int; expected text"),  # type: ignore[arg-type]
+    (lambda bank: bank.edit(bank.items()[0].id, title=5), "title: input should be"),  # type: ignore[arg-type]
     (lambda bank: bank.edit(bank.items()[0].id, title="x", note=None), "note: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.delete(bank.items()[0].id, note=None), "note: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.rollback("run:r", note=None), "note: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.import_jsonl(None), "path: got NoneType; expected the name of a file"),  # type: ignore[arg-type]
     (lambda bank: bank.export_jsonl(3), "path: got int; expected the name of a file"),  # type: ignore[arg-type]
     *(
-        (partial(use, name), f"path {name!r}: {what}")
-        for name, what in (("a\ud800", "half a character is in it"), ("a\0b", "a path holds no NUL"))
+        (partial(use, name), f"path {name!r} has characters that no path can have")
+        for name in ("a\ud800", "a\0b")
         for use in (
             lambda name, bank: bank.export_jsonl(name),
             lambda name, bank: bank.import_jsonl(name),
@@ -97,11 +97,11 @@ def test_many_are_read_as_they_are_stored() -> None:
     bank = open_bank()
 
     def drafts() -> Any:
-        for number in range(2_048):
+        for number in range(1_500):
             task = a_task(f"t{number}")
             yield ExperienceDraft(task=task, trajectories=(a_rollout(task.id),), verdicts=(VERDICT,))
         yield "no draft"
 
-    with pytest.raises(InputError, match="drafts: got str; expected a list of ExperienceDraft"):
+    with pytest.raises(InputError, match="drafts: got str; expected ExperienceDraft"):
         bank.append_many(drafts())
-    assert len(bank.experiences()) == 2_048
+    assert len(bank.experiences()) == 1_500

@@ -51,7 +51,6 @@ def test_who_has_it_open_elsewhere_mixes_nothing_into_it(path: Path) -> None:
             lambda: add(stale, "t2"),
             lambda: stale.edit(stale.items()[0].id, title="New"),
             lambda: stale.retrieve("x"),
-            lambda: stale.fork(),
             lambda: add(fork, "t3"),
             lambda: stale.retrieve("x"),  # asking for a fork has not made this one belong to the new embedder
             lambda: add(stale, "t4"),
@@ -77,19 +76,6 @@ class Slow(HashEmbedder):
         return rows
 
 
-@pytest.mark.parametrize("where", ["file", "memory"])
-def test_an_append_under_way_is_embedded_anew(where: str, path: Path) -> None:
-    slow = Slow()
-    with open_bank(path if where == "file" else None, embedder=slow) as bank:
-        writer = threading.Thread(target=add, args=(bank, "t1", "walk the dog"))
-        writer.start()
-        assert slow.begun.wait(30)
-        bank.reindex(NEW)
-        slow.go_on.set()
-        writer.join()
-        assert found(bank, "walk the dog") == ("t1", pytest.approx(1, abs=1e-4))
-
-
 class Breaking(HashEmbedder):
     """Breaks at the lessons, when the vectors of the instructions are stored."""
 
@@ -103,7 +89,7 @@ class Breaking(HashEmbedder):
         return super().embed(texts)
 
 
-@pytest.mark.parametrize("why", [RuntimeError("out of quota"), KeyboardInterrupt()])
+@pytest.mark.parametrize("why", [ConnectionError("out of quota"), KeyboardInterrupt()])
 def test_a_reindex_that_breaks_leaves_nothing_behind(path: Path, why: BaseException) -> None:
     with open_bank(path, embedder=OLD) as bank:
         for n in range(5):
@@ -120,56 +106,17 @@ def test_a_reindex_that_breaks_leaves_nothing_behind(path: Path, why: BaseExcept
         assert bank.reindex(NEW) == 10
 
 
-def test_a_reindex_that_breaks_leaves_what_another_builds(path: Path) -> None:
-    with open_bank(path, embedder=OLD) as bank, open_bank(path, embedder=OLD) as other:
-        add(bank, "t1")
-        slow = Slow("y")
-        made: list[int] = []
-        mover = threading.Thread(target=lambda: made.append(other.reindex(slow)))
-
-        class Late(Breaking):
-            def embed(self, texts: Sequence[str]) -> Vectors:
-                if any("Lesson" in text for text in texts):
-                    mover.start()
-                    assert slow.begun.wait(30)
-                return super().embed(texts)
-
-        with pytest.raises(RuntimeError, match="quota"):
-            bank.reindex(Late(RuntimeError("out of quota")))
-        slow.go_on.set()
-        mover.join()
-        assert made == [2]
-        assert other.doctor() == []
-
-
-def test_nobody_who_writes_waits_for_the_embedder(path: Path) -> None:
-    class Watching(HashEmbedder):
-        def embed(self, texts: Sequence[str]) -> Vectors:
-            with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
-                database.execute("BEGIN IMMEDIATE")  # raises where another holds the lock
-                database.execute("ROLLBACK")
-            if any("Lesson" in text for text in texts):
-                add(bank, "t2")  # after the instructions were read; once, later it is known
-            return super().embed(texts)
-
-    with open_bank(path, embedder=OLD) as bank, open_bank(path, embedder=OLD) as mover:
-        add(bank, "t1")
-        assert mover.reindex(Watching(salt="y")) == 4
-        assert len(mover.retrieve("sort the numbers", k=9)) == 2
-        assert mover.doctor() == []
-
-
 def test_a_fork_or_a_snapshot_has_no_index_to_make(path: Path) -> None:
     with open_bank(path, embedder=OLD) as bank:
         add(bank, "t1")
         bank.snapshot("one")
         fork = bank.fork()
         for embedder in (None, NEW):
-            with pytest.raises(StorageError, match="reindex the bank"):
+            with pytest.raises(StorageError, match="on the bank"):
                 fork.reindex(embedder)
         assert found(fork, "sort the numbers")[0] == "t1"
     with open_bank(path, embedder=OLD, at="one") as then:
-        with pytest.raises(StorageError, match="reindex the bank"):
+        with pytest.raises(StorageError, match="on the bank"):
             then.reindex()
         assert found(then, "sort the numbers")[0] == "t1"
 

@@ -1,6 +1,5 @@
 """The nearest, exactly; reading leaves no trace."""
 
-import asyncio
 import hashlib
 import sqlite3
 from pathlib import Path
@@ -9,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rb_dspy import ReasoningBank
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import ProgramConfig, RetrieveConfig
-from rb_dspy.errors import CorruptBank, InputError
+from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
 
@@ -82,9 +79,6 @@ def test_a_task_finds_nothing_that_it_taught_first(unit: Any) -> None:
     assert [item.title for match in found for item in match.items if match.task_id == "shown"] == ["Sound"]
     assert [match.task_id for match in bank.retrieve(task, k=2, unit=unit, exclude_tasks={"shown"})] == ["far"]
     assert "Echo" in {item.title for match in bank.retrieve(task.instruction, k=2) for item in match.items}
-    assert asyncio.run(bank.aretrieve(task, k=2, unit=unit)) == found
-    program = ReasoningBank(ProgramConfig(retrieve=RetrieveConfig(k=2, unit=unit)))
-    assert list(program.recall(task, bank).retrieved) == found
 
 
 def test_a_task_changes_nothing_of_what_is_refused() -> None:
@@ -184,8 +178,9 @@ def test_appends_of_another_process_are_found(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rb_dspy.bank.followers._ROWS", 7)
-    monkeypatch.setattr("rb_dspy.bank.retrieval._PAGE", 7)
+    monkeypatch.setattr("rb_dspy.bank.store.sql._INDEX_PAGE", 7)
+    monkeypatch.setattr("rb_dspy.bank.store.sql._PAGE", 7)
+    monkeypatch.setattr("rb_dspy.bank.bank._PAGE", 7)
     bank = open_bank()
     made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(30)]
     assert len(bank.retrieve("task", k=99)) == 30
@@ -267,23 +262,6 @@ def test_any_collection_of_tasks_and_any_number(mode: Any) -> None:
     if mode == "dense":
         for score in (-1, 0, 0.0, np.float32(0.1), np.float64(0.1)):
             assert len(bank.retrieve("sort the numbers", k=9, min_score=score)) == 3  # type: ignore[arg-type]
-
-
-def test_a_damaged_winner_gives_way_to_the_next(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank:
-        made = [add(bank, f"t{n}", "sort the numbers") for n in range(5)]
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE items SET content = 'Obey.' WHERE id = ?", (made[4].items[0].id,))
-    connection.close()
-    with open_bank(path) as bank:
-        for unit in ("item", "experience"):
-            found = bank.retrieve("sort the numbers", k=3, unit=unit)  # type: ignore[arg-type]
-            assert len(found) == 3
-            assert "Obey." not in str(found)
-        assert made[4].items[0].id in caplog.text
-        with pytest.raises(CorruptBank, match=made[4].items[0].id):
-            bank.get(made[4].items[0].id)
 
 
 @pytest.mark.stress

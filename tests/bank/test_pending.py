@@ -263,13 +263,11 @@ bank = open_bank(path)
 bank.record(a_task(), a_rollout(), run_id="r")
 if place == "recorded":
     os.kill(os.getpid(), signal.SIGKILL)
-if place != "appended":
-    os.environ["RB_DSPY_FAILPOINT"] = place
 bank.append(a_task(), a_rollout(), Verdict(label="success"), [a_draft()], run_id="r")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
-PLACES = ("recorded", "before-begin", "after-insert", "before-commit", "after-commit", "appended")
+PLACES = ("recorded", "appended")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
@@ -280,7 +278,7 @@ def test_a_killed_process_leaves_a_rollout_pending_or_learned_from(tmp_path: Pat
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     with open_bank(path) as bank:
-        learned = place in ("after-commit", "appended")
+        learned = place == "appended"
         assert pending_tasks(bank) == ([] if learned else ["t1"])
         assert (bank.learned("r"), len(bank)) == (({"t1"}, 1) if learned else (set(), 0))
         learn(bank, a_rollout())
@@ -294,7 +292,7 @@ def test_a_damaged_rollout_is_named_left_out_and_can_be_taken_away(tmp_path: Pat
         bank.record(a_task("t2"), a_rollout("t2"), run_id="r")
         damaged = bank.pending()[0].id
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE pending_rollouts SET payload = x'00' WHERE task_id = 't1'")
+        connection.execute("UPDATE pending SET payload = x'00' WHERE task_id = 't1'")
     connection.close()
     with open_bank(path) as bank:
         assert pending_tasks(bank) == ["t2"]
@@ -321,6 +319,12 @@ def test_a_lesson_written_by_hand_is_found_by_its_own_text(bank: MemoryBank) -> 
     bank.delete(item.id)
     again = bank.add("Refunds", "Ask Dana first.", "when money goes back to a customer")
     assert bank.get(again.id) == again
+
+
+def test_blanks_around_a_lesson_are_not_part_of_it(bank: MemoryBank) -> None:
+    item = bank.add(" Refunds ", "Ask Dana first. ")
+    assert (item.title, item.content) == ("Refunds", "Ask Dana first.")
+    assert bank.add("Refunds", "Ask Dana first.") == item
 
 
 def test_a_lesson_that_was_learned_can_be_written_by_hand_too(bank: MemoryBank) -> None:

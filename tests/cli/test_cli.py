@@ -117,7 +117,7 @@ def test_a_file_that_is_no_bank_is_left_as_it_is(capsys: pytest.CaptureFixture[s
 def test_looking_into_a_bank_that_is_not_there_makes_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bank", "list"]) == 6
     told = _line(capsys)
-    assert "rb-bank.sqlite: no bank there; give the path of one, or make it: rb-dspy run and rb-dspy bank" in told
+    assert "rb-bank.sqlite: no bank there; check the path" in told
     assert "create=True" not in told
     assert not Path("rb-bank.sqlite").exists()
 

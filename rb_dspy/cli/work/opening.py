@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.parts import Finding
+from rb_dspy.bank import Finding, MemoryBank
+from rb_dspy.bank.opening import scopes
 from rb_dspy.cli.bank_common import chosen_settings
-from rb_dspy.cli.bank_embedder import a_store, named, of_all_scopes, of_any_embedder
+from rb_dspy.cli.bank_embedder import named
 from rb_dspy.config import BankConfig
 from rb_dspy.errors import UnknownScope
 
@@ -27,7 +27,7 @@ def opened_bank(
     """
     chosen = chosen_settings(config, bank, scope).bank
     if not embeds:
-        return of_any_embedder(chosen.url, chosen.scope, at)
+        return MemoryBank.open(chosen.url, scope=chosen.scope, create=False, at=at)
     with named():
         return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder, create=create, at=at)
 
@@ -37,8 +37,14 @@ def whole_bank(chosen: BankConfig, scope: str | None, *, embeds: bool = False) -
 
     ``embeds``: whether it may have to embed, with the embedder that is configured.
     """
-    with_any = of_all_scopes if scope is None else of_any_embedder
-    return with_any(chosen.url, chosen.scope, named=chosen.embedder if embeds else None)
+    embedder = chosen.embedder if embeds else None
+    try:
+        return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=False)
+    except UnknownScope:
+        known = scopes(chosen.url)
+        if scope is not None or not known:
+            raise
+    return MemoryBank.open(chosen.url, scope=known[0], embedder=embedder, create=False)
 
 
 def copied_bank(chosen: BankConfig, to: str) -> None:
@@ -53,14 +59,5 @@ def restored_bank(chosen: BankConfig, copy: str) -> Path | None:
 
 def examined(chosen: BankConfig, scope: str | None) -> tuple[list[Finding], int]:
     """What ``doctor`` finds, and the number of scopes."""
-    try:
-        with whole_bank(chosen, scope) as kept:
-            return kept.doctor(), len(kept.scopes())
-    except UnknownScope:
-        if scope is not None:
-            raise
-        with a_store(chosen.url) as store:  # there is no scope left to open it at
-            found = [*store.check()]
-        if not found:
-            raise
-        return found, 0
+    with whole_bank(chosen, scope) as kept:
+        return kept.doctor(), len(kept.scopes())

@@ -8,9 +8,9 @@ from typing import Any
 from rich.text import Text
 
 from rb_dspy.bank import MemoryBank, Pending
-from rb_dspy.bank.commands import bank_options
 from rb_dspy.cli.bank_common import line, show_below
 from rb_dspy.cli.bank_embedder import named
+from rb_dspy.cli.bank_options import bank_options
 from rb_dspy.cli.built import give_prompts, program_for
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.ending import interrupted

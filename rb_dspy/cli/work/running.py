@@ -13,9 +13,9 @@ from rich.text import Text
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.commands import bank_options
 from rb_dspy.cli import apart
 from rb_dspy.cli.bank_embedder import named
+from rb_dspy.cli.bank_options import bank_options
 from rb_dspy.cli.built import give_prompts, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display

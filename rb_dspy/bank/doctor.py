@@ -1,0 +1,119 @@
+"""What is in a bank, and whether it is sound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from rb_dspy.bank.admission import new_item
+from rb_dspy.bank.pending import grouped
+from rb_dspy.bank.reading import unpacked as rollouts_of
+from rb_dspy.bank.records import BankStats, Finding
+from rb_dspy.bank.store.base import Reader, Scope
+from rb_dspy.bank.store.records import UNITS
+from rb_dspy.bank.store.sqlite import SqliteDatabase
+from rb_dspy.bank.store.tables import SCHEMA
+from rb_dspy.errors import CorruptBank
+from rb_dspy.schema import MemoryDraft
+
+_PAGE = 500
+"""Experiences that are read at once."""
+
+_RESTORE = "restore a backup (MemoryBank.restore, rb-dspy bank restore)"
+_REINDEX = "make the vectors anew (MemoryBank.reindex, rb-dspy bank reindex)"
+
+
+def stats(scope: Scope, database: SqliteDatabase | None) -> BankStats:
+    """Counts of one scope."""
+    reader = scope.now()
+    experiences = reader.experiences(ended=True)
+    rows = reader.items(ended=True)
+    living = [row for row in experiences if row.ended is None]
+    items = {row.id: row.polarity for row in reversed(rows) if row.ended is None}
+    seqs = {row.seq for row in living}
+    gone = sum(row.ended is not None for row in experiences)
+    removed = {entry.subject for entry in reader.journal() if entry.kind in ("delete", "rollback")}
+    lost = {id for entry in reader.journal() if entry.kind in ("delete", "rollback") for id in entry.items}
+    known = scope.embedder() or ("", 0)
+    return BankStats(
+        scope=scope.name,
+        items=len(items),
+        experiences=len(living),
+        experiences_with_items=len({row.experience for row in rows if row.ended is None}),
+        by_polarity=dict(Counter(items.values())),
+        by_verdict=dict(Counter(row.label for row in living)),
+        by_template=dict(Counter(row.template for row in living if row.template is not None)),
+        exposures=sum(seq in seqs for seq, _ in reader.exposures()),
+        pending=len(reader.pending()),
+        removed=gone + len({id for id in removed | lost if id.startswith("m")} - items.keys()),
+        embedder=known[0],
+        dimension=known[1],
+        bytes_on_disk=database.bytes_on_disk() if database else 0,
+        schema_version=SCHEMA,
+    )
+
+
+def findings(scope: Scope, database: SqliteDatabase | None) -> list[Finding]:
+    """What is wrong with the file and with one scope."""
+    found = [
+        Finding(severity="error", kind="file", where=scope.location, what=what, remedy=_RESTORE)
+        for what in (database.check() if database else ())
+    ]
+    return [*found, *_rows(scope), *_vectors(scope)]
+
+
+def _rows(scope: Scope) -> Iterator[Finding]:
+    reader = scope.now()
+
+    def finding(id: str, what: str, kind: str = "row") -> Finding:
+        return Finding.model_validate(
+            {"severity": "error", "kind": kind, "where": f"{scope.name}: {id}", "what": what, "remedy": _RESTORE}
+        )
+
+    for id in _damaged(reader):
+        yield finding(id, "its rollouts cannot be read")
+    known = {row.seq for row in reader.experiences(ended=True)}
+    for row in reader.items(ended=True):
+        texts = MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
+        if new_item(texts).id != row.id:
+            yield finding(row.id, "its text is not the one that was stored")
+        if row.experience not in known:
+            yield finding(row.id, "the experience that gave it is missing", "link")
+    for pending in reader.pending():
+        (id,) = grouped([pending.key])
+        try:
+            rollouts_of(pending.payload, "it")
+        except CorruptBank as exc:
+            yield finding(id, f"pending rollout of {pending.key.task_id}: {exc}", "pending")
+
+
+def _damaged(reader: Reader) -> Iterator[str]:
+    after = 0
+    while rows := reader.experiences(after=after, limit=_PAGE, ended=True, payload=True):
+        for row in rows:
+            try:
+                rollouts_of(row.payload or b"", row.id)
+            except CorruptBank:
+                yield row.id
+        after = rows[-1].seq
+
+
+def _vectors(scope: Scope) -> Iterator[Finding]:
+    """Rows without a vector, and vectors that cannot be."""
+    known = scope.embedder()
+    reader = scope.now()
+    items = reader.items()
+    expected = {"item": {row.seq for row in items}, "experience": {row.experience for row in items}}
+    for unit in UNITS:
+        missing, odd = set(expected[unit]), 0
+        for row in scope.index_rows(unit, after=0, upto=reader.mark()):
+            missing.discard(row.seq)
+            vector = np.frombuffer(row.data, "<f2").astype(np.float32)
+            odd += known is None or len(vector) != known[1] or not abs(float(np.linalg.norm(vector)) - 1) < 0.01
+        problems = (len(missing), "rows have no vector", _REINDEX), (odd, "vectors are damaged", _RESTORE)
+        for count, what, remedy in problems:
+            if count:
+                where = f"{scope.name}: {unit}s"
+                yield Finding(severity="error", kind="vector", where=where, what=f"{count} {what}", remedy=remedy)

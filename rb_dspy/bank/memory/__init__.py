@@ -1,1 +1,0 @@
-"""The store that lives in memory: banks without a file, forks and snapshots of others."""

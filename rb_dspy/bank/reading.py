@@ -1,0 +1,180 @@
+"""From rows to what callers see: items with their provenances, experiences, and what happened to an id."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Sequence
+
+import pydantic
+
+from rb_dspy.bank.store.base import Reader
+from rb_dspy.bank.store.records import ExperienceRow, ItemRow
+from rb_dspy.errors import CorruptBank
+from rb_dspy.schema import (
+    Change,
+    Experience,
+    MemoryDraft,
+    MemoryItem,
+    Provenance,
+    Task,
+    Trajectory,
+    Verdict,
+)
+
+_MOST = 1_000_000_000
+"""Bytes of a payload, at most: what is larger was not written by us."""
+
+
+class Rollouts(pydantic.BaseModel):
+    """What a payload holds."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def packed(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
+    """Rollouts as compressed JSON."""
+    value = {
+        "task": task.model_dump(),
+        "trajectories": [trajectory.model_dump() for trajectory in trajectories],
+        "verdicts": [verdict.model_dump() for verdict in verdicts],
+    }
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
+
+
+def unpacked(payload: bytes, what: str) -> Rollouts:
+    """What ``packed`` made. Raises ``CorruptBank``, naming ``what``."""
+    try:
+        engine = zlib.decompressobj()
+        text = engine.decompress(payload, _MOST)
+        if not engine.eof:
+            raise ValueError("it is cut off, or too large")
+        return Rollouts.model_validate(json.loads(text))
+    except (zlib.error, ValueError) as exc:
+        raise CorruptBank(f"{what} is damaged ({exc!s:.100}); restore a backup") from None
+
+
+def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
+    """Live items by id, in the order of their numbers; all if ``ids`` is None."""
+    rows: dict[str, list[ItemRow]] = {}
+    for row in reader.items(ids=ids):
+        rows.setdefault(row.id, []).append(row)
+    givers = {row.experience for each in rows.values() for row in each}
+    experiences = {row.seq: row for row in reader.experiences(seqs=None if ids is None else givers, ended=True)}
+    return {id: _item(each, experiences, scope) for id, each in rows.items()}
+
+
+def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) -> list[Experience]:
+    """Experiences with their items as they are now. The rows need their payload."""
+    every = list(rows)
+    seqs = [row.seq for row in every]
+    rows_of: dict[int, list[ItemRow]] = {}
+    for row in reader.items(experiences=seqs):
+        rows_of.setdefault(row.experience, []).append(row)
+    items = items_of(reader, {row.id for rows in rows_of.values() for row in rows}, scope)
+    shown: dict[int, list[str]] = {}
+    for seq, id in reader.exposures(experiences=seqs):
+        shown.setdefault(seq, []).append(id)
+    return [
+        _experience(
+            row,
+            [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_place)],
+            shown.get(row.seq, ()),
+            scope,
+        )
+        for row in every
+    ]
+
+
+def history_of(reader: Reader, id: str) -> list[Change]:
+    """What happened to an experience or an item, also to the texts that it had before or got later by an edit."""
+    ids, new = {id}, {id}
+    while new:
+        edits = [entry for entry in reader.journal(subjects=new) if entry.kind == "edit"]
+        edits += [entry for each in new for entry in reader.journal(item=each)]
+        new = {each for entry in edits for each in (entry.subject, *entry.items)} - ids
+        ids |= new
+    every = reader.items(ids=ids, ended=True)
+    rows = {row.id: row for row in every}
+    changes = [
+        Change(
+            seq=entry.seq,
+            kind=entry.kind,
+            id=entry.subject,
+            note=entry.note,
+            before=_draft(rows.get(entry.subject)) if entry.kind == "edit" else None,
+            after=_draft(rows.get(entry.items[0])) if entry.kind == "edit" else None,
+            created_at=entry.created_at,
+        )
+        for entry in reader.journal(subjects=ids)
+    ]
+    givers = reader.experiences(seqs={row.experience for row in every}, ended=True)
+    times = {row.seq: row.created_at for row in givers}
+    changes += [
+        Change(seq=entry.seq, kind=entry.kind, id=item, note=entry.note, created_at=entry.created_at)
+        for entry in reader.journal(subjects={row.id for row in givers} - ids)
+        if entry.kind in ("delete", "rollback")
+        for item in entry.items
+        if item in ids
+    ]
+    changes += [
+        Change(seq=row.seq, kind="append", id=row.id, created_at=times.get(row.experience, ""))
+        for row in every
+        if row.learned == row.seq
+    ]
+    return sorted(changes, key=lambda change: change.seq)
+
+
+def _item(rows: list[ItemRow], experiences: dict[int, ExperienceRow], scope: str) -> MemoryItem:
+    first = min(rows, key=_place)
+    return MemoryItem(
+        id=first.id,
+        scope=scope,
+        seq=rows[0].seq,
+        title=first.title,
+        description=first.description,
+        content=first.content,
+        polarity=first.polarity,
+        provenances=tuple(
+            Provenance(
+                experience_id=giver.id,
+                task_id=giver.task_id,
+                run_id=giver.run_id,
+                distiller=giver.distiller,
+                origin=giver.origin,
+            )
+            for row in sorted(rows, key=_place)
+            if (giver := experiences[row.experience])
+        ),
+    )
+
+
+def _experience(row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence[str], scope: str) -> Experience:
+    assert row.payload is not None
+    rollouts = unpacked(row.payload, f"experience {row.id}")
+    return Experience(
+        id=row.id,
+        scope=scope,
+        seq=row.seq,
+        task=rollouts.task,
+        trajectories=rollouts.trajectories,
+        verdicts=rollouts.verdicts,
+        items=tuple(items),
+        run_id=row.run_id,
+        note=row.note,
+        origin=row.origin,
+        shown=tuple(shown),
+        created_at=row.created_at,
+    )
+
+
+def _draft(row: ItemRow | None) -> MemoryDraft | None:
+    if row is None:
+        return None
+    return MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
+
+
+def _place(row: ItemRow) -> int:
+    return row.learned

@@ -1,0 +1,146 @@
+"""Rank the rows of a scope: an index in memory that follows its store; for a fork that of its base and its own."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Protocol
+
+from rb_dspy.bank.search.vectors import VectorIndex
+from rb_dspy.bank.search.words import WordIndex
+from rb_dspy.bank.store.base import IndexedScope
+from rb_dspy.bank.store.overlay import Overlay
+from rb_dspy.bank.store.records import Filter, Hit, IndexRow, Unit
+from rb_dspy.errors import EmbedderMismatch
+from rb_dspy.protocols import Vectors
+
+_PAGE = 5_000
+"""Rows that are added to an index at once."""
+
+
+class Searcher(Protocol):
+    """Ranks the rows of a scope as it is now. Safe to use from threads."""
+
+    @property
+    def embedder(self) -> str:
+        """Id of the embedder whose vectors were ranked last; empty if there were none."""
+        ...
+
+    def is_empty(self, unit: Unit) -> bool:
+        """Whether nothing was ever there to be found."""
+        ...
+
+    def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
+        """The rows that are nearest to ``vector`` (cosine)."""
+        ...
+
+    def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
+        """The rows that share words with ``query`` (BM25)."""
+        ...
+
+
+class StoreSearcher:
+    """Ranks the rows of a database in memory."""
+
+    def __init__(self, scope: IndexedScope) -> None:
+        self._scope = scope
+        self._epoch = 0
+        self._embedder = ""
+        self._lock = threading.Lock()
+        self._vectors: dict[Unit, tuple[VectorIndex, int]] = {}
+        self._words: dict[Unit, tuple[WordIndex, int]] = {}
+
+    @property
+    def embedder(self) -> str:
+        return self._embedder
+
+    def is_empty(self, unit: Unit) -> bool:
+        return not len(self._index(unit)[0])
+
+    def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
+        return self._index(unit)[0].search(vector, count, only)
+
+    def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
+        index, upto = self._index(unit)
+        with self._lock:
+            words, mark = self._words.get(unit) or (WordIndex(), 0)
+            if upto > mark:
+                words.add(self._scope.texts(unit, after=mark, upto=upto))
+                self._words[unit] = words, upto
+        return words.search(query, count, lambda seqs: index.allowed(seqs, only))
+
+    def _index(self, unit: Unit) -> tuple[VectorIndex, int]:
+        """The index with everything that was committed before this call, and the last number in it."""
+        seq, epoch, embedder = self._scope.watermark()
+        if epoch != self._epoch:
+            with self._lock:
+                self._epoch = epoch
+                self._vectors.clear()
+                self._words.clear()
+        if embedder != self._embedder:
+            if self._embedder:
+                moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
+                raise EmbedderMismatch(f"{moved}; open it, or fork it, again")
+            self._embedder = embedder
+        known = self._vectors.get(unit)
+        if known is not None and known[1] >= seq:
+            return known
+        with self._lock:
+            index, mark = self._vectors.get(unit) or (VectorIndex(), 0)
+            if mark < seq:
+                page: list[IndexRow] = []
+                for row in self._scope.index_rows(unit, after=mark, upto=seq):
+                    page.append(row)
+                    if len(page) == _PAGE:
+                        index.add(page)
+                        page.clear()
+                index.add(page)
+                index.end(self._scope.index_ended(unit, after=mark, upto=seq))
+            known = self._vectors[unit] = index, max(mark, seq)
+        return known
+
+
+class OverlaySearcher:
+    """Ranks the rows of a fork or a snapshot: those of its base as they were, and its own."""
+
+    def __init__(self, overlay: Overlay, base: Searcher) -> None:
+        self._overlay = overlay
+        self._base = base
+        self._lock = threading.Lock()
+        self._own: StoreSearcher | None = None
+
+    @property
+    def embedder(self) -> str:
+        return self._base.embedder or (self._own.embedder if self._own else "")
+
+    def is_empty(self, unit: Unit) -> bool:
+        own = self._searcher()
+        return self._base.is_empty(unit) and (own is None or own.is_empty(unit))
+
+    def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
+        own = self._searcher()
+        hits = self._base.nearest(unit, vector, count, self._below(only))
+        return _merged(hits, [] if own is None else own.nearest(unit, vector, count, only), count)
+
+    def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
+        own = self._searcher()
+        hits = self._base.matching(unit, query, count, self._below(only))
+        return _merged(hits, [] if own is None else own.matching(unit, query, count, only), count)
+
+    def _below(self, only: Filter) -> Filter:
+        born, hidden = self._overlay.born, self._overlay.hidden
+        if only.at is not None:
+            hidden = {seq: at for seq, at in hidden.items() if at <= only.at}
+        at = born if only.at is None else min(only.at, born)
+        return replace(only, at=at, hidden={*hidden, *only.hidden})
+
+    def _searcher(self) -> StoreSearcher | None:
+        own = self._overlay.own
+        if own is not None and self._own is None:
+            with self._lock:
+                self._own = self._own or StoreSearcher(own)
+        return self._own
+
+
+def _merged(below: list[Hit], own: list[Hit], count: int) -> list[Hit]:
+    return sorted([*below, *own], key=lambda hit: (-hit.score, -hit.seq))[:count]

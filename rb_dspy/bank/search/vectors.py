@@ -1,0 +1,146 @@
+"""Exact search over the vectors of one scope and unit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rb_dspy.bank.store.records import Filter, Hit, IndexRow
+from rb_dspy.bank.store.sql import unpacked
+from rb_dspy.protocols import Vectors
+
+_NEVER: Final = np.iinfo(np.int64).max
+"""The ``ended`` of a row that lives."""
+
+_DIGITS = 5
+"""Decimals of a score: vectors are stored in half precision."""
+
+_OUT = -2.0
+"""The score of a row that may not be returned; cosines are at least -1."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Arrays with room for more rows than ``count``; what is beyond it is not looked at."""
+
+    count: int
+    vectors: Vectors
+    seqs: NDArray[np.int64]
+    ended: NDArray[np.int64]
+    tasks: NDArray[np.int32]
+    successes: NDArray[np.bool_]
+
+
+class VectorIndex:
+    """Rows in the order of their numbers. One thread adds at a time; readers take no lock."""
+
+    def __init__(self) -> None:
+        self._rows = _empty(0, 0)
+        self._tasks: dict[str, int] = {}
+        self._adding = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._rows.count
+
+    def add(self, new: Sequence[IndexRow]) -> None:
+        """Add rows, all with higher numbers than those before."""
+        if not new:
+            return
+        with self._adding:
+            rows, start = self._rows, self._rows.count
+            end = start + len(new)
+            if start == 0:
+                rows = _empty(len(new[0].data) // 2, end)
+            elif end > len(rows.seqs):
+                rows = _grown(rows, max(end, 2 * len(rows.seqs)))
+            rows.vectors[start:end] = unpacked([row.data for row in new], rows.vectors.shape[1])
+            rows.seqs[start:end] = [row.seq for row in new]
+            rows.ended[start:end] = [_NEVER if row.ended is None else row.ended for row in new]
+            rows.tasks[start:end] = [self._tasks.setdefault(row.task_id, len(self._tasks)) for row in new]
+            rows.successes[start:end] = [row.polarity == "success" for row in new]
+            self._rows = _Rows(end, rows.vectors, rows.seqs, rows.ended, rows.tasks, rows.successes)
+
+    def end(self, ended: Iterable[tuple[int, int]]) -> None:
+        """Note that rows have ended; numbers that are not here are skipped."""
+        pairs = np.array(list(ended), np.int64).reshape(-1, 2)
+        with self._adding:
+            places, found = _places(self._rows, pairs[:, 0])
+            self._rows.ended[places[found]] = pairs[found, 1]
+
+    def search(self, vector: Vectors, count: int, only: Filter) -> list[Hit]:
+        """The ``count`` nearest rows that pass ``only``, best first; of equal scores the newest first."""
+        rows = self._rows
+        if not rows.count:
+            return []
+        born = rows.count if only.at is None else int(np.searchsorted(rows.seqs[: rows.count], only.at, side="right"))
+        scores = np.round(rows.vectors[:born] @ vector, _DIGITS)
+        scores[~self._allowed(rows, born, only)] = _OUT
+        return best(rows.seqs[:born], scores, count)
+
+    def allowed(self, seqs: Sequence[int], only: Filter) -> list[bool]:
+        """Which of these rows are here and pass ``only``."""
+        rows = self._rows
+        places, found = _places(rows, np.asarray(seqs, np.int64))
+        passed = np.zeros(len(seqs), np.bool_)
+        passed[found] = self._allowed(rows, rows.count, only)[places[found]]
+        if only.at is not None:
+            passed &= np.asarray(seqs, np.int64) <= only.at
+        return [bool(each) for each in passed]
+
+    def _allowed(self, rows: _Rows, born: int, only: Filter) -> NDArray[np.bool_]:
+        allowed: NDArray[np.bool_] = rows.ended[:born] > (_NEVER - 1 if only.at is None else only.at)
+        excluded = [self._tasks[task] for task in only.exclude_tasks if task in self._tasks]
+        if excluded:
+            allowed &= ~np.isin(rows.tasks[:born], excluded)
+        if only.polarity is not None:
+            allowed &= rows.successes[:born] == (only.polarity == "success")
+        if only.hidden:
+            places, found = _places(rows, np.fromiter(only.hidden, np.int64))
+            places = places[found]
+            allowed[places[places < born]] = False
+        return allowed
+
+
+def best(seqs: NDArray[np.int64], scores: NDArray[np.float32], count: int) -> list[Hit]:
+    """The ``count`` best rows above ``_OUT``, best first; of equal scores the newest first."""
+    chosen = np.flatnonzero(scores > _OUT)
+    if count < len(chosen):
+        least = np.partition(scores[chosen], -count)[-count]
+        chosen = chosen[scores[chosen] >= least]
+    order = chosen[np.lexsort((-seqs[chosen], -scores[chosen]))[:count]]
+    return [
+        Hit(seq, round(score, _DIGITS)) for seq, score in zip(seqs[order].tolist(), scores[order].tolist(), strict=True)
+    ]
+
+
+def _places(rows: _Rows, seqs: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Where rows with these numbers are, and which of the numbers are here."""
+    known = rows.seqs[: rows.count]
+    places = np.searchsorted(known, seqs)
+    found = places < rows.count
+    found[found] = known[places[found]] == seqs[found]
+    return places, found
+
+
+def _empty(dimension: int, room: int) -> _Rows:
+    return _Rows(
+        count=0,
+        vectors=np.empty((room, dimension), np.float32),
+        seqs=np.empty(room, np.int64),
+        ended=np.empty(room, np.int64),
+        tasks=np.empty(room, np.int32),
+        successes=np.empty(room, np.bool_),
+    )
+
+
+def _grown(rows: _Rows, room: int) -> _Rows:
+    """A copy with room for more, so that readers go on with the arrays they have."""
+    new, count = _empty(rows.vectors.shape[1], room), rows.count
+    for name in ("vectors", "seqs", "ended", "tasks", "successes"):
+        getattr(new, name)[:count] = getattr(rows, name)[:count]
+    return new

@@ -1,1 +1,0 @@
-"""The store that lives in one SQLite file."""

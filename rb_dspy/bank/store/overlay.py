@@ -1,0 +1,233 @@
+"""Forks and snapshots: the state of a scope at one number, under private changes in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TypeVar
+
+from rb_dspy.bank.store.base import IndexedScope, Reader, Scope, Writer
+from rb_dspy.bank.store.records import (
+    Entry,
+    ExperienceRow,
+    IndexRow,
+    ItemRow,
+    PendingKey,
+    PendingRow,
+    SnapshotRow,
+    Unit,
+    VectorRow,
+)
+from rb_dspy.errors import EmbedderMismatch, StorageError
+
+R = TypeVar("R", ExperienceRow, ItemRow, IndexRow)
+T = TypeVar("T")
+
+
+class OverlayReader:
+    """What ``below`` shows without the rows that are ``hidden``, then what ``own`` shows (None: nothing)."""
+
+    def __init__(self, below: Reader, own: Reader | None, mark: int, hidden: Mapping[int, int], at: int | None) -> None:
+        self._below = below
+        self._own = own
+        self._mark = mark
+        self._hidden = hidden
+        self._at = at
+
+    def mark(self) -> int:
+        if self._at is not None:
+            return self._at
+        return self._mark if self._own is None else self._own.mark()
+
+    def experiences(
+        self,
+        *,
+        ids: Collection[str] | None = None,
+        seqs: Collection[int] | None = None,
+        task_id: str | None = None,
+        run_id: str | None = None,
+        origin: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        ended: bool = False,
+        payload: bool = False,
+    ) -> list[ExperienceRow]:
+        def read(reader: Reader, after: int, limit: int | None) -> list[ExperienceRow]:
+            return reader.experiences(
+                ids=ids,
+                seqs=seqs,
+                task_id=task_id,
+                run_id=run_id,
+                origin=origin,
+                after=after,
+                limit=limit,
+                ended=ended,
+                payload=payload,
+            )
+
+        rows: list[ExperienceRow] = []
+        while True:
+            page = read(self._below, after, limit)
+            rows += self._visible(page, ended)
+            if limit is None or len(page) < limit or len(rows) >= limit:
+                break
+            after = page[-1].seq
+        if self._own is not None and (limit is None or len(rows) < limit):
+            rows += read(self._own, after, limit)
+        return rows[:limit]
+
+    def items(
+        self,
+        *,
+        ids: Collection[str] | None = None,
+        seqs: Collection[int] | None = None,
+        experiences: Collection[int] | None = None,
+        ended: bool = False,
+    ) -> list[ItemRow]:
+        rows = self._visible(self._below.items(ids=ids, seqs=seqs, experiences=experiences, ended=ended), ended)
+        if self._own is not None:
+            rows += self._own.items(ids=ids, seqs=seqs, experiences=experiences, ended=ended)
+        return rows
+
+    def exposures(
+        self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
+    ) -> list[tuple[int, str]]:
+        return self._both(lambda reader: reader.exposures(experiences=experiences, items=items))
+
+    def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
+        return self._both(lambda reader: reader.journal(subjects=subjects, item=item))
+
+    def snapshots(self) -> list[SnapshotRow]:
+        return self._both(lambda reader: reader.snapshots())
+
+    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[PendingRow]:
+        """Of the overlay alone: what waits below is left to whoever recorded it."""
+        return [] if self._own is None else self._own.pending(run_id=run_id, task_id=task_id)
+
+    def _visible(self, rows: Sequence[R], ended: bool) -> list[R]:
+        at = self._mark if self._own is None and self._at is None else self._at
+        return list(visible(rows, self._hidden, self._mark, at, ended))
+
+    def _both(self, read: Callable[[Reader], list[T]]) -> list[T]:
+        return read(self._below) + ([] if self._own is None else read(self._own))
+
+
+def visible(rows: Sequence[R], hidden: Mapping[int, int], mark: int, at: int | None, ended: bool) -> Iterator[R]:
+    """Rows from below as the overlay shows them: ended where it hides them, and not where they ended after ``mark``."""
+    for row in rows:
+        end = row.ended if row.ended is not None and row.ended <= mark else hidden.get(row.seq)
+        if end is not None and at is not None and end > at:
+            end = None
+        if ended or end is None:
+            if end == row.ended:
+                yield row
+            elif isinstance(row, IndexRow):
+                yield row._replace(ended=end)
+            else:
+                yield replace(row, ended=end)
+
+
+class OverlayWriter(OverlayReader):
+    """Writes to the overlay's own store, and hides rows below."""
+
+    def __init__(self, below: Reader, own: Writer, mark: int, hidden: dict[int, int]) -> None:
+        super().__init__(below, own, mark, hidden, None)
+        self._writer = own
+        self._hiding = hidden
+
+    def allocate(self, count: int) -> int:
+        return self._writer.allocate(count)
+
+    def add(
+        self,
+        *,
+        experiences: Sequence[ExperienceRow] = (),
+        items: Sequence[ItemRow] = (),
+        vectors: Sequence[VectorRow] = (),
+        exposures: Sequence[tuple[int, str]] = (),
+        entries: Sequence[Entry] = (),
+    ) -> None:
+        self._writer.add(experiences=experiences, items=items, vectors=vectors, exposures=exposures, entries=entries)
+
+    def end(self, seqs: Collection[int], at: int) -> None:
+        self._hiding.update((seq, at) for seq in seqs if seq <= self._mark)
+        self._writer.end([seq for seq in seqs if seq > self._mark], at)
+
+    def delete(self, seqs: Collection[int], *, notes_of: Collection[str]) -> None:
+        raise StorageError("a fork cannot purge what is below it; purge the bank itself")
+
+    def add_pending(self, row: PendingRow) -> None:
+        self._writer.add_pending(row)
+
+    def fail_pending(self, keys: Collection[PendingKey], error: str) -> None:
+        self._writer.fail_pending(keys, error)
+
+    def remove_pending(self, keys: Collection[PendingKey]) -> None:
+        self._writer.remove_pending(keys)
+
+    def add_snapshot(self, row: SnapshotRow) -> None:
+        self._writer.add_snapshot(row)
+
+
+class Overlay:
+    """A scope over ``base`` as it was at ``mark``. Making one reads nothing; a store in memory is made to write."""
+
+    def __init__(
+        self, base: Scope, mark: int, make: Callable[[str, int], IndexedScope], *, read_only: bool = False
+    ) -> None:
+        """``make``: makes the own store, given the scope's name and the number that it begins after."""
+        self.base = base
+        self.name = base.name
+        self.location = f"{base.location}@{mark}"
+        self.born = mark
+        self.read_only = read_only
+        self.own: IndexedScope | None = None
+        self.hidden: dict[int, int] = {}
+        self._make = make
+        self._lock = threading.RLock()
+
+    def at(self, mark: int) -> OverlayReader:
+        below = self.base.at(min(mark, self.born))
+        return OverlayReader(below, None if self.own is None else self.own.at(mark), self.born, self.hidden, mark)
+
+    @contextmanager
+    def write(self, *, embedder: tuple[str, int] | None = None) -> Iterator[Writer]:
+        if self.read_only:
+            raise StorageError(f"{self.location}: a snapshot cannot be written; write to its fork()")
+        known = self.base.embedder()
+        if embedder is not None and known not in (None, embedder):
+            raise EmbedderMismatch(f"{self.location}: the bank was moved to another embedder; fork it again")
+        with self._lock:
+            if self.own is None:
+                self.own = self._make(self.name, self.born)
+            hidden = dict(self.hidden)
+            with self.own.write(embedder=embedder) as writer:
+                yield OverlayWriter(self.base.at(self.born), writer, self.born, hidden)
+            self.hidden = hidden
+
+    def watermark(self) -> tuple[int, int, str]:
+        return (self.now().mark(), *self.base.watermark()[1:])
+
+    def embedder(self) -> tuple[str, int] | None:
+        own = self.own
+        return self.base.embedder() or (None if own is None else own.embedder())
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        own = self.own
+        with self.base.reading(), nullcontext() if own is None else own.reading():
+            yield
+
+    def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
+        below = self.base.index_rows(unit, after=after, upto=min(upto, self.born))
+        for row in below:
+            yield from visible([row], self.hidden, self.born, None, True)
+        if self.own is not None:
+            yield from self.own.index_rows(unit, after=max(after, self.born), upto=upto)
+
+    def now(self) -> OverlayReader:
+        return OverlayReader(
+            self.base.at(self.born), None if self.own is None else self.own.now(), self.born, self.hidden, None
+        )

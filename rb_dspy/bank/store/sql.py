@@ -1,0 +1,512 @@
+"""The one store: every read and write, in SQLAlchemy Core, for SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Insert,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    inspect,
+    or_,
+    select,
+    update,
+)
+
+from rb_dspy.bank.store import tables
+from rb_dspy.bank.store.records import (
+    UNITS,
+    Entry,
+    ExperienceRow,
+    IndexRow,
+    ItemRow,
+    PendingKey,
+    PendingRow,
+    SnapshotRow,
+    Unit,
+    VectorRow,
+)
+from rb_dspy.errors import EmbedderMismatch, UnknownScope
+from rb_dspy.protocols import Vectors
+
+_PAGE = 500
+"""Values of one IN list; databases limit the parameters of a statement."""
+
+_INDEX_PAGE = 5_000
+"""Rows of the index that are read at once."""
+
+
+class Database(Protocol):
+    """What differs between SQLite and PostgreSQL."""
+
+    location: str
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A connection in a transaction that only reads; its reads are of one moment. Blocks of one thread nest."""
+        ...
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """A connection in a transaction that is committed at the end. Writers of one scope take turns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqlReader:
+    """Reads one scope, as it is now or as it was at a number."""
+
+    def __init__(
+        self, reading: Callable[[], AbstractContextManager[Connection]], scope_id: int, at: int | None = None
+    ) -> None:
+        self._reading = reading
+        self._scope_id = scope_id
+        self._at = at
+
+    def mark(self) -> int:
+        return self._at if self._at is not None else int(self._rows(_MARK)[0][0])
+
+    def experiences(
+        self,
+        *,
+        ids: Collection[str] | None = None,
+        seqs: Collection[int] | None = None,
+        task_id: str | None = None,
+        run_id: str | None = None,
+        origin: str | None = None,
+        after: int | None = None,
+        limit: int | None = None,
+        ended: bool = False,
+        payload: bool = False,
+    ) -> list[ExperienceRow]:
+        kind = "whole" if payload else "experience"
+        equal = {"task_id": task_id, "run_id": run_id, "origin": origin, "after": after, "limit": limit}
+        rows = self._pages(kind, ended, {"id": ids, "seq": seqs}, equal)
+        return [ExperienceRow(*row) for row in rows]
+
+    def items(
+        self,
+        *,
+        ids: Collection[str] | None = None,
+        seqs: Collection[int] | None = None,
+        experiences: Collection[int] | None = None,
+        ended: bool = False,
+    ) -> list[ItemRow]:
+        rows = self._pages("item", ended, {"id": ids, "seq": seqs, "experience": experiences})
+        return [ItemRow(*row) for row in rows]
+
+    def exposures(
+        self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
+    ) -> list[tuple[int, str]]:
+        rows = self._pages("exposure", True, {"experience": experiences, "item_id": items})
+        return [(row[0], row[1]) for row in rows]
+
+    def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
+        edited = {"kind": "edit", "item_ids": json.dumps([item])} if item is not None else {}
+        rows = self._pages("entry", True, {"subject": subjects}, edited)
+        return [Entry(row[0], row[1], row[2], tuple(json.loads(row[3])), row[4], row[5]) for row in rows]
+
+    def snapshots(self) -> list[SnapshotRow]:
+        return [SnapshotRow(*row) for row in self._pages("snapshot", True, {})]
+
+    def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[PendingRow]:
+        rows = self._pages("pending", True, {}, {"run_id": run_id, "task_id": task_id})
+        return [
+            PendingRow(PendingKey(*row[1:5]), row.payload, tuple(json.loads(row.shown)), *row[7:10]) for row in rows
+        ]
+
+    def _pages(
+        self,
+        kind: str,
+        ended: bool,
+        within: Mapping[str, Collection[Any] | None],
+        equal: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Rows of a kind whose columns have one of some values; a long list of values is asked for in pages."""
+        values = {name: value for name, value in (equal or {}).items() if value is not None}
+        lists = [(name, sorted(every)) for name, every in within.items() if every is not None]
+        if any(not every for _, every in lists):
+            return []
+        query = _query(kind, ended, self._at is not None, tuple(values), tuple(name for name, _ in lists))
+        if not lists:
+            return self._rows(query, values)
+        ((name, every),) = lists
+        pages = (self._rows(query, values | {name: page}) for page in _chunks(every))
+        rows = [row for page in pages for row in page]
+        return sorted(rows, key=lambda row: row[0]) if len(every) > _PAGE else rows
+
+    def _rows(self, query: Select[Any], values: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
+        with self._reading() as connection:
+            return list(connection.execute(query, {"scope": self._scope_id, "at": self._at, **values}).all())
+
+
+class SqlWriter(SqlReader):
+    """Writes to one scope in the transaction of ``connection``."""
+
+    def __init__(self, connection: Connection, scope_id: int, embedder: str) -> None:
+        @contextmanager
+        def same() -> Iterator[Connection]:
+            yield connection
+
+        super().__init__(same, scope_id)
+        self._connection = connection
+        self._embedder = embedder
+
+    def allocate(self, count: int) -> int:
+        return int(self._connection.execute(_ALLOCATE, {"scope": self._scope_id, "count": count}).scalar_one())
+
+    def add(
+        self,
+        *,
+        experiences: Sequence[ExperienceRow] = (),
+        items: Sequence[ItemRow] = (),
+        vectors: Sequence[VectorRow] = (),
+        exposures: Sequence[tuple[int, str]] = (),
+        entries: Sequence[Entry] = (),
+    ) -> None:
+        self._insert(tables.experiences, [_values(row) for row in experiences])
+        self._insert(tables.items, [_values(row) for row in items])
+        self._insert(tables.vectors, [self._vector(row) for row in vectors])
+        self._insert(
+            tables.exposures,
+            [{"experience": seq, "item_id": id, "place": place} for place, (seq, id) in enumerate(exposures)],
+        )
+        self._insert(tables.journal, [_entry(row) for row in entries])
+
+    def end(self, seqs: Collection[int], at: int) -> None:
+        for table in (tables.experiences, tables.items):
+            for page in _chunks(sorted(seqs)):
+                where = table.c.scope_id == self._scope_id, table.c.seq.in_(page), table.c.ended.is_(None)
+                self._connection.execute(update(table).where(*where).values(ended=at))
+
+    def delete(self, seqs: Collection[int], *, notes_of: Collection[str]) -> None:
+        columns = [
+            tables.experiences.c.seq,
+            tables.items.c.seq,
+            tables.vectors.c.seq,
+            tables.exposures.c.experience,
+        ]
+        for column in columns:
+            for page in _chunks(sorted(seqs)):
+                where = column.table.c.scope_id == self._scope_id, column.in_(page)
+                self._connection.execute(delete(column.table).where(*where))
+
+        for page in _chunks(sorted(set(notes_of))):
+            where = tables.journal.c.scope_id == self._scope_id, tables.journal.c.subject.in_(page)
+            self._connection.execute(update(tables.journal).where(*where).values(note=""))
+        set_meta(self._connection, epoch=int(meta(self._connection).get("epoch", 0)) + 1)
+
+    def add_pending(self, row: PendingRow) -> None:
+        if not self._rows(select(tables.pending.c.number).where(*self._is(row.key))):
+            values = row.key._asdict() | {"shown": json.dumps(row.shown), "payload": row.payload}
+            self._insert(tables.pending, [values | {"created_at": row.created_at, "tries": row.tries}])
+
+    def fail_pending(self, keys: Collection[PendingKey], error: str) -> None:
+        tries = tables.pending.c.tries + 1
+        for key in keys:
+            self._connection.execute(update(tables.pending).where(*self._is(key)).values(tries=tries, error=error))
+
+    def remove_pending(self, keys: Collection[PendingKey]) -> None:
+        for key in keys:
+            self._connection.execute(delete(tables.pending).where(*self._is(key)))
+
+    def add_snapshot(self, row: SnapshotRow) -> None:
+        self._insert(tables.snapshots, [_values(row)])
+
+    def _is(self, key: PendingKey) -> list[ColumnElement[bool]]:
+        table = tables.pending
+        return [table.c.scope_id == self._scope_id, *(table.c[name] == value for name, value in key._asdict().items())]
+
+    def _vector(self, row: VectorRow) -> dict[str, object]:
+        return {"unit": row.unit, "seq": row.seq, "embedder": self._embedder, "data": packed(row.vector)}
+
+    def _insert(self, table: Table, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            self._connection.execute(_insert(table), [row | {"scope_id": self._scope_id} for row in rows])
+
+
+class SqlScope(SqlReader):
+    """A scope of a database."""
+
+    def __init__(self, database: Database, name: str, scope_id: int) -> None:
+        super().__init__(database.reading, scope_id)
+        self.name = name
+        self.location = database.location
+        self._database = database
+
+    def now(self) -> SqlReader:
+        return self
+
+    def at(self, mark: int) -> SqlReader:
+        return SqlReader(self._database.reading, self._scope_id, mark)
+
+    @contextmanager
+    def write(self, *, embedder: tuple[str, int] | None = None) -> Iterator[SqlWriter]:
+        with self._database.writing() as connection:
+            if embedder is not None:
+                check_embedder(connection, embedder, self.location)
+            yield SqlWriter(connection, self._scope_id, embedder[0] if embedder else "")
+
+    def embedder(self) -> tuple[str, int] | None:
+        with self._database.reading() as connection:
+            return embedder_of(connection)
+
+    def watermark(self) -> tuple[int, int, str]:
+        with self._database.reading() as connection:
+            seq, epoch, embedder = connection.execute(_WATERMARK, {"scope": self._scope_id}).one()
+        return int(seq), int(epoch or 0), embedder or ""
+
+    def reading(self) -> AbstractContextManager[object]:
+        return self._database.reading()
+
+    def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
+        table, vectors = _table(unit), tables.vectors
+        query = (
+            select(table.c.seq, table.c.ended, table.c.task_id, table.c.polarity, vectors.c.data)
+            .join(vectors, (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq))
+            .where(table.c.scope_id == self._scope_id, vectors.c.unit == unit)
+            .where(vectors.c.embedder == _meta("embedder"))
+            .order_by(table.c.seq)
+            .limit(_INDEX_PAGE)
+        )
+        while rows := self._rows(query.where(table.c.seq > after, table.c.seq <= upto)):
+            yield from (IndexRow(*row) for row in rows)
+            after = rows[-1][0]
+
+    def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
+        table = _table(unit)
+        query = select(table.c.seq, table.c.ended).where(table.c.scope_id == self._scope_id)
+        rows = self._rows(query.where(table.c.ended > after, table.c.ended <= upto))
+        return [(row[0], row[1]) for row in rows]
+
+    def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
+        table = _table(unit)
+        query = select(table.c.seq, *_texts(table)).where(table.c.scope_id == self._scope_id)
+        rows = self._rows(query.where(table.c.seq > after, table.c.seq <= upto).order_by(table.c.seq))
+        return [(row[0], "\n".join(row[1:])) for row in rows]
+
+
+def _meta(key: str) -> Any:
+    return select(tables.meta.c.value).where(tables.meta.c.key == key).scalar_subquery()
+
+
+_COLUMNS: dict[str, tuple[Table, tuple[str, ...]]] = {
+    "experience": (
+        tables.experiences,
+        tuple(field.name for field in fields(ExperienceRow) if field.name != "payload"),
+    ),
+    "whole": (tables.experiences, tuple(field.name for field in fields(ExperienceRow))),
+    "item": (tables.items, tuple(field.name for field in fields(ItemRow))),
+    "exposure": (tables.exposures, ("experience", "item_id", "place")),
+    "entry": (tables.journal, ("seq", "subject", "kind", "item_ids", "note", "created_at")),
+    "snapshot": (tables.snapshots, ("name", "seq", "created_at")),
+    "pending": (
+        tables.pending,
+        (
+            *("number", "run_id", "task_id", "rollout_id", "content"),
+            *("payload", "shown", "created_at", "tries", "error"),
+        ),
+    ),
+}
+"""Kinds of rows, and their columns."""
+
+_ALLOCATE = (
+    update(tables.scopes)
+    .where(tables.scopes.c.id == bindparam("scope"))
+    .values(seq=tables.scopes.c.seq + bindparam("count"))
+    .returning(tables.scopes.c.seq)
+)
+
+_META = select(tables.meta)
+
+_ORDER = {"exposure": ("experience", "place"), "entry": ("seq", "subject"), "snapshot": ("seq", "name")}
+
+_MARK = select(tables.scopes.c.seq).where(tables.scopes.c.id == bindparam("scope"))
+
+
+_WATERMARK = select(tables.scopes.c.seq, _meta("epoch"), _meta("embedder")).where(
+    tables.scopes.c.id == bindparam("scope")
+)
+
+
+@cache
+def _query(kind: str, ended: bool, past: bool, equal: tuple[str, ...], within: tuple[str, ...]) -> Select[Any]:
+    """The statement, made once: SQLAlchemy takes longer to make and to hash one than SQLite to run it."""
+    table, names = _COLUMNS[kind]
+    columns = table.c
+    query = select(*(columns[name] for name in names)).where(columns.scope_id == bindparam("scope"))
+    query = query.order_by(*(columns[name] for name in _ORDER.get(kind, names[:1])))
+    born = columns.experience if kind == "exposure" else columns.get("seq")
+    if past and born is not None:
+        query = query.where(born <= bindparam("at"))
+    if not ended:
+        lives = columns.ended.is_(None)
+        query = query.where(or_(lives, columns.ended > bindparam("at")) if past else lives)
+    for name in equal:
+        if name == "limit":
+            query = query.limit(bindparam("limit"))
+        elif name == "after":
+            query = query.where(columns.seq > bindparam("after"))
+        else:
+            query = query.where(columns[name] == bindparam(name))
+    for name in within:
+        query = query.where(columns[name].in_(bindparam(name, expanding=True)))
+    return query
+
+
+def meta(connection: Connection) -> dict[str, str]:
+    """What the bank says of itself: ``schema``, ``embedder``, ``dimension``, ``epoch``."""
+    return {row.key: row.value for row in connection.execute(_META)}
+
+
+def embedder_of(connection: Connection) -> tuple[str, int] | None:
+    """Id and dimension of the embedder that the bank belongs to; None until vectors are stored."""
+    known = meta(connection)
+    return (known["embedder"], int(known["dimension"])) if "embedder" in known else None
+
+
+def tables_exist(connection: Connection) -> bool:
+    """Whether the tables were made."""
+    return inspect(connection).has_table(tables.meta.name)
+
+
+def set_meta(connection: Connection, **values: object) -> None:
+    """Store what the bank says of itself."""
+    connection.execute(delete(tables.meta).where(tables.meta.c.key.in_(values)))
+    connection.execute(insert(tables.meta), [{"key": key, "value": str(value)} for key, value in values.items()])
+
+
+def check_embedder(connection: Connection, embedder: tuple[str, int], location: str) -> None:
+    """Bind a bank that has no vectors yet to ``embedder``. Raises ``EmbedderMismatch`` if it belongs to another."""
+    known = embedder_of(connection)
+    if known is None:
+        set_meta(connection, embedder=embedder[0], dimension=embedder[1])
+    elif known != embedder:
+        raise EmbedderMismatch(
+            f"{location}: belongs to the embedder {known[0]} ({known[1]} dimensions), opened with {embedder[0]}"
+            f" ({embedder[1]}); open it again with the first, or move it to the second with reindex"
+        )
+
+
+class Text(NamedTuple):
+    """The text behind a row that has no vector yet."""
+
+    scope_id: int
+    unit: Unit
+    seq: int
+    text: str
+
+
+def unembedded(connection: Connection, embedder: str, limit: int | None) -> list[Text]:
+    """Texts of all scopes, also of rows that have ended, that have no vector of ``embedder``; at most ``limit``."""
+    found: list[Text] = []
+    for unit in UNITS:
+        table, vectors = _table(unit), tables.vectors
+        same = (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq)
+        query = select(table.c.scope_id, table.c.seq, *_texts(table)).where(
+            ~exists().where(same, vectors.c.unit == unit, vectors.c.embedder == embedder)
+        )
+        if unit == "experience":  # one without items is never retrieved
+            items = tables.items
+            gave = (items.c.scope_id == table.c.scope_id) & (items.c.experience == table.c.seq)
+            query = query.where(exists().where(gave))
+        query = query.order_by(table.c.scope_id, table.c.seq)
+        rows = connection.execute(query if limit is None else query.limit(limit - len(found)))
+        found += [Text(row[0], unit, row[1], "\n".join(row[2:])) for row in rows]
+    return found
+
+
+def add_vectors(connection: Connection, embedder: str, texts: Sequence[Text], rows: Vectors) -> int:
+    """Store the vectors of ``texts``, but those that are there by now; returns how many."""
+    vectors, added = tables.vectors, []
+    for text, row in zip(texts, rows, strict=True):
+        key = {"scope_id": text.scope_id, "unit": text.unit, "seq": text.seq, "embedder": embedder}
+        known = select(vectors.c.seq).where(*(vectors.c[name] == value for name, value in key.items()))
+        if connection.execute(known).first() is None:
+            added.append(key | {"data": packed(row)})
+    if added:
+        connection.execute(insert(vectors), added)
+    return len(added)
+
+
+def change_over(connection: Connection, embedder: tuple[str, int], *, anew: bool) -> None:
+    """Let the bank belong to ``embedder``, and delete the vectors of others. ``anew``: vectors were made."""
+    known = meta(connection)
+    moved = known.get("embedder") != embedder[0]
+    if moved:
+        connection.execute(delete(tables.vectors).where(tables.vectors.c.embedder != embedder[0]))
+    if moved or anew:
+        set_meta(connection, embedder=embedder[0], dimension=embedder[1], epoch=int(known.get("epoch", 0)) + 1)
+
+
+def scope_names(connection: Connection) -> list[str]:
+    """Names of all scopes, sorted."""
+    return sorted(connection.execute(select(tables.scopes.c.name)).scalars())
+
+
+def open_scope(database: Database, name: str, *, create: bool) -> SqlScope:
+    """The scope of this name, made if it is missing and ``create``. Raises ``UnknownScope``."""
+    known = select(tables.scopes.c.id).where(tables.scopes.c.name == name)
+    with database.reading() as connection:
+        scope_id = connection.execute(known).scalar()
+    if scope_id is None and create:
+        with database.writing() as connection:
+            scope_id = connection.execute(known).scalar()
+            if scope_id is None:
+                made = insert(tables.scopes).values(name=name, seq=0).returning(tables.scopes.c.id)
+                scope_id = connection.execute(made).scalar_one()
+    if scope_id is None:
+        raise UnknownScope(f"{database.location}: no scope {name!r}")
+    return SqlScope(database, name, scope_id)
+
+
+def packed(vector: Vectors) -> bytes:
+    """A unit row in half precision, which moves a cosine by some 1e-5 and halves the space."""
+    return vector.astype("<f2").tobytes()
+
+
+def unpacked(data: Iterable[bytes], dimension: int) -> Vectors:
+    """Unit float32 rows, shape ``(n, dimension)``."""
+    rows: Vectors = np.frombuffer(b"".join(data), dtype="<f2").reshape(-1, dimension).astype(np.float32)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+    return rows
+
+
+def _texts(table: Table) -> list[Any]:
+    names = ("instruction",) if table is tables.experiences else ("title", "description", "content")
+    return [table.c[name] for name in names]
+
+
+def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[start : start + _PAGE] for start in range(0, len(values), _PAGE))
+
+
+def _table(unit: Unit) -> Table:
+    return tables.experiences if unit == "experience" else tables.items
+
+
+@cache
+def _insert(table: Table) -> Insert:
+    return insert(table)
+
+
+def _entry(row: Entry) -> dict[str, Any]:
+    values = _values(row)
+    return values | {"item_ids": json.dumps(values.pop("items"))}
+
+
+def _values(row: Any) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}

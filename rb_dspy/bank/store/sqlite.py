@@ -1,0 +1,329 @@
+"""SQLite: a bank in a file, or in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from filelock import FileLock
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, make_url
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from rb_dspy.bank.store import sql, tables
+from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
+
+APPLICATION = 0x72624232
+"""SQLite's application id of our files ("rbB2")."""
+
+_POLL = 0.002
+"""Seconds between two looks at the lock file."""
+
+_PAGE = 512
+"""Bytes of the smallest page: a shorter file is no database, though SQLite takes it for an empty one."""
+
+_TIMEOUT = 60.0
+"""Seconds that a writer waits for its turn."""
+
+
+class SqliteDatabase:
+    """A database file, or one in memory if ``path`` is None.
+
+    Readers share a pool of connections and see the last commit. Writers take a lock file beside the bank, so that they
+    wait in one place, and commit with ``synchronous=FULL``: what was committed survives a power cut.
+    """
+
+    def __init__(self, path: Path | None = None, *, create: bool = True) -> None:
+        """Open the file, or make it if it is missing and ``create``.
+
+        Raises:
+            CorruptBank: The file is not a bank, or one of the first edition.
+            SchemaTooNew: The file was written by a newer version.
+            StorageError: The file cannot be opened or made, or there is none and ``create`` is False.
+        """
+        self.location = ":memory:" if path is None else str(path)
+        self.path = path
+        self._closed = False
+        self._process = os.getpid()
+        self._thread = threading.RLock()
+        self._current = threading.local()
+        self._writable = path is None or _prepare(path, create=create)
+        self._file = None if path is None else FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL)
+        self._engine = _engine(path, writable=self._writable)
+        try:
+            if self._writable and not self._has_tables():
+                self._make_tables()
+        except BaseException:
+            self._engine.dispose()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        self._check_open()
+        current = getattr(self._current, "connection", None)
+        if current is not None:
+            yield current
+            return
+        with contextlib.ExitStack() as stack:
+            if self.path is None:
+                stack.enter_context(self._thread)  # there is one connection
+            with self._translated(), self._engine.begin() as connection:
+                stack.callback(setattr, self._current, "connection", None)
+                self._current.connection = connection
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        self._check_open()
+        if not self._writable:
+            raise StorageError(f"{self.location}: this user may only read it")
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._thread)
+            if self._file is not None:
+                stack.enter_context(_locked(self._file, self.location))
+            with self._translated():
+                connection = stack.enter_context(self._engine.connect().execution_options(rb_dspy_writes=True))
+                stack.enter_context(connection.begin())
+                stack.callback(setattr, self._current, "connection", None)
+                self._current.connection = connection  # so that this thread reads what it wrote
+                yield connection
+
+    def close(self) -> None:
+        self._closed = True
+        self._engine.dispose()
+
+    def backup(self, to: Path) -> None:
+        """Copy the database to the new file ``to``, also while others write to it."""
+        _make_file(to)
+        with self._translated(), contextlib.closing(_connect(to, writable=True)) as copy, self.reading() as connection:
+            source = connection.connection.driver_connection
+            assert isinstance(source, sqlite3.Connection)
+            source.backup(copy)
+
+    def vacuum(self) -> None:
+        """Rewrite the file and its log without what was deleted.
+
+        Raises:
+            StorageError: Somebody has been reading the bank for a minute, so the log still holds the old pages.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._thread)
+            if self._file is not None:
+                stack.enter_context(_locked(self._file, self.location))
+            with self._translated(), self._engine.connect() as connection:
+                raw = connection.connection.driver_connection
+                assert isinstance(raw, sqlite3.Connection)
+                raw.execute("VACUUM")
+                busy = self.path is not None and raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if busy:
+            raise StorageError(f"{self.location}: others read it, so its log was not emptied; purge it again")
+
+    def check(self) -> list[str]:
+        """What SQLite finds wrong with the file."""
+        with self.reading() as connection:
+            found = [row[0] for row in connection.exec_driver_sql("PRAGMA quick_check(20)")]
+        return [] if found == ["ok"] else found
+
+    def bytes_on_disk(self) -> int:
+        if self.path is None:
+            return 0
+        files = [self.path, Path(f"{self.path}-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self.location}: this bank is closed; open it again")
+        if self._process != os.getpid():
+            raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
+
+    def _has_tables(self) -> bool:
+        with self.reading() as connection:
+            return sql.tables_exist(connection)
+
+    def _make_tables(self) -> None:
+        with self.writing() as connection:
+            if not sql.tables_exist(connection):  # another process may have been first
+                for definition in _definitions():
+                    connection.exec_driver_sql(definition)
+                sql.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+                connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlalchemy.exc.DatabaseError as exc:
+            raise _error(self.location, exc.orig or exc) from exc
+        except sqlite3.DatabaseError as exc:
+            raise _error(self.location, exc) from exc
+
+
+def restore(path: Path, copy: Path) -> Path | None:
+    """Put ``copy`` in the place of the bank at ``path``; returns where the bank that was there is now.
+
+    Nobody else may have the bank open.
+    """
+    SqliteDatabase(copy, create=False).close()  # raises if it is no bank
+    aside = None
+    with _locked(FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL), str(path)):
+        try:
+            new = path.with_name(f"{path.name}.restoring")
+            new.unlink(missing_ok=True)  # of a process that was killed
+            _make_file(new)
+            shutil.copyfile(copy, new)
+            if path.exists():
+                free = (path.with_name(f"{path.name}.before-{number}") for number in itertools.count(1))
+                aside = next(each for each in free if not each.exists())
+                for end in ("-wal", "-shm", ""):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(f"{path}{end}", f"{aside}{end}")
+            os.replace(new, path)
+        except OSError as exc:
+            raise StorageError(f"{path}: cannot be restored: {exc.strerror}") from exc
+    return aside
+
+
+@contextmanager
+def _locked(file: FileLock, location: str) -> Iterator[None]:
+    """Hold the lock file. Raises ``StorageError`` if another process holds it too long, or it cannot be made."""
+    try:
+        file.acquire()
+    except TimeoutError as exc:
+        waited = f"another process has been writing for {_TIMEOUT:g} seconds"
+        raise StorageError(f"{location}: {waited}; try again") from exc
+    except OSError as exc:
+        raise StorageError(f"{location}: its lock file cannot be used: {exc.strerror}") from exc
+    try:
+        yield
+    finally:
+        file.release()
+
+
+def _make_file(path: Path) -> None:
+    """Make a new, empty file for its owner only."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise InputError(f"{path}: there is something already; name a new file") from None
+    except OSError as exc:
+        raise StorageError(f"{path}: cannot be made: {exc.strerror}") from exc
+
+
+def _prepare(path: Path, *, create: bool) -> bool:
+    """Look before anything is written; make the file if it is missing. Returns whether this user may write it."""
+    try:
+        if path.exists() and not path.is_file():
+            raise StorageError(f"{path}: not a file; expected a bank")
+        if path.exists() and path.stat().st_size:
+            _look(path, create=create)
+        elif not create:
+            raise StorageError(f"{path}: no bank there; check the path")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError as exc:
+        problem = "name too long; give a shorter one" if exc.errno == errno.ENAMETOOLONG else exc.strerror
+        raise StorageError(f"{path}: cannot be used: {problem}") from exc
+    return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
+
+
+def _look(path: Path, *, create: bool) -> None:
+    """Raise an error if the file is no bank that this version can use; nothing is written to it."""
+    try:
+        with contextlib.closing(_connect(path, writable=False)) as connection:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+            first = application != APPLICATION and {"scopes", "experiences", "items"} <= known
+            ours = application == APPLICATION and known >= set(tables.metadata.tables)
+            schema = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if ours else None
+    except sqlite3.Error as exc:
+        raise CorruptBank(f"{path}: not a bank, or damaged ({exc}); restore a backup") from None
+    if first:
+        raise CorruptBank(
+            f"{path}: a bank of the first edition; export it with that version (rb-dspy bank export) and import that"
+            " (rb-dspy bank import)"
+        )
+    if not known and create and path.stat().st_size >= _PAGE:
+        return  # another process is about to make its tables, or was killed before it did
+    if not ours or schema is None:
+        raise CorruptBank(f"{path}: a database, but not a bank; name another file")
+    if int(schema[0]) > tables.SCHEMA:
+        raise SchemaTooNew(f"{path}: bank schema {schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy")
+    if pages * size > path.stat().st_size and not Path(f"{path}-wal").exists():
+        raise CorruptBank(f"{path}: damaged: part of the file is missing; restore a backup")
+
+
+def _engine(path: Path | None, *, writable: bool) -> Engine:
+    """An engine. All of them share one dialect, since SQLAlchemy compiles each statement once for a dialect."""
+    dialect = _dialect()
+    creator: Any = partial(_connect, path, writable=writable)
+    pool: Pool
+    if path is None:
+        pool = StaticPool(creator, dialect=dialect)
+    else:
+        pool = QueuePool(creator, pool_size=8, max_overflow=-1, dialect=dialect)
+    engine = Engine(pool, dialect, make_url("sqlite://"), execution_options={"compiled_cache": _COMPILED})
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("rb_dspy_writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+_COMPILED: dict[Any, Any] = {}
+
+
+@cache
+def _dialect() -> Dialect:
+    engine = create_engine("sqlite://")
+    engine.connect().close()  # it looks at SQLite's version
+    return engine.dialect
+
+
+@cache
+def _definitions() -> tuple[str, ...]:
+    """The statements that make the tables."""
+    made: list[str] = []
+    for table in tables.metadata.sorted_tables:
+        made.append(str(CreateTable(table).compile(dialect=_dialect())))
+        made += [str(CreateIndex(index).compile(dialect=_dialect())) for index in table.indexes]
+    return tuple(made)
+
+
+def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
+    """A connection that begins no transactions by itself."""
+    if path is None:
+        name, uri = ":memory:", False
+    elif writable:
+        name, uri = str(path), False
+    else:  # without a log there is nothing that could change under a reader who may not lock
+        name, uri = f"{path.absolute().as_uri()}?mode=ro{'' if Path(f'{path}-wal').exists() else '&immutable=1'}", True
+    connection = sqlite3.connect(name, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri)
+    if writable and path is not None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cache_size = -16000")
+    connection.execute("PRAGMA secure_delete = ON")
+    return connection
+
+
+def _error(location: str, exc: BaseException) -> Exception:
+    """The error of ours for one of SQLite's."""
+    text = str(exc)
+    if isinstance(exc, sqlite3.OperationalError):
+        return StorageError(f"{location}: {text}")
+    return CorruptBank(f"{location}: {text}; restore a backup (rb-dspy bank restore)")

@@ -1,0 +1,203 @@
+"""A scope as a file of JSON Lines, and back.
+
+The first line is a header: ``format``, ``version``, ``scope``, ``embedder``, ``dimension``, and how many
+``experiences`` follow, one a line, oldest first, each whole: task, trajectories, verdicts, items as they are now,
+provenance. Vectors and the journal are not in it: the file holds what is there, not how it came to be. Ids are made
+again from the texts; those in the file only say which items an agent was shown. Equal states give equal files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from rb_dspy.bank.admission import NewExperience, admit, new_item
+from rb_dspy.errors import InputError, StorageError
+from rb_dspy.files import atomic_write, is_database
+from rb_dspy.jsonl import encode, read_objects
+from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, Polarity, Task, Trajectory, Verdict
+
+FORMAT = "rb_dspy-bank"
+VERSION = 1
+
+_MOST = 10_000_000
+"""Experiences that the header has room for."""
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class _Header(_Part):
+    format: Literal["rb_dspy-bank"]
+    version: int = pydantic.Field(strict=True, ge=1)
+    scope: str
+    embedder: str
+    dimension: int = pydantic.Field(strict=True, ge=0)
+    experiences: int = pydantic.Field(strict=True, ge=0)
+
+
+class _Item(_Part):
+    id: str = pydantic.Field(min_length=1, max_length=200)
+    title: str
+    description: str
+    content: str
+    polarity: Polarity
+    distiller: str
+
+
+class _Line(_Part):
+    id: str = pydantic.Field(min_length=1, max_length=200)
+    task: Task
+    trajectories: Annotated[tuple[Trajectory, ...], pydantic.FailFast()]
+    verdicts: Annotated[tuple[Verdict, ...], pydantic.FailFast()]
+    items: Annotated[tuple[_Item, ...], pydantic.FailFast()]
+    run_id: str
+    note: str
+    origin: str
+    shown: Annotated[tuple[Annotated[str, pydantic.Field(min_length=1, max_length=200)], ...], pydantic.FailFast()]
+    created_at: str
+
+
+def write(path: Path, scope: str, embedder: tuple[str, int] | None, experiences: Iterable[Experience]) -> int:
+    """Write experiences to ``path``, which is replaced when all of it is on disk; returns how many.
+
+    Raises:
+        InputError: The place cannot hold a file.
+        StorageError: The disk refuses.
+    """
+    known = {"format": FORMAT, "version": VERSION, "scope": scope}
+    known |= {"embedder": embedder[0] if embedder else "", "dimension": embedder[1] if embedder else 0}
+    room = len(encode(known | {"experiences": _MOST}))
+
+    def head(count: int) -> bytes:  # always of the same length: blanks before a line's end mean nothing
+        return encode(known | {"experiences": count})[:-1].ljust(room - 1) + b"\n"
+
+    written = 0
+    with atomic_write(path, error=StorageError) as file:
+        file.write(head(0))
+        for experience in experiences:
+            file.write(_line(experience))
+            written += 1
+        file.seek(0)
+        file.write(head(written))
+    return written
+
+
+def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
+    """What ``write`` wrote, or what somebody says it wrote: nothing in the file is trusted.
+
+    Args:
+        path: The file.
+        origin: Takes the place of the origins in the file; empty: they stay.
+
+    Raises:
+        InputError: A line cannot be used; the message names it.
+    """
+    real = Path(os.path.realpath(path))
+    if is_database(real) or (real.exists() and not real.is_file()):  # a pipe cannot be read twice
+        raise InputError(f"{path}: is not a text file, perhaps a bank; expected an export of a bank")
+    lines = read_objects(path, "a JSON object of an export of a bank", error=StorageError)
+    number, first = next(lines)
+    header = _header(first, f"{path}:{number}")
+    ids: dict[str, str] = {}
+    seen: dict[str, int] = {}
+    for number, value in lines:
+        place = f"{path}:{number}"
+        try:
+            line = _Line.model_validate(value)
+            new = _admitted(line, origin, ids)
+        except pydantic.ValidationError as exc:
+            raise InputError(f"{place}: {_first(exc)}") from None
+        except InputError as exc:
+            raise InputError(f"{place}: {exc}") from None
+        if seen.setdefault(line.id, number) != number:
+            raise InputError(f"{place}: experience {line.id} stands in line {seen[line.id]} already; expected it once")
+        yield new
+    if len(seen) != header.experiences:
+        raise InputError(
+            f"{path}:{number}: the file ends after {len(seen):,} experiences; expected {header.experiences:,} as its"
+            " first line says: part of it is missing"
+        )
+
+
+def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
+    """A draft of these texts, which may not be longer than a draft can be. Raises ``InputError``."""
+    try:
+        draft = MemoryDraft(**texts)
+    except pydantic.ValidationError as exc:
+        raise InputError(_first(exc)) from None
+    for name, text in texts.items():
+        if len(stored := getattr(draft, name)) < len(text.strip()):
+            raise InputError(f"{name} has {len(text):,} characters; expected at most {len(stored):,}")
+    return draft
+
+
+def _admitted(line: _Line, origin: str, ids: dict[str, str]) -> NewExperience:
+    distillers, polarities = ({getattr(item, name) for item in line.items} for name in ("distiller", "polarity"))
+    if len(distillers) > 1:
+        raise InputError("items of several distillers; expected the same for all items of an experience")
+    try:
+        if line.created_at:
+            datetime.fromisoformat(line.created_at)
+    except ValueError:
+        raise InputError(f"created_at {line.created_at[:40]!r}; expected an ISO 8601 time, or nothing") from None
+    drafts = [checked_draft(item.model_dump(include={"title", "description", "content"})) for item in line.items]
+    new_ids = [new_item(draft).id for draft in drafts]
+    ids.update(zip((item.id for item in line.items), new_ids, strict=True))
+    draft = ExperienceDraft(
+        task=line.task,
+        trajectories=line.trajectories,
+        verdicts=line.verdicts,
+        drafts=tuple(drafts),
+        run_id=line.run_id,
+        polarity=next(iter(polarities)) if len(polarities) == 1 else None,
+        distiller=min(distillers, default=""),
+        note=line.note,
+        origin=origin or line.origin,
+        shown=tuple(ids.get(id, id) for id in line.shown),
+    )
+    return admit(draft, created_at=line.created_at)
+
+
+def _line(experience: Experience) -> bytes:
+    items = [
+        item.model_dump(include={"id", "title", "description", "content"})
+        | {"polarity": item.polarity, "distiller": source.distiller}
+        for item in experience.items
+        for source in item.provenances
+        if source.experience_id == experience.id
+    ]
+    parts = experience.model_dump(exclude={"scope", "seq", "items"}) | {"items": items}
+    order = ("id", "task", "trajectories", "verdicts", "items", "run_id", "note", "origin", "shown", "created_at")
+    try:
+        return encode({name: parts[name] for name in order})
+    except InputError as exc:
+        raise InputError(f"experience {experience.id} {exc}; delete it first") from None
+
+
+def _header(value: dict[str, Any], place: str) -> _Header:
+    if value.get("format") != FORMAT:
+        raise InputError(f'{place}: not an export of a bank; expected "format": "{FORMAT}" in the first line')
+    version = value.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise InputError(
+            f"{place}: version {str(version)[:20]} of the format, written by a newer rb_dspy; expected at most"
+            f" {VERSION}: upgrade rb_dspy"
+        )
+    try:
+        return _Header.model_validate(value)
+    except pydantic.ValidationError as exc:
+        raise InputError(f"{place}: {_first(exc)}") from None
+
+
+def _first(exc: pydantic.ValidationError) -> str:
+    """The first error in one line; keys are a stranger's text."""
+    error = exc.errors(include_url=False, include_context=False)[0]
+    place = ".".join(ascii(part)[1:-1][:40] if isinstance(part, str) else str(part) for part in error["loc"])
+    return f"{place}: {error['msg'].lower()}"

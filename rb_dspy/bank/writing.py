@@ -1,0 +1,202 @@
+"""What a bank writes: each function is one transaction's decisions, the same for every store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, now
+from rb_dspy.bank.pending import grouped, key_of
+from rb_dspy.bank.reading import packed
+from rb_dspy.bank.removal import Closure, Source, closure
+from rb_dspy.bank.store.base import Reader, Writer
+from rb_dspy.bank.store.records import (
+    Entry,
+    ExperienceRow,
+    ItemRow,
+    PendingKey,
+    PendingRow,
+    Unit,
+    VectorRow,
+)
+from rb_dspy.errors import InputError
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import ChangeKind, Removal
+from rb_dspy.text import normalise
+
+
+def append(writer: Writer, new: NewExperience, vectors: Vectors | None) -> None:
+    """Store an experience with its items, and remove what was pending of it; nothing if it is stored, or was.
+
+    ``vectors``: one row for the instruction, then one for each item; None if there are no items.
+    """
+    writer.remove_pending(_covered(writer, new))
+    if writer.experiences(ids=[new.id], ended=True):
+        return
+    last = writer.allocate(1 + len(new.items))
+    first = last - len(new.items)
+    rows = [_item_row(item, first + n, first, new) for n, item in enumerate(new.items, 1)]
+    units: list[tuple[Unit, int]] = [("experience", first), *(("item", row.seq) for row in rows)]
+    writer.add(
+        experiences=[
+            ExperienceRow(
+                seq=first,
+                id=new.id,
+                ended=None,
+                task_id=new.task.id,
+                template=None if new.task.template is None else normalise(new.task.template),
+                run_id=new.run_id,
+                origin=new.origin,
+                distiller=new.distiller,
+                note=new.note,
+                label=new.label,
+                polarity=new.polarity,
+                instruction=new.task.instruction,
+                created_at=new.created_at,
+                payload=packed(new.task, new.trajectories, new.verdicts),
+            )
+        ],
+        items=rows,
+        vectors=[
+            VectorRow(unit, seq, vector)
+            for (unit, seq), vector in zip(units, () if vectors is None else vectors, strict=vectors is not None)
+        ],
+        exposures=[(first, id) for id in new.shown],
+        entries=[Entry(last, new.id, "append", tuple(item.id for item in new.items), "", new.created_at)],
+    )
+
+
+def record(writer: Writer, row: PendingRow, location: str) -> None:
+    """Keep a rollout that is to be learned from; nothing if it is kept, or was learned from.
+
+    Raises:
+        InputError: What was learned from it was removed since.
+    """
+    id = attempt_id(row.key.run_id, row.key.task_id) if row.key.run_id else row.key.content
+    known = writer.experiences(ids=[id], ended=True)
+    if known and known[0].ended is not None:
+        raise removed_since(location, row.key.task_id, id)
+    if not known:
+        writer.add_pending(row)
+
+
+def edit(writer: Writer, id: str, new: NewItem, vector: Vectors, note: str, location: str) -> None:
+    """Give an item another text, wherever it was given: its rows end, and rows of the new text begin.
+
+    Raises:
+        InputError: The item is gone, or has another text by now.
+    """
+    before = writer.items(ids=[id])
+    if not before:
+        raise InputError(f"{location}: item {id[:40]!r} was changed or removed meanwhile; look at it again")
+    there = {row.experience for row in writer.items(ids=[new.id])}  # an experience gives a text once
+    moved = [row for row in before if row.experience not in there]
+    last = writer.allocate(1 + len(moved))
+    rows = [
+        replace(
+            row, seq=last - len(moved) + n, id=new.id, title=new.title, description=new.description, content=new.content
+        )
+        for n, row in enumerate(moved, 1)
+    ]
+    writer.end([row.seq for row in before], last)
+    new_vectors = [VectorRow("item", row.seq, vector) for row in rows]
+    writer.add(items=rows, vectors=new_vectors, entries=[Entry(last, id, "edit", (new.id,), note, now())])
+
+
+def remove(
+    writer: Writer,
+    source: Source,
+    *,
+    kind: ChangeKind,
+    descendants: bool,
+    run_id: str | None = None,
+    note: str = "",
+    dry_run: bool = False,
+) -> Removal:
+    """End what ``source`` means, and what goes with it (see ``removal.closure``).
+
+    ``run_id``: pending rollouts of this run go too; with ``descendants`` also those whose agent was shown an item that
+    goes.
+    """
+    going = closure(writer, source, descendants=descendants)
+    waiting = _pending_of(writer, run_id, going if descendants else None)
+    removal = Removal(
+        experiences=tuple(row.id for row in going.experiences),
+        items=going.items,
+        pending=tuple(group_id for group_id, _ in waiting),
+    )
+    if dry_run:
+        return removal
+    writer.remove_pending([key for _, keys in waiting for key in keys])
+    if not going.experiences and not going.rows:
+        return removal
+    last = writer.allocate(1)
+    writer.end([*(row.seq for row in going.experiences), *(row.seq for row in going.rows)], last)
+    time = now()
+    lost: dict[int, list[str]] = {}
+    for row in going.rows:
+        lost.setdefault(row.experience, []).append(row.id)
+    entries = [Entry(last, row.id, kind, tuple(lost.get(row.seq, ())), note, time) for row in going.experiences]
+    entries += [Entry(last, id, kind, (), note, time) for id in sorted(source.items & set(going.items))]
+    writer.add(entries=entries)
+    return removal
+
+
+def purge(writer: Writer, source: Source, *, run_id: str | None = None) -> Removal:
+    """Delete what ``source`` means for good, with the item rows of the experiences; nothing else goes with it."""
+    waiting = _pending_of(writer, run_id, None)
+    experiences = writer.experiences(seqs=source.experiences, ended=True)
+    rows = writer.items(experiences=source.experiences, ended=True) + writer.items(ids=source.items, ended=True)
+    seqs = {*(row.seq for row in experiences), *(row.seq for row in rows)}
+    ids = list(dict.fromkeys([*(row.id for row in experiences), *sorted(source.items)]))
+    writer.remove_pending([key for _, keys in waiting for key in keys])
+    if seqs:
+        last = writer.allocate(1)
+        writer.delete(seqs, notes_of=[*ids, *(row.id for row in rows)])
+        writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in ids])
+    stays = {row.id for row in writer.items(ids=[row.id for row in rows])}
+    return Removal(
+        experiences=tuple(row.id for row in experiences),
+        items=tuple(id for id in dict.fromkeys(row.id for row in rows) if id not in stays),
+        pending=tuple(id for id, _ in waiting),
+    )
+
+
+def removed_since(location: str, task_id: str, id: str) -> InputError:
+    """For an attempt that was learned from and removed."""
+    return InputError(
+        f"{location}: this attempt at {task_id[:40]!r} was learned from as {id} and removed since; name another run_id"
+    )
+
+
+def _item_row(item: NewItem, seq: int, experience: int, new: NewExperience) -> ItemRow:
+    return ItemRow(
+        seq=seq,
+        id=item.id,
+        ended=None,
+        learned=seq,
+        experience=experience,
+        task_id=new.task.id,
+        polarity=new.polarity,
+        title=item.title,
+        description=item.description,
+        content=item.content,
+    )
+
+
+def _covered(reader: Reader, new: NewExperience) -> list[PendingKey]:
+    """Pending rollouts that ``new`` was made of: in a run all of its task."""
+    if new.run_id:
+        return [row.key for row in reader.pending(run_id=new.run_id, task_id=new.task.id)]
+    return [key_of(new.task, trajectory, run_id="") for trajectory in new.trajectories]
+
+
+def _pending_of(reader: Reader, run_id: str | None, going: Closure | None) -> list[tuple[str, list[PendingKey]]]:
+    """Groups of pending rollouts that go, by the id of what they would become."""
+    rows = reader.pending()
+    shown = {row.key: set(row.shown) for row in rows}
+    return [
+        (id, keys)
+        for id, keys in grouped(shown).items()
+        if (run_id is not None and keys[0].run_id == run_id)
+        or (going is not None and any(shown[key] & going.tainted for key in keys))
+    ]

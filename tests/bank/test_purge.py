@@ -1,0 +1,68 @@
+"""What is purged is nowhere in the file, its log or its index; what is only deleted is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rb_dspy.errors import InputError, StorageError
+from rb_dspy.schema import Verdict
+from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+
+SECRET = "hunter2-correct-horse"
+
+
+def on_disk(path: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()))
+
+
+@pytest.mark.parametrize("source", ["item", "experience", "run:leak", "origin:mail"])
+def test_a_purged_secret_is_not_in_the_files(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank, open_bank(path) as other:
+        add(bank, "t1", lessons=2)
+        draft = a_draft("Log in", f"The password is {SECRET}.")
+        rollout = a_rollout("t2") if source == "item" else a_rollout("t2", observation=SECRET)
+        leak = bank.append(
+            a_task("t2"), rollout, Verdict(label="success"), [draft], run_id="leak", origin="mail", shown=bank.items()
+        )
+        assert len(other.retrieve("The password", k=9, unit="item")) == 3
+        name = {"item": leak.items[0].id, "experience": leak.id}.get(source, source)
+        removal = bank.purge(name)
+        assert removal.items == (leak.items[0].id,)
+        assert SECRET.encode() not in on_disk(path)
+        for each in (bank, other):
+            for mode in ("dense", "lexical"):
+                assert SECRET not in str(each.retrieve("The password", k=9, unit="item", mode=mode))  # type: ignore[arg-type]
+            assert len(each.items()) == 2
+        assert SECRET not in str(bank.history(name if source in ("item",) else leak.id))
+        assert bank.doctor() == []
+        with pytest.raises(InputError):
+            bank.purge("m" + "0" * 20)
+
+
+def test_what_others_gave_as_well_stays(tmp_path: Path) -> None:
+    bank = open_bank()
+    first = add(bank, "t1")
+    second = bank.append(
+        a_task("t2"), a_rollout("t2"), Verdict(label="success"), [a_draft(first.items[0].title)], run_id="r"
+    )
+    assert bank.purge(second.id).items == ()
+    assert [source.task_id for source in bank.items()[0].provenances] == ["t1"]
+
+
+def test_a_pending_rollout_of_a_purged_run_goes_too(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with open_bank(path) as bank:
+        bank.record(a_task("t1"), a_rollout("t1", observation=SECRET), run_id="leak")
+        assert len(bank.purge("run:leak").pending) == 1
+        assert bank.pending() == []
+        assert SECRET.encode() not in on_disk(path)
+
+
+def test_a_fork_cannot_be_purged() -> None:
+    with open_bank() as bank:
+        item = add(bank, "t1").items[0]
+        with pytest.raises(StorageError, match="on the bank"):
+            bank.fork().purge(item.id)

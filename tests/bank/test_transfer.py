@@ -1,0 +1,147 @@
+"""A scope goes out as JSON Lines and comes in again, whole, once, and nothing in a file is trusted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Experience, Verdict
+from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+
+FIRST_EDITION = Path(__file__).parent / "data" / "first-edition.jsonl"
+
+
+@pytest.fixture
+def full() -> MemoryBank:
+    """Two experiences, an edited lesson, and one that was given twice; the second was shown the first lesson."""
+    bank = open_bank()
+    first = add(bank, "t1", lessons=2)
+    add(bank, "t2", "buy a lamp", label="failure", shown=first.items[:1], origin="Ada")
+    twice = a_draft(first.items[1].title)
+    bank.append(a_task("t3"), a_rollout("t3"), Verdict(label="success"), [twice], run_id="other", distiller="lm")
+    bank.edit(first.items[0].id, content="Read it twice.")
+    return bank
+
+
+def plain(experiences: list[Experience]) -> list[dict[str, Any]]:
+    """Without what is a bank's own: its scope and its numbers."""
+    left_out = {"scope": True, "seq": True, "items": {"__all__": {"scope", "seq"}}}
+    return [experience.model_dump(exclude=left_out) for experience in experiences]
+
+
+def changed(path: Path, number: int, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The export with another line of this number."""
+    lines = path.read_text().splitlines()
+    value = json.loads(lines[number])
+    change(value)
+    lines[number] = json.dumps(value)
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("scope", ["s", "another"])
+def test_what_goes_out_comes_in(full: MemoryBank, tmp_path: Path, scope: str) -> None:
+    path = tmp_path / "x.jsonl"
+    assert full.export_jsonl(path) == 3
+    with open_bank(tmp_path / "bank.sqlite", scope) as other:
+        assert other.import_jsonl(path) == [experience.id for experience in full.experiences()]
+        assert plain(other.experiences()) == plain(full.experiences())
+        assert {item.id for item in other.items()} == {item.id for item in full.items()}
+        assert other.retrieve("buy a lamp")[0].task_id == "t2"
+        again = tmp_path / "again.jsonl"
+        other.export_jsonl(again)
+        assert again.read_text().splitlines()[1:] == path.read_text().splitlines()[1:]
+        assert other.doctor() == []
+
+
+def test_a_second_import_changes_nothing_and_what_was_removed_stays_away(full: MemoryBank, tmp_path: Path) -> None:
+    full.export_jsonl(tmp_path / "x.jsonl")
+    other = open_bank()
+    other.import_jsonl(tmp_path / "x.jsonl")
+    before = other.experiences()
+    other.import_jsonl(tmp_path / "x.jsonl")
+    assert other.experiences() == before
+    other.delete(before[0].id)
+    other.import_jsonl(tmp_path / "x.jsonl")
+    assert other.seen_tasks() == {"t2", "t3"}
+
+
+def test_an_origin_marks_all_of_it(full: MemoryBank, tmp_path: Path) -> None:
+    full.export_jsonl(tmp_path / "x.jsonl")
+    other = open_bank()
+    own = add(other, "own")
+    other.import_jsonl(tmp_path / "x.jsonl", origin="friend")
+    assert {experience.origin for experience in other.experiences()} == {"", "friend"}
+    assert len(other.rollback("origin:friend").experiences) == 3
+    assert other.experiences() == [own]
+
+
+def test_an_export_of_the_first_edition_is_imported() -> None:
+    """Its ids were made otherwise; what an agent was shown is found by the text."""
+    bank = open_bank(scope="mail")
+    assert len(bank.import_jsonl(FIRST_EDITION)) == 3
+    first, second, third = bank.experiences()
+    assert [experience.task.id for experience in (first, second, third)] == ["t1", "t2", "t3"]
+    shared, edited = first.items  # an edited lesson stands last in such a file
+    assert edited.content == "Read the mail twice."
+    assert [source.task_id for source in shared.provenances] == ["t1", "t3"]
+    assert (second.shown, third.shown) == ((edited.id,), (shared.id,))
+    assert third.origin == "Ada"
+    assert second.id in bank.rollback(first.id, dry_run=True).experiences
+    assert bank.doctor() == []
+
+
+def test_a_file_that_was_cut_off_is_refused_before_anything_is_stored(full: MemoryBank, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    full.export_jsonl(path)
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]))
+    other = open_bank()
+    with pytest.raises(InputError, match="part of it is missing"):
+        other.import_jsonl(path)
+    assert other.experiences() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "words"),
+    [
+        (0, lambda line: line.update(format="other"), ":1: not an export"),
+        (0, lambda line: line.update(version=99), ":1: version 99 .* upgrade"),
+        (0, lambda line: line.update(experiences=99), "part of it is missing"),
+        (1, lambda line: line.update(more=1), ":2: more"),
+        (1, lambda line: line.pop("task"), ":2: task"),
+        (1, lambda line: line["items"][0].update(title="  "), ":2: .*no title"),
+        (1, lambda line: line["items"][0].update(content="x" * 20_000), ":2: content has 20,000 characters"),
+        (1, lambda line: line["items"][0].update(distiller="x"), ":2: items of several distillers"),
+        (1, lambda line: line.update(trajectories=[]), ":2: task t1: 0 trajectories"),
+        (1, lambda line: line.update(created_at="noon"), ":2: created_at 'noon'"),
+        (1, lambda line: line.update(run_id="a\u200bb"), ":2: run id"),
+        (2, lambda line: line.update(id="e" + "0" * 20), None),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(
+    full: MemoryBank, tmp_path: Path, number: int, change: Callable[[dict[str, Any]], None], words: str | None
+) -> None:
+    full.export_jsonl(tmp_path / "x.jsonl")
+    path = changed(tmp_path / "x.jsonl", number, change)
+    other = open_bank()
+    if words is None:  # ids are made again from what they stand for
+        assert other.import_jsonl(path) == [experience.id for experience in full.experiences()]
+        return
+    with pytest.raises(InputError, match=words) as caught:
+        other.import_jsonl(path)
+    assert "\n" not in str(caught.value)
+    assert other.experiences() == []
+
+
+def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "bank.sqlite")
+    for name in ("bank.sqlite", "missing.jsonl", "."):
+        with pytest.raises(InputError):
+            bank.import_jsonl(tmp_path / name)
+    bank.close()
