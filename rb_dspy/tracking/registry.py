@@ -258,7 +258,7 @@ def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
     if bank is None:
         return
     found: Embedder = made_by(embedder) if ":" in embedder else plugins.embedder(embedder)
-    filled = bank.stats().embedder
+    filled = bank.stats().embedder or bank.embedder.id
     if found.id != filled:
         raise InputError(
             f"the bank was filled with the embedder {filled}, and {embedder!r} is {found.id}; give the name of the"

@@ -127,6 +127,7 @@ def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.Capt
     (changed,) = as_json(capsys, "edit", item, "--title", "Look first", "--note", "clearer")
     assert changed["title"] == "Look first"
     item = str(changed["id"])
+    assert f"it was edited and is {item} now" in run(capsys, "show", filled[0].items[0].id, code=2)
     assert as_json(capsys, "show", item)[0]["content"] == OPEN.content
     told = run(capsys, "history", item)
     for text in ("append", "edit", "clearer", "title: Open first → Look first"):
@@ -138,7 +139,6 @@ def test_edit_keeps_what_was_there(filled: list[Experience], capsys: pytest.Capt
     assert "nothing to change" in run(capsys, "edit", item, code=2)
     (merged,) = as_json(capsys, "edit", item, *_options(NEVER))
     assert merged["id"] == filled[1].items[0].id
-    assert f"it was edited and is {item} now" in run(capsys, "show", filled[0].items[0].id, code=2)
     assert "no item 'zzz'" in run(capsys, "edit", "zzz", "--title", "x", code=2)
 
 

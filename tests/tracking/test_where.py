@@ -107,8 +107,8 @@ def test_what_stands_in_for_a_run_takes_what_the_run_takes(kind: type) -> None:
         ("http://[", "tracking.uri"),
         ("sqlite+pysqlcipher://:secret@/x.db", "expected sqlite:///FILE.db"),
         ("sqlite:///nowhere/x.db?key=secret", "is no folder"),
-        ("postgresql://name:secret@127.0.0.1:1/x", "MLflow cannot use it"),
-        ("postgresql://127.0.0.1:1/x?user=name&password=secret", "MLflow cannot use it"),
+        ("mysql://name:secret@127.0.0.1:1/x", "MLflow cannot use it"),
+        ("mysql://127.0.0.1:1/x?user=name&password=secret", "MLflow cannot use it"),
         ("nonsense://127.0.0.1:1/x?password=secret", "expected sqlite:///FILE.db"),
     ],
 )
