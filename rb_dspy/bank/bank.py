@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
@@ -28,10 +27,10 @@ from rb_dspy.bank.pending import Pending, grouped, pending_of, pending_row
 from rb_dspy.bank.records import BankStats, Finding
 from rb_dspy.bank.redaction import redact
 from rb_dspy.bank.reindex import reindex
-from rb_dspy.bank.removal import Source, closure
+from rb_dspy.bank.removal import Source, later_ids, source_of
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher, StoreSearcher
-from rb_dspy.bank.store.base import Scope
+from rb_dspy.bank.store.base import Reader, Scope
 from rb_dspy.bank.store.overlay import Overlay
 from rb_dspy.bank.store.records import SnapshotRow, Unit
 from rb_dspy.bank.store.sql import scope_names
@@ -60,9 +59,6 @@ _ERROR = 2_000
 
 _BATCH = 500
 """Experiences of one transaction of ``append_many``."""
-
-_PAGE = 500
-"""Experiences that are read at once."""
 
 
 class MemoryBank:
@@ -285,18 +281,9 @@ class MemoryBank:
 
     def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
         """The drafts whose very text was taken away by an edit, a delete or a rollback of that item, and by what."""
-        reader, found = self._rows.now(), {}
-        for draft in arguments.each("drafts", drafts, MemoryDraft):
-            id = new_item(draft).id
-            last = reader.journal(subjects=[id])[-1:]
-            if last and not reader.items(ids=[id]):
-                latest = max(row.ended or 0 for row in reader.items(ids=[id], ended=True))
-                if latest == last[0].seq:
-                    entry = last[0]
-                    found[draft] = Change(
-                        seq=entry.seq, kind=entry.kind, id=id, note=entry.note, created_at=entry.created_at
-                    )
-        return found
+        ids = {draft: new_item(draft).id for draft in arguments.each("drafts", drafts, MemoryDraft)}
+        changes = reading.retractions_of(self._rows.now(), ids.values())
+        return {draft: changes[id] for draft, id in ids.items() if id in changes}
 
     # Retrieval
 
@@ -347,22 +334,13 @@ class MemoryBank:
             own_task=task.id if task else None,
         )
 
-    def items(self, *, order: Literal["number", "learned"] = "number") -> list[MemoryItem]:
-        """All items, oldest first. An edit moves an item to the end, unless ``order`` is ``"learned"``."""
-        reader = self._rows.now()
-        items = reading.items_of(reader, None, self.scope)
-        if order == "number":
-            return list(items.values())
-        if order != "learned":
-            raise InputError(f"order {repr(order)[:40]}: expected 'number' or 'learned'")
-        first: dict[str, int] = {}
-        for row in reader.items():
-            first[row.id] = min(row.learned, first.get(row.id, row.learned))
-        return sorted(items.values(), key=lambda item: first[item.id])
+    def items(self) -> list[MemoryItem]:
+        """All items in the order in which they were learned; an edit changes no item's place."""
+        return list(reading.items_of(self._rows.now(), None, self.scope).values())
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
-        return list(self._experiences())
+        return list(reading.all_experiences(self._frozen(), self.scope))
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
@@ -453,8 +431,11 @@ class MemoryBank:
             InputError: Nothing came from there.
         """
         name = arguments.id_(source)
-        meant, run_id = self._source(name, descendants=descendants)
-        return self._remove(meant, kind="rollback", descendants=descendants, run_id=run_id, note=note, dry_run=dry_run)
+        meant, run_id = source_of(self._rows.now(), name, ended=descendants, edits=True)
+        removal = self._remove(
+            meant, kind="rollback", descendants=descendants, run_id=run_id, note=note, dry_run=dry_run
+        )
+        return self._checked(removal, name)
 
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
@@ -491,17 +472,18 @@ class MemoryBank:
                     f"{self._rows.location}: scope {self.scope!r}: the name {name!r} is that of the state at {row.seq},"
                     f" now it is {mark}; choose another name"
                 )
-        return self._snapshot(row)
+        return reading.snapshot_of(self._rows.at(row.seq), row, self.scope)
 
     def snapshots(self) -> list[Snapshot]:
         """All snapshots of this scope, in order."""
-        return [self._snapshot(row) for row in self._rows.now().snapshots()]
+        return [reading.snapshot_of(self._rows.at(row.seq), row, self.scope) for row in self._rows.now().snapshots()]
 
     # The bank itself
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write this scope's experiences to a JSON Lines file; returns how many. See ``transfer``."""
-        return transfer.write(arguments.file(path), self.scope, self._rows.embedder(), self._experiences())
+        every = reading.all_experiences(self._frozen(), self.scope)
+        return transfer.write(arguments.file(path), self.scope, self._rows.embedder(), every)
 
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
         """Append what ``export_jsonl`` wrote, with its provenance; returns the ids of the experiences.
@@ -551,20 +533,11 @@ class MemoryBank:
             StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
         database = self._root("purge")
-        reader, name = self._rows.now(), arguments.id_(source)
-        kind, _, value = name.partition(":")
-        run_id = value if kind == "run" and value else None
-        if kind in ("run", "origin") and value:
-            rows = reader.experiences(run_id=run_id, origin=None if run_id else value, ended=True)
-            meant = Source(experiences=frozenset(row.seq for row in rows))
-        else:
-            rows = reader.experiences(ids=[name], ended=True)
-            items = frozenset() if rows else frozenset(row.id for row in reader.items(ids=[name], ended=True))
-            meant = Source(experiences=frozenset(row.seq for row in rows), items=items)
+        name = arguments.id_(source)
+        meant, run_id = source_of(self._rows.now(), name, ended=True, edits=False)
         with self._rows.write() as writer:
             removal = writing.purge(writer, meant, run_id=run_id)
-        if not (removal.experiences or removal.items or removal.pending or meant.items):
-            raise self._unknown(name)
+        self._checked(removal, name)
         database.vacuum()
         return removal
 
@@ -670,42 +643,15 @@ class MemoryBank:
                 writer, source, kind=kind, descendants=descendants, run_id=run_id, note=note, dry_run=dry_run
             )
 
-    def _source(self, name: str, *, descendants: bool) -> tuple[Source, str | None]:
-        """What ``name`` means for ``rollback``, and the run if it is one. Raises ``InputError`` if it means nothing."""
-        reader, (kind, _, value) = self._rows.now(), name.partition(":")
-        if kind in ("run", "origin") and value:
-            rows = reader.experiences(**{"run_id" if kind == "run" else "origin": value}, ended=True)  # type: ignore[arg-type]
-            source = Source(experiences=frozenset(row.seq for row in rows if descendants or row.ended is None))
-            waits = kind == "run" and bool(reader.pending(run_id=value))
-            removes = waits or self._would_remove(source, descendants)
-            if not removes:
-                raise InputError(f"{self._rows.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
-            return source, value if kind == "run" else None
-        experiences = frozenset(row.seq for row in reader.experiences(ids=[name], ended=True))
-        items = frozenset() if experiences else frozenset({name, *self._later_ids(name)})
-        source = Source(experiences=experiences, items=items)
-        if not self._would_remove(source, descendants):
+    def _checked(self, removal: Removal, name: str) -> Removal:
+        """The removal. Raises ``InputError`` if it is empty."""
+        if removal == Removal():
             raise self._unknown(name)
-        return source, None
+        return removal
 
-    def _would_remove(self, source: Source, descendants: bool) -> bool:
-        going = closure(self._rows.now(), source, descendants=descendants)
-        return bool(going.experiences or going.rows)
-
-    def _later_ids(self, id: str) -> set[str]:
-        """The ids that an item got by edits."""
-        reader, found, new = self._rows.now(), set[str](), {id}
-        while new:
-            new = {each for e in reader.journal(subjects=new) if e.kind == "edit" for each in e.items} - found
-            found |= new
-        return found
-
-    def _experiences(self) -> Iterator[Experience]:
-        mark, after = self._rows.now().mark(), 0
-        reader = self._rows.at(mark)
-        while rows := reader.experiences(after=after, limit=_PAGE, payload=True):
-            yield from reading.experiences_of(reader, rows, self.scope)
-            after = rows[-1].seq
+    def _frozen(self) -> Reader:
+        """The present state, which stays as it is."""
+        return self._rows.at(self._rows.now().mark())
 
     def _experience(self, id: str) -> Experience | None:
         reader = self._rows.now()
@@ -719,22 +665,14 @@ class MemoryBank:
         return found
 
     def _unknown(self, id: str, what: str = "item or experience") -> InputError:
-        later = self._later_ids(id) & {row.id for row in self._rows.now().items()}
-        changes = reading.history_of(self._rows.now(), id)
-        hint = ""
+        reader, hint = self._rows.now(), ""
+        later = later_ids(reader, id) & {row.id for row in reader.items()}
+        changes = reading.history_of(reader, id)
         if later:
             hint = f"; it was edited and is {min(later)} now"
         elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
             hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
         return InputError(f"{self._rows.location}: scope {self.scope!r} has no {what} {id[:40]!r}{hint}")
-
-    def _snapshot(self, row: SnapshotRow) -> Snapshot:
-        reader = self._rows.at(row.seq)
-        digest = sha256()
-        for entry in reader.journal():
-            digest.update(repr((entry.seq, entry.kind, entry.subject, entry.items)).encode())
-        digest_text = digest.hexdigest() if row.seq else ""
-        return Snapshot(name=row.name, scope=self.scope, seq=row.seq, digest=digest_text, created_at=row.created_at)
 
     def _query_vector(self, text: str) -> Vectors:
         embedder = self.embedder

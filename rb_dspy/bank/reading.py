@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
 
 import pydantic
 
 from rb_dspy.bank.store.base import Reader
-from rb_dspy.bank.store.records import ExperienceRow, ItemRow
+from rb_dspy.bank.store.records import ExperienceRow, ItemRow, SnapshotRow
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import (
     Change,
@@ -17,10 +18,14 @@ from rb_dspy.schema import (
     MemoryDraft,
     MemoryItem,
     Provenance,
+    Snapshot,
     Task,
     Trajectory,
     Verdict,
 )
+
+_PAGE = 500
+"""Experiences that are read at once."""
 
 _MOST = 1_000_000_000
 """Bytes of a payload, at most: what is larger was not written by us."""
@@ -57,13 +62,14 @@ def unpacked(payload: bytes, what: str) -> Rollouts:
 
 
 def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
-    """Live items by id, in the order of their numbers; all if ``ids`` is None."""
+    """Live items by id, in the order in which they were learned; all if ``ids`` is None."""
     rows: dict[str, list[ItemRow]] = {}
     for row in reader.items(ids=ids):
         rows.setdefault(row.id, []).append(row)
     givers = {row.experience for each in rows.values() for row in each}
     experiences = {row.seq: row for row in reader.experiences(seqs=None if ids is None else givers, ended=True)}
-    return {id: _item(each, experiences, scope) for id, each in rows.items()}
+    ordered = sorted(rows.items(), key=lambda pair: min(map(_place, pair[1])))
+    return {id: _item(each, experiences, scope) for id, each in ordered}
 
 
 def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) -> list[Experience]:
@@ -86,6 +92,35 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
         )
         for row in every
     ]
+
+
+def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
+    """Every experience, read in pages; ``reader`` is of a state that does not change."""
+    after = 0
+    while rows := reader.experiences(after=after, limit=_PAGE, payload=True):
+        yield from experiences_of(reader, rows, scope)
+        after = rows[-1].seq
+
+
+def retractions_of(reader: Reader, ids: Iterable[str]) -> dict[str, Change]:
+    """What removed these items, if the last change was of the item itself and no lesson says it now."""
+    found = {}
+    for id in ids:
+        last = reader.journal(subjects=[id])[-1:]
+        rows = reader.items(ids=[id], ended=True) if last else []
+        if rows and max(row.ended or last[0].seq + 1 for row in rows) == last[0].seq:
+            entry = last[0]
+            found[id] = Change(seq=entry.seq, kind=entry.kind, id=id, note=entry.note, created_at=entry.created_at)
+    return found
+
+
+def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
+    """A named state; ``reader`` is of that state. Equal digests mean equal changes in the same order."""
+    digest = sha256()
+    for entry in reader.journal():
+        digest.update(repr((entry.seq, entry.kind, entry.subject, entry.items)).encode())
+    text = digest.hexdigest() if row.seq else ""
+    return Snapshot(name=row.name, scope=scope, seq=row.seq, digest=text, created_at=row.created_at)
 
 
 def history_of(reader: Reader, id: str) -> list[Change]:

@@ -30,6 +30,31 @@ class Closure:
     """Items whose influence goes: also those that had ended before."""
 
 
+def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> tuple[Source, str | None]:
+    """What ``name`` means: ``run:NAME``, ``origin:NAME``, or the id of an experience or an item. Also the run's name.
+
+    ``ended``: with experiences that have ended; ``edits``: with the texts that the item got by edits.
+    """
+    kind, _, value = name.partition(":")
+    if kind in ("run", "origin") and value:
+        run_id, origin = (value, None) if kind == "run" else (None, value)
+        rows = reader.experiences(run_id=run_id, origin=origin, ended=ended)
+        return Source(experiences=frozenset(row.seq for row in rows)), run_id
+    rows = reader.experiences(ids=[name], ended=ended)
+    if rows:
+        return Source(experiences=frozenset(row.seq for row in rows)), None
+    return Source(items=frozenset({name, *(later_ids(reader, name) if edits else ())})), None
+
+
+def later_ids(reader: Reader, id: str) -> set[str]:
+    """The ids that an item got by edits."""
+    found, new = set[str](), {id}
+    while new:
+        new = {each for entry in reader.journal(subjects=new) if entry.kind == "edit" for each in entry.items} - found
+        found |= new
+    return found
+
+
 def closure(reader: Reader, source: Source, *, descendants: bool) -> Closure:
     """What goes when ``source`` is removed.
 

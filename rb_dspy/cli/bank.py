@@ -53,7 +53,7 @@ def list_items(
         if experiences:
             _list_experiences(found.experiences()[-last if last else 0 :], run, json_=json_)
             return
-        items = found.items(order="learned")[-last if last else 0 :]
+        items = found.items()[-last if last else 0 :]
         learned_from = 0 if items else len(found.seen_tasks())
     if json_:
         for item in items:

@@ -1,4 +1,4 @@
-"""``rb-dspy bank add``, ``edit``, ``delete``, ``rollback``: each change is in the bank's history."""
+"""``rb-dspy bank add``, ``edit``, ``delete``, ``rollback``, ``purge``."""
 
 from __future__ import annotations
 
@@ -152,6 +152,28 @@ def rollback(
                 out.print("it is gone; the history and the snapshots keep it")
     if json_:
         print_json(removal)
+
+
+@app.command()
+def purge(
+    source: Annotated[str, typer.Argument(help="Id of an experience or a lesson, run:NAME, or origin:NAME.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Delete a text for good, history included: a secret, for example. Backups, exports and MLflow are not reached."""
+    with work.opened_bank(config, bank, scope) as changed:
+        if not yes:
+            if not _attended():
+                raise InputError("purge asks before it deletes, and nobody can answer here; give --yes")
+            typer.confirm(f"delete what came from {source} for good, with its history?", abort=True, err=True)
+        removal = changed.purge(source)
+        if json_:
+            print_json(removal)
+        else:
+            show_removal(changed, removal, "deleted for good:")
 
 
 def _attended() -> bool:

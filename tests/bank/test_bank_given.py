@@ -49,7 +49,6 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (lambda bank: bank.add("title", " "), "a lesson ('title') has no content"),
     (lambda bank: bank.retracted(["x"]), "drafts: got str; expected a list of MemoryDraft"),  # type: ignore[list-item]
     (lambda bank: bank.seen_tasks(None), "prefix: got NoneType; expected text"),  # type: ignore[arg-type]
-    (lambda bank: bank.items(order="oldest"), "order 'oldest': expected 'number' or 'learned'"),  # type: ignore[arg-type]
     (lambda bank: bank.near_duplicates("0.9"), "min_score '0.9': expected a cosine"),  # type: ignore[arg-type]
     (lambda bank: bank.edit(bank.items()[0].id, title=5), "title: input should be"),  # type: ignore[arg-type]
     (lambda bank: bank.edit(bank.items()[0].id, title="x", note=None), "note: got NoneType; expected text"),  # type: ignore[arg-type]

@@ -162,6 +162,15 @@ def test_delete_takes_away_and_the_history_stays(filled: list[Experience], capsy
     assert "removed it" not in run(capsys, "show", "m0000", code=2)
 
 
+def test_purge_deletes_the_text_from_the_file(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
+    item = filled[0].items[0]
+    assert "give --yes" in run(capsys, "purge", item.id, code=2)
+    assert OPEN.content.encode() in b"".join(file.read_bytes() for file in Path().glob("rb-bank*"))
+    assert "deleted for good: 1 lesson" in run(capsys, "purge", item.id, "--yes")
+    assert OPEN.content.encode() not in b"".join(file.read_bytes() for file in Path().glob("rb-bank*"))
+    assert item.id not in run(capsys, "list")
+
+
 def test_rollback_tells_what_goes_and_asks(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = filled
     assert "give --yes, or --dry-run" in run(capsys, "rollback", "origin:stranger", code=2)

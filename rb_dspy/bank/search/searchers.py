@@ -55,7 +55,8 @@ class StoreSearcher:
         return self._embedder
 
     def is_empty(self, unit: Unit) -> bool:
-        return not len(self._index(unit)[0])
+        known = self._vectors.get(unit)
+        return not (known and len(known[0])) and not len(self._index(unit)[0])
 
     def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
         return self._index(unit)[0].search(vector, count, only)
