@@ -24,7 +24,7 @@ from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.handwritten import handwritten, lesson
 from rb_dspy.bank.opening import open_database, open_scope, own_scope, resolve_mark
 from rb_dspy.bank.pending import Pending, grouped, pending_of, pending_row
-from rb_dspy.bank.records import BankStats, Finding
+from rb_dspy.bank.records import BankStats, Finding, as_html
 from rb_dspy.bank.redaction import redact
 from rb_dspy.bank.reindex import reindex
 from rb_dspy.bank.removal import Source, later_ids, source_of
@@ -56,6 +56,9 @@ DEFAULT_EMBEDDER = "minilm"
 
 _ERROR = 2_000
 """Characters that are kept of why learning failed."""
+
+_SHOWN = 10
+"""Items that a notebook shows."""
 
 _BATCH = 500
 """Experiences of one transaction of ``append_many``."""
@@ -570,6 +573,10 @@ class MemoryBank:
     def __repr__(self) -> str:
         return f"MemoryBank({self._rows.location!r}, scope={self.scope!r})"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the counts and the newest items."""
+        return as_html(repr(self), self.stats(), self.items()[-_SHOWN:][::-1])
+
     def __enter__(self) -> Self:
         return self
 
@@ -666,6 +673,9 @@ class MemoryBank:
 
     def _unknown(self, id: str, what: str = "item or experience") -> InputError:
         reader, hint = self._rows.now(), ""
+        kind, _, value = id.partition(":")
+        if kind in ("run", "origin") and value:
+            return InputError(f"{self._rows.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
         later = later_ids(reader, id) & {row.id for row in reader.items()}
         changes = reading.history_of(reader, id)
         if later:

@@ -119,11 +119,11 @@ class Model:
         return bool(givers & going) and (not stay or (bool(givers & going - repeat) and stay <= repeat))
 
     def items(self) -> list[tuple[int, str, str, list[str]]]:
-        """Number, id, content and experiences of each item."""
-        return sorted(
+        """Number, id, content and experiences of each item, in the order in which they were learned."""
+        return [
             (rows[0][0], id, self.texts[id], [owner for _, owner, _ in sorted(rows, key=lambda row: row[2])])
-            for id, rows in self.rows.items()
-        )
+            for id, rows in sorted(self.rows.items(), key=lambda pair: min(row[2] for row in pair[1]))
+        ]
 
     def items_of(self, experience: str) -> list[str]:
         """Ids of an experience's items, in order."""

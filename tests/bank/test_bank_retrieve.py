@@ -180,7 +180,7 @@ def test_appends_of_another_process_are_found(tmp_path: Path) -> None:
 def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rb_dspy.bank.store.sql._INDEX_PAGE", 7)
     monkeypatch.setattr("rb_dspy.bank.store.sql._PAGE", 7)
-    monkeypatch.setattr("rb_dspy.bank.bank._PAGE", 7)
+    monkeypatch.setattr("rb_dspy.bank.reading._PAGE", 7)
     bank = open_bank()
     made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(30)]
     assert len(bank.retrieve("task", k=99)) == 30
@@ -287,3 +287,15 @@ def test_a_small_scope_beside_a_large_one_answers_in_full(tmp_path: Path) -> Non
                 assert len({match.task_id for match in found}) == 10
                 assert len(large.retrieve("task number of the lesson", k=10, unit=unit, mode=mode)) == 10  # type: ignore[arg-type]
         assert (len(small), len(large)) == (10, 20_000)
+
+
+def test_a_notebook_shows_what_a_bank_holds() -> None:
+    with open_bank() as bank:
+        assert "0 items" in bank._repr_html_()
+        for n in range(12):
+            bank.add(f"Lesson <{n}>", "Read & act.")
+        shown = bank._repr_html_()
+        assert "12 items" in shown
+        assert shown.index("Lesson &lt;11&gt;") < shown.index("Lesson &lt;2&gt;")
+        assert "Lesson &lt;1&gt;" not in shown
+        assert "Read &amp; act." in shown

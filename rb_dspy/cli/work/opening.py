@@ -58,6 +58,10 @@ def restored_bank(chosen: BankConfig, copy: str) -> Path | None:
 
 
 def examined(chosen: BankConfig, scope: str | None) -> tuple[list[Finding], int]:
-    """What ``doctor`` finds, and the number of scopes."""
-    with whole_bank(chosen, scope) as kept:
-        return kept.doctor(), len(kept.scopes())
+    """What ``doctor`` finds in one scope, or in all, and the number of scopes."""
+    names = scopes(chosen.url) if scope is None else [scope]
+    findings: dict[Finding, None] = {}  # what is wrong with the file is found with every scope
+    for name in names:
+        with MemoryBank.open(chosen.url, scope=name, create=False) as bank:
+            findings |= dict.fromkeys(bank.doctor())
+    return [*findings], len(names)
