@@ -257,7 +257,7 @@ class ExperienceDraft(Frozen):
 class Snapshot(Frozen):
     """A name for a state of one scope; ``MemoryBank.open(..., at=name)`` opens it.
 
-    ``digest`` is the head of the journal's hash chain at that state: equal digests are equal histories.
+    ``digest`` is a hash of the journal up to that state: equal digests mean equal changes in the same order.
     """
 
     name: str
