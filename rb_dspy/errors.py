@@ -19,7 +19,7 @@
     └── BankError
         ├── CorruptBank            the file is not a readable bank
         ├── SchemaTooNew           written by a newer rb_dspy
-        ├── EmbedderMismatch       the bank was filled with another embedder
+        ├── EmbedderMismatch       the bank belongs to another embedder
         ├── UnknownScope           no such scope in this bank
         ├── InvalidVector          NaN, zero, or of the wrong size
         └── StorageError           disk full, read-only, locked
@@ -129,7 +129,7 @@ class SchemaTooNew(BankError):
 
 
 class EmbedderMismatch(BankError):
-    """The bank was filled with another embedder."""
+    """The bank belongs to another embedder."""
 
 
 class UnknownScope(BankError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -524,9 +525,9 @@ class MemoryBank:
     def purge(self, source: str) -> Removal:
         """Delete for good what came from ``source``, so that its text is neither in the file, nor its log or index.
 
-        For a secret that must not stay; what should only not be found any more is deleted or rolled back. An item is
-        deleted with this text, an experience with its rollouts and the items that only it gave. Backups, exports, files
-        of forks and MLflow are not reached.
+        For a secret that must not stay; what should only not be found any more is deleted or rolled back. An item goes
+        with this text alone (purge its experience if a rollout shows the secret too), an experience with its rollouts
+        and the items that only it gave. Backups, exports, files of forks and MLflow are not reached.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
@@ -609,17 +610,16 @@ class MemoryBank:
             if new.items and new.id not in known
             for text in (new.task.instruction, *map(item_text, new.items))
         ]
-        vectors = iter(np.empty((0, 0), np.float32))
+        vectors = np.empty((0, 0), np.float32)
         whose = None
         if texts:
             embedder = self.embedder
-            vectors, whose = iter(embed(embedder, texts)), (embedder.id, embedder.dimension)
+            vectors, whose = embed(embedder, texts), (embedder.id, embedder.dimension)
+        lengths = [1 + len(new.items) if new.items and new.id not in known else 0 for new in page]
+        ends = itertools.accumulate(lengths)
+        rows = [vectors[end - length : end] if length else None for end, length in zip(ends, lengths, strict=True)]
         with self._rows.write(embedder=whose) as writer:
-            for new in page:
-                rows = None
-                if new.items and new.id not in known:
-                    rows = np.stack([next(vectors) for _ in range(1 + len(new.items))])
-                writing.append(writer, new, rows)
+            writing.append(writer, [*zip(page, rows, strict=True)])
 
     def _append_all(self, every: Iterable[NewExperience]) -> list[str]:
         page: list[NewExperience] = []

@@ -19,13 +19,18 @@ def lesson(title: str, content: str, description: str) -> MemoryDraft:
         raise refused(exc) from None
 
 
+def task_id(item_id: str) -> str:
+    """The id of the task of a handwritten lesson."""
+    return f"lesson-{item_id[1:]}"
+
+
 def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDraft | None:
     """What is to be appended; None if a person wrote this before and it is still there.
 
     A lesson that was removed and is written again is another experience. Raises ``InputError`` for an empty lesson.
     """
     item = new_item(draft)
-    task = Task(id=f"lesson-{item.id[1:]}", instruction=item_text(item))
+    task = Task(id=task_id(item.id), instruction=item_text(item))
     if any(row.task_id == task.id for row in reader.items(ids=[item.id])):
         return None
     number = 0

@@ -63,13 +63,20 @@ def unpacked(payload: bytes, what: str) -> Rollouts:
 
 def items_of(reader: Reader, ids: Collection[str] | None, scope: str) -> dict[str, MemoryItem]:
     """Live items by id, in the order in which they were learned; all if ``ids`` is None."""
+    return items_and_givers(reader, ids, scope)[0]
+
+
+def items_and_givers(
+    reader: Reader, ids: Collection[str] | None, scope: str
+) -> tuple[dict[str, MemoryItem], dict[int, ExperienceRow]]:
+    """``items_of``, and the experiences that gave the items, by number."""
     rows: dict[str, list[ItemRow]] = {}
     for row in reader.items(ids=ids):
         rows.setdefault(row.id, []).append(row)
     givers = {row.experience for each in rows.values() for row in each}
     experiences = {row.seq: row for row in reader.experiences(seqs=None if ids is None else givers, ended=True)}
     ordered = sorted(rows.items(), key=lambda pair: min(map(_place, pair[1])))
-    return {id: _item(each, experiences, scope) for id, each in ordered}
+    return {id: _item(each, experiences, scope) for id, each in ordered}, experiences
 
 
 def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) -> list[Experience]:

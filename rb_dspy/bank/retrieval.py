@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
-from rb_dspy.bank.reading import items_of
+from rb_dspy.bank.reading import items_and_givers
 from rb_dspy.bank.search.searchers import Searcher
 from rb_dspy.bank.store.base import Reader, Scope
 from rb_dspy.bank.store.records import Filter, Hit, Unit
@@ -64,7 +64,7 @@ def find(
     if mode != "dense":
         rankings.append(lambda number: searcher.matching(unit, query, number, only))
     ranking = rankings[0] if len(rankings) == 1 else _fused(rankings)
-    count = k + 8 if unit == "item" else k
+    count = k
     while True:
         hits = ranking(count)  # not in the block below: a searcher has a lock of its own
         passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
@@ -83,15 +83,13 @@ def _looked_up(
     ids: dict[int, tuple[str, ...]]
     if unit == "item":
         rows = {row.seq: row for row in reader.items(seqs=seqs)}
-        givers = {row.seq: row for row in reader.experiences(seqs={row.experience for row in rows.values()})}
         ids = {seq: (row.id,) for seq, row in rows.items()}
     else:
-        givers = {row.seq: row for row in reader.experiences(seqs=seqs)}
         pairs_of: dict[int, list[tuple[int, str]]] = {}
         for each in reader.items(experiences=seqs):
             pairs_of.setdefault(each.experience, []).append((each.learned, each.id))
         ids = {seq: tuple(id for _, id in sorted(pairs)) for seq, pairs in pairs_of.items()}
-    items = items_of(reader, {id for each in ids.values() for id in each}, scope)
+    items, givers = items_and_givers(reader, {id for each in ids.values() for id in each}, scope)
     found: dict[object, Retrieved] = {}
     for hit in hits:
         giver = givers.get(rows[hit.seq].experience if unit == "item" and hit.seq in rows else hit.seq)

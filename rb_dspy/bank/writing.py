@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, now
+from rb_dspy.bank.handwritten import task_id
 from rb_dspy.bank.pending import grouped, key_of
 from rb_dspy.bank.reading import packed
 from rb_dspy.bank.removal import Closure, Source, closure
@@ -15,7 +17,6 @@ from rb_dspy.bank.store.records import (
     ItemRow,
     PendingKey,
     PendingRow,
-    Unit,
     VectorRow,
 )
 from rb_dspy.errors import InputError
@@ -24,44 +25,38 @@ from rb_dspy.schema import ChangeKind, Removal
 from rb_dspy.text import normalise
 
 
-def append(writer: Writer, new: NewExperience, vectors: Vectors | None) -> None:
-    """Store an experience with its items, and remove what was pending of it; nothing if it is stored, or was.
+def append(writer: Writer, page: Sequence[tuple[NewExperience, Vectors | None]]) -> None:
+    """Store experiences with their items, and remove what was pending of them; those that are stored, or were, stay.
 
-    ``vectors``: one row for the instruction, then one for each item; None if there are no items.
+    With each come its vectors: a row for the instruction, then one for each item; None if there are no items.
     """
-    writer.remove_pending(_covered(writer, new))
-    if writer.experiences(ids=[new.id], ended=True):
+    writer.remove_pending(_covered(writer, [new for new, _ in page]))
+    stored = {row.id for row in writer.experiences(ids=[new.id for new, _ in page], ended=True)}
+    fresh: dict[str, tuple[NewExperience, Vectors | None]] = {}
+    for new, vectors in page:
+        if new.id not in stored:
+            fresh.setdefault(new.id, (new, vectors))
+    if not fresh:
         return
-    last = writer.allocate(1 + len(new.items))
-    first = last - len(new.items)
-    rows = [_item_row(item, first + n, first, new) for n, item in enumerate(new.items, 1)]
-    units: list[tuple[Unit, int]] = [("experience", first), *(("item", row.seq) for row in rows)]
+    count = sum(1 + len(new.items) for new, _ in fresh.values())
+    seq = writer.allocate(count) - count
+    experiences, items, units, entries = [], [], list[VectorRow](), []
+    for new, vectors in fresh.values():
+        first = seq + 1
+        seq = first + len(new.items)
+        rows = [_item_row(item, first + n, first, new) for n, item in enumerate(new.items, 1)]
+        experiences.append(_experience_row(new, first))
+        items += rows
+        if vectors is not None:
+            units.append(VectorRow("experience", first, vectors[0]))
+            units += [VectorRow("item", row.seq, vector) for row, vector in zip(rows, vectors[1:], strict=True)]
+        entries.append(Entry(seq, new.id, "append", tuple(item.id for item in new.items), "", new.created_at))
     writer.add(
-        experiences=[
-            ExperienceRow(
-                seq=first,
-                id=new.id,
-                ended=None,
-                task_id=new.task.id,
-                template=None if new.task.template is None else normalise(new.task.template),
-                run_id=new.run_id,
-                origin=new.origin,
-                distiller=new.distiller,
-                note=new.note,
-                label=new.label,
-                polarity=new.polarity,
-                instruction=new.task.instruction,
-                created_at=new.created_at,
-                payload=packed(new.task, new.trajectories, new.verdicts),
-            )
-        ],
-        items=rows,
-        vectors=[
-            VectorRow(unit, seq, vector)
-            for (unit, seq), vector in zip(units, () if vectors is None else vectors, strict=vectors is not None)
-        ],
-        exposures=[(first, id) for id in new.shown],
-        entries=[Entry(last, new.id, "append", tuple(item.id for item in new.items), "", new.created_at)],
+        experiences=experiences,
+        items=items,
+        vectors=units,
+        exposures=[(row.seq, id) for row in experiences for id in fresh[row.id][0].shown],
+        entries=entries,
     )
 
 
@@ -142,10 +137,16 @@ def remove(
 
 
 def purge(writer: Writer, source: Source, *, run_id: str | None = None) -> Removal:
-    """Delete what ``source`` means for good, with the item rows of the experiences; nothing else goes with it."""
+    """Delete what ``source`` means for good, with the item rows of the experiences; nothing else goes with it.
+
+    The experience of a handwritten lesson has its text, and goes with it.
+    """
     waiting = _pending_of(writer, run_id, None)
     experiences = writer.experiences(seqs=source.experiences, ended=True)
-    rows = writer.items(experiences=source.experiences, ended=True) + writer.items(ids=source.items, ended=True)
+    for id in source.items:
+        experiences += writer.experiences(task_id=task_id(id), ended=True)
+    rows = writer.items(experiences={row.seq for row in experiences}, ended=True)
+    rows += writer.items(ids=source.items, ended=True)
     seqs = {*(row.seq for row in experiences), *(row.seq for row in rows)}
     ids = list(dict.fromkeys([*(row.id for row in experiences), *sorted(source.items)]))
     writer.remove_pending([key for _, keys in waiting for key in keys])
@@ -183,11 +184,34 @@ def _item_row(item: NewItem, seq: int, experience: int, new: NewExperience) -> I
     )
 
 
-def _covered(reader: Reader, new: NewExperience) -> list[PendingKey]:
-    """Pending rollouts that ``new`` was made of: in a run all of its task."""
-    if new.run_id:
-        return [row.key for row in reader.pending(run_id=new.run_id, task_id=new.task.id)]
-    return [key_of(new.task, trajectory, run_id="") for trajectory in new.trajectories]
+def _experience_row(new: NewExperience, seq: int) -> ExperienceRow:
+    return ExperienceRow(
+        seq=seq,
+        id=new.id,
+        ended=None,
+        task_id=new.task.id,
+        template=None if new.task.template is None else normalise(new.task.template),
+        run_id=new.run_id,
+        origin=new.origin,
+        distiller=new.distiller,
+        note=new.note,
+        label=new.label,
+        polarity=new.polarity,
+        instruction=new.task.instruction,
+        created_at=new.created_at,
+        payload=packed(new.task, new.trajectories, new.verdicts),
+    )
+
+
+def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
+    """Pending rollouts that these experiences were made of: in a run all of its task."""
+    run_id, task_id = (page[0].run_id, page[0].task.id) if len(page) == 1 else (None, None)
+    waiting = {row.key for row in reader.pending(run_id=run_id, task_id=task_id)}
+    if not waiting:
+        return []
+    attempts = {(new.run_id, new.task.id) for new in page if new.run_id}
+    alone = {key_of(new.task, rollout, run_id="") for new in page if not new.run_id for rollout in new.trajectories}
+    return [key for key in waiting if (key.run_id, key.task_id) in attempts or key in alone]
 
 
 def _pending_of(reader: Reader, run_id: str | None, going: Closure | None) -> list[tuple[str, list[PendingKey]]]:

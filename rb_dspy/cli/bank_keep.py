@@ -118,10 +118,10 @@ def reindex(
     scope: ScopeOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make the index new, and of all scopes the vectors that are damaged or lost; with --embedder all of them."""
+    """Make vectors that are missing, in all scopes; with --embedder, move the bank to another embedding model."""
     chosen = chosen_settings(config, bank, scope).bank
     if embedder is None:
-        with work.whole_bank(chosen, scope, embeds=True) as kept, err.status("building the index …"):
+        with work.whole_bank(chosen, scope, embeds=True) as kept, err.status("embedding …"):
             made = kept.reindex()
             name = kept.stats().embedder
     else:
@@ -129,7 +129,7 @@ def reindex(
     if json_:
         print_json({"embedder": name, "vectors": made})
     elif embedder is None:
-        out.print(f"{counted(made, 'vector')} made again; the index is new" if made else "the index is new")
+        out.print(f"{counted(made, 'vector')} made" if made else "no vector was missing")
     else:
         out.print(Text(f"{counted(made, 'vector')} made; the bank belongs to {name} now"), soft_wrap=True)
         if embedder != chosen.embedder:

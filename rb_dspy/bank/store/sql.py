@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -112,7 +113,7 @@ class SqlReader:
         self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
     ) -> list[tuple[int, str]]:
         rows = self._pages("exposure", True, {"experience": experiences, "item_id": items})
-        return [(row[0], row[1]) for row in rows]
+        return [(row[0], row[2]) for row in rows]
 
     def journal(self, *, subjects: Collection[str] | None = None, item: str | None = None) -> list[Entry]:
         edited = {"kind": "edit", "item_ids": json.dumps([item])} if item is not None else {}
@@ -145,8 +146,7 @@ class SqlReader:
             return self._rows(query, values)
         ((name, every),) = lists
         pages = (self._rows(query, values | {name: page}) for page in _chunks(every))
-        rows = [row for page in pages for row in page]
-        return sorted(rows, key=lambda row: row[0]) if len(every) > _PAGE else rows
+        return sorted((row for page in pages for row in page), key=itemgetter(*range(len(_ORDER.get(kind, "1")))))
 
     def _rows(self, query: Select[Any], values: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
         with self._reading() as connection:
@@ -310,7 +310,7 @@ _COLUMNS: dict[str, tuple[Table, tuple[str, ...]]] = {
     ),
     "whole": (tables.experiences, tuple(field.name for field in fields(ExperienceRow))),
     "item": (tables.items, tuple(field.name for field in fields(ItemRow))),
-    "exposure": (tables.exposures, ("experience", "item_id", "place")),
+    "exposure": (tables.exposures, ("experience", "place", "item_id")),
     "entry": (tables.journal, ("seq", "subject", "kind", "item_ids", "note", "created_at")),
     "snapshot": (tables.snapshots, ("name", "seq", "created_at")),
     "pending": (
@@ -348,7 +348,8 @@ def _query(kind: str, ended: bool, past: bool, equal: tuple[str, ...], within: t
     table, names = _COLUMNS[kind]
     columns = table.c
     query = select(*(columns[name] for name in names)).where(columns.scope_id == bindparam("scope"))
-    query = query.order_by(*(columns[name] for name in _ORDER.get(kind, names[:1])))
+    if not within:  # else SQLite reads the whole scope in this order; the rows are sorted later
+        query = query.order_by(*(columns[name] for name in _ORDER.get(kind, names[:1])))
     born = columns.experience if kind == "exposure" else columns.get("seq")
     if past and born is not None:
         query = query.where(born <= bindparam("at"))

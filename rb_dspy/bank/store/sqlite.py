@@ -279,12 +279,16 @@ def _engine(path: Path | None, *, writable: bool) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("rb_dspy_writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        raw = connection.connection.driver_connection  # ten times as fast as through SQLAlchemy
+        assert isinstance(raw, sqlite3.Connection)
+        raw.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
 
 _COMPILED: dict[Any, Any] = {}
+
+_COPYING = threading.Lock()
 
 
 @cache
@@ -292,6 +296,16 @@ def _dialect() -> Dialect:
     engine = create_engine("sqlite://")
     engine.connect().close()  # it looks at SQLite's version
     return engine.dialect
+
+
+@cache
+def _empty() -> sqlite3.Connection:
+    """An empty bank in memory, which is copied: making the tables takes longer."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for definition in _definitions():
+        connection.execute(definition)
+    connection.execute("INSERT INTO meta VALUES ('schema', ?), ('epoch', '0')", (str(tables.SCHEMA),))
+    return connection
 
 
 @cache
@@ -313,6 +327,9 @@ def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
     else:  # without a log there is nothing that could change under a reader who may not lock
         name, uri = f"{path.absolute().as_uri()}?mode=ro{'' if Path(f'{path}-wal').exists() else '&immutable=1'}", True
     connection = sqlite3.connect(name, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri)
+    if path is None:
+        with _COPYING:
+            _empty().backup(connection)
     if writable and path is not None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")

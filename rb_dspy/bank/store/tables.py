@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 SCHEMA = 1
@@ -31,6 +32,12 @@ def _key(name: str, kind: type[Integer] | type[BigInteger] | type[Text]) -> Colu
 
 def _text(name: str) -> Column[str]:
     return Column(name, Text, nullable=False, default="")
+
+
+def _ended(table: str) -> Index:
+    """An index of the rows that have ended only: else SQLite takes it for reads of the rows that live."""
+    where = text("ended IS NOT NULL")
+    return Index(f"{table}_ended", "scope_id", "ended", sqlite_where=where, postgresql_where=where)
 
 
 meta = Table("meta", metadata, _key("key", Text), _text("value"))
@@ -64,9 +71,9 @@ experiences = Table(
     _text("created_at"),
     Column("payload", LargeBinary, nullable=False),
     UniqueConstraint("scope_id", "id"),
-    Index("experiences_task", "scope_id", "task_id"),
-    Index("experiences_run", "scope_id", "run_id"),
-    Index("experiences_ended", "scope_id", "ended"),
+    Index("experiences_task", "scope_id", "task_id", "seq"),
+    Index("experiences_run", "scope_id", "run_id", "seq"),
+    _ended("experiences"),
 )
 """``payload``: task, trajectories and verdicts as compressed JSON."""
 
@@ -86,7 +93,7 @@ items = Table(
     _text("content"),
     Index("items_id", "scope_id", "id"),
     Index("items_experience", "scope_id", "experience"),
-    Index("items_ended", "scope_id", "ended"),
+    _ended("items"),
 )
 """One row for each experience that gave an item. ``learned`` is the row's own number, or for the row of an edited text
 the ``learned`` of the row that it replaced; ``experience`` is the number of the experience."""
