@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass, field, replace
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.admission import identity, new_item
+from rb_dspy.bank.admission import attempt_id, identity, new_item
 from rb_dspy.schema import ExperienceDraft, MemoryDraft
 
 
@@ -37,6 +37,11 @@ class Model:
     rows: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
     later: dict[str, set[str]] = field(default_factory=dict)
     names: dict[str, Model] = field(default_factory=dict)
+    pending: dict[tuple[str, str, str], tuple[str, ...]] = field(default_factory=dict)
+    """Run, task and rollout, and the items that were shown."""
+
+    def fork(self) -> Model:
+        return replace(self.copy(), pending={})
 
     def copy(self) -> Model:
         bare = copy.deepcopy(replace(self, names={}))  # what has a name does not change
@@ -44,17 +49,43 @@ class Model:
 
     def append(self, draft: ExperienceDraft) -> None:
         id = identity(draft.task, draft.trajectories, run_id=draft.run_id)
+        shown = tuple(dict.fromkeys(draft.shown))
+        items = {new_item(lesson).id: lesson.content for lesson in draft.drafts}
+        self.store(id, Known(draft.task.id, draft.run_id, draft.origin, shown, 0), items)
+
+    def store(self, id: str, known: Known, items: dict[str, str]) -> None:
+        """Append an experience with its items, by id."""
+        self.pending = {key: shown for key, shown in self.pending.items() if key[:2] != (known.run, known.task)}
         if id in self.past:
             return
         self.seq += 1
-        shown = tuple(dict.fromkeys(draft.shown))
-        self.experiences[id] = self.past[id] = Known(draft.task.id, draft.run_id, draft.origin, shown, self.seq)
-        for lesson in dict.fromkeys(draft.drafts):
-            item_id = new_item(lesson).id
+        self.experiences[id] = self.past[id] = replace(known, seq=self.seq)
+        for item_id, content in items.items():
             self.seq += 1
-            self.texts[item_id] = lesson.content
+            self.texts[item_id] = content
             self.rows.setdefault(item_id, []).append((self.seq, id, self.seq))
             self.gave.setdefault(item_id, set()).add(id)
+
+    def take(self, other: Model) -> None:
+        """Append what another one holds, as an import does."""
+        for id, known in list(other.experiences.items()):
+            self.store(id, known, {item: other.texts[item] for item in other.items_of(id)})
+
+    def record(self, draft: ExperienceDraft, shown: tuple[str, ...]) -> None:
+        id = identity(draft.task, draft.trajectories, run_id=draft.run_id)
+        if id not in self.experiences:
+            key = draft.run_id, draft.task.id, draft.trajectories[0].rollout_id
+            self.pending.setdefault(key, shown)
+
+    def groups(self) -> dict[str, tuple[list[str], set[str]]]:
+        """What is pending, by the id that it becomes: its rollouts, and the items that were shown and are here."""
+        found: dict[str, tuple[list[str], set[str]]] = {}
+        for (run, task, rollout), shown in self.pending.items():
+            id = attempt_id(run, task)
+            rollouts, items = found.setdefault(id, ([], set()))
+            rollouts.append(rollout)
+            items |= set(shown) & self.rows.keys()
+        return {id: (sorted(rollouts), items) for id, (rollouts, items) in found.items()}
 
     def edit(self, id: str, content: str) -> str:
         """The id of the item with the new text."""
@@ -95,6 +126,8 @@ class Model:
             if more <= going:
                 break
             going = going | more
+        if descendants:
+            self.pending = {key: shown for key, shown in self.pending.items() if not gone & set(shown)}
         going &= self.experiences.keys()
         gone &= self.rows.keys()
         hit = gone | {id for id, rows in self.rows.items() if any(owner in going for _, owner, _ in rows)}
@@ -137,6 +170,10 @@ def check(bank: MemoryBank, model: Model) -> None:
     told = [(i.seq, i.id, i.content, [provenance.experience_id for provenance in i.provenances]) for i in items]
     assert told == model.items()
     assert len(bank) == len(model.rows)
+    waiting = {
+        each.id: ([t.rollout_id for t in each.trajectories], {i.id for i in each.shown}) for each in bank.pending()
+    }
+    assert waiting == model.groups()
     experiences = bank.experiences()
     assert [(e.id, e.seq, e.task.id, e.run_id, e.origin, e.shown) for e in experiences] == [
         (id, known.seq, known.task, known.run, known.origin, known.shown) for id, known in model.experiences.items()

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.admission import identity
+from rb_dspy.bank.admission import attempt_id, identity
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Experience, ExperienceDraft, Removal, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
@@ -117,6 +117,41 @@ class Banks(RuleBasedStateMachine):
         stored = bank.append_many(batch)
         assert stored == [identity(draft.task, draft.trajectories, run_id=draft.run_id) for draft in batch]
 
+    @rule(number=pick, draft=drafts(), shown=st.lists(pick, max_size=2))
+    def record(self, number: int, draft: ExperienceDraft, shown: list[int]) -> None:
+        bank, model = self.chosen(number)
+        draft = self.shown(draft, model, shown)
+        id = identity(draft.task, draft.trajectories, run_id=draft.run_id)
+        removed = id in model.past and id not in model.experiences
+        if not removed:
+            model.record(draft, draft.shown)
+        items = [item for item in bank.items() if item.id in draft.shown]
+        with pytest.raises(InputError, match="removed") if removed else nullcontext():
+            bank.record(draft.task, draft.trajectories[0], run_id=draft.run_id, shown=items)
+
+    @rule(giver=pick, taker=pick)
+    def export_and_import(self, giver: int, taker: int) -> None:
+        """From one to the other, or to itself, which changes nothing."""
+        exported, model = self.chosen(giver)
+        bank, changed = self.chosen(taker)
+        file = Path(self.folder) / "export.jsonl"
+        assert exported.export_jsonl(file) == len(model.experiences)
+        ids = [*model.experiences]
+        changed.take(model.copy())
+        assert bank.import_jsonl(file) == list(ids)
+
+    @rule()
+    def crash(self) -> None:
+        """What is on the disk between two writes is a whole bank."""
+        _, model = self.pairs[0]
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "bank.sqlite"
+            for end in ("", "-wal"):
+                if Path(f"{self.path}{end}").exists():
+                    shutil.copy(f"{self.path}{end}", f"{copy}{end}")
+            with MemoryBank.open(copy, scope=SCOPE, embedder=EMBEDDER, create=False) as again:
+                check(again, model)
+
     @rule(number=pick, item=pick, text=numbers)
     def edit(self, number: int, item: int, text: int) -> None:
         bank, model = self.chosen(number)
@@ -129,9 +164,14 @@ class Banks(RuleBasedStateMachine):
     @rule(number=pick, thing=pick)
     def delete(self, number: int, thing: int) -> None:
         bank, model = self.chosen(number)
-        ids = sorted(model.experiences) + sorted(model.rows)
+        waiting = model.groups()
+        ids = sorted(model.experiences) + sorted(model.rows) + sorted(waiting)
         if ids:
             id = ids[thing % len(ids)]
+            if id in waiting:
+                assert bank.delete(id) == Removal(pending=(id,))
+                model.pending = {key: shown for key, shown in model.pending.items() if attempt_id(*key[:2]) != id}
+                return
             self.removed(model, id, descendants=False, kind="delete", told=bank.delete(id))
             with pytest.raises(InputError):
                 bank.delete(id)
@@ -141,9 +181,9 @@ class Banks(RuleBasedStateMachine):
         bank, model = self.chosen(number)
         ids = ["run:r0", "origin:mail", "run:none", *sorted(model.past), *sorted(model.gave)]
         source = ids[thing % len(ids)]
-        expected, before = model.copy(), (set(model.experiences), set(model.rows))
+        expected, before = model.copy(), (set(model.experiences), set(model.rows), set(model.pending))
         self.remove(expected, source, descendants=descendants, kind="rollback")
-        if (set(expected.experiences), set(expected.rows)) == before:
+        if (set(expected.experiences), set(expected.rows), set(expected.pending)) == before:
             with pytest.raises(InputError, match="has n"):
                 bank.rollback(source, descendants=descendants)
             return
@@ -153,10 +193,11 @@ class Banks(RuleBasedStateMachine):
         self.removed(model, source, descendants=descendants, kind="rollback", told=told)
 
     def removed(self, model: Model, source: str, *, descendants: bool, kind: str, told: Removal) -> None:
-        experiences, items = set(model.experiences), set(model.rows)
+        experiences, items, waiting = set(model.experiences), set(model.rows), set(model.groups())
         self.remove(model, source, descendants=descendants, kind=kind)
         assert set(told.experiences) == experiences - set(model.experiences)
         assert set(told.items) == items - set(model.rows)
+        assert set(told.pending) >= waiting - set(model.groups())
 
     @staticmethod
     def remove(model: Model, source: str, *, descendants: bool, kind: str) -> None:
@@ -169,13 +210,15 @@ class Banks(RuleBasedStateMachine):
             for id, known in model.past.items()
             if id == source or (what == "run" and known.run == name) or (what == "origin" and known.origin == name)
         }
+        if what == "run" and kind == "rollback":
+            model.pending = {key: shown for key, shown in model.pending.items() if key[0] != name}
         model.remove_experiences(ids, descendants=descendants, kind=kind)
 
     @rule(number=pick)
     def fork(self, number: int) -> None:
         bank, model = self.chosen(number)
         if len(self.pairs) < 4:
-            self.pairs.append((bank.fork(), model.copy()))
+            self.pairs.append((bank.fork(), model.fork()))
 
     @rule(number=pick)
     def snapshot(self, number: int) -> None:
@@ -183,7 +226,7 @@ class Banks(RuleBasedStateMachine):
         name = f"n{self.count}"
         self.count += 1
         assert bank.snapshot(name).seq == model.seq
-        model.names[name] = model.copy()
+        model.names[name] = model.fork()
 
     @precondition(lambda self: self.pairs[0][1].names)
     @rule(number=pick)
@@ -234,6 +277,11 @@ class InMemory(Banks):
     @rule(number=pick)
     def open_at(self, number: int) -> None:
         """There is nothing to open."""
+
+    @precondition(lambda self: False)
+    @rule()
+    def crash(self) -> None:
+        """Nothing is left."""
 
 
 @pytest.mark.parametrize("machine", [Banks, InMemory])
