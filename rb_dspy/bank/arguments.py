@@ -133,15 +133,26 @@ def file(value: object) -> Path:
     return path
 
 
+def is_postgres(url: str) -> bool:
+    """Whether this is the URL of a PostgreSQL database."""
+    return re.match(r"postgres(ql)?(\+psycopg)?://", url) is not None
+
+
 def bank_path(url: object) -> Path | None:
     """The file of a bank; None for one in memory."""
+    if isinstance(url, str) and is_postgres(url):
+        raise InputError(
+            "a bank in PostgreSQL is not a file; copy and restore it with pg_dump and pg_restore (--schema=rb_dspy)"
+        )
     if url is None or url == ":memory:":
         return None
     if not isinstance(url, str | os.PathLike):
         raise InputError(f"bank {str(url)[:80]!r}: expected a path, or :memory:; got {type(url).__name__}")
     name = os.fspath(url)
     scheme = isinstance(url, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", url)
-    if scheme or not isinstance(name, str) or not name.strip() or not name.isprintable():
+    if scheme:  # what follows may hold a password
+        raise InputError(f"bank {scheme[0]}…: expected a path, :memory:, or postgresql://user@host/database")
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise InputError(f"bank {str(url)[:80]!r}: expected a path, or :memory:")
     try:
         return Path(name).expanduser()

@@ -23,18 +23,18 @@ from rb_dspy.bank.admission import (
 )
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.handwritten import handwritten, lesson
-from rb_dspy.bank.opening import open_database, open_scope, own_scope, resolve_mark
+from rb_dspy.bank.opening import open_database, open_scope, open_searcher, own_scope, resolve_mark
 from rb_dspy.bank.pending import Pending, grouped, pending_of, pending_row
 from rb_dspy.bank.records import BankStats, Finding, as_html
 from rb_dspy.bank.redaction import redact
 from rb_dspy.bank.reindex import reindex
 from rb_dspy.bank.removal import Source, later_ids, source_of
 from rb_dspy.bank.retrieval import Mode, find
-from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher, StoreSearcher
+from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
 from rb_dspy.bank.store.base import Reader, Scope
 from rb_dspy.bank.store.overlay import Overlay
 from rb_dspy.bank.store.records import SnapshotRow, Unit
-from rb_dspy.bank.store.sql import scope_names
+from rb_dspy.bank.store.sql import Database, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
@@ -77,7 +77,7 @@ class MemoryBank:
     """
 
     def __init__(
-        self, scope: Scope, searcher: Searcher, embedder: _LazyEmbedder, database: SqliteDatabase | None = None
+        self, scope: Scope, searcher: Searcher, embedder: _LazyEmbedder, database: Database | None = None
     ) -> None:
         """For ``open`` and ``fork``. ``database`` is closed with the bank."""
         self.scope = scope.name
@@ -99,7 +99,8 @@ class MemoryBank:
         """Open the bank at ``url``, and make it if it is missing.
 
         Args:
-            url: A path; None or ``":memory:"`` for a bank that ends with ``close``.
+            url: A path; ``postgresql://user:password@host:port/database``, which needs the extra ``postgres``; None or
+                ``":memory:"`` for a bank that ends with ``close``.
             scope: Name of the scope; no scope sees anything of another.
             embedder: An embedder or the name of one (see ``plugins.embedder``); None: ``"minilm"``. A bank belongs to
                 the embedder that its first vectors were made with.
@@ -110,7 +111,8 @@ class MemoryBank:
             InputError: An argument cannot be used, or there is no such snapshot.
             UnknownScope: ``create`` is False and the bank has no such scope.
             EmbedderMismatch: The bank belongs to another embedder.
-            CorruptBank, SchemaTooNew, StorageError: The file cannot be used, or is missing and ``create`` is False.
+            CorruptBank, SchemaTooNew, StorageError: The bank cannot be used, or is missing and ``create`` is False.
+            MissingDependency: The extra for PostgreSQL is not installed.
         """
         checked_name("scope", scope)
         arguments.state(at)
@@ -118,7 +120,7 @@ class MemoryBank:
         database = open_database(url, create=create and at is None)
         try:
             rows = open_scope(database, scope, chosen, create=create and at is None)
-            bank = cls(rows, StoreSearcher(rows), _LazyEmbedder(chosen), database)
+            bank = cls(rows, open_searcher(database, rows), _LazyEmbedder(chosen), database)
             return bank if at is None else bank._overlay(resolve_mark(rows, at), read_only=True, owner=database)
         except BaseException:
             database.close()
@@ -135,7 +137,7 @@ class MemoryBank:
         path, target = arguments.bank_path(url), arguments.file(to).expanduser()
         if path is None:
             raise InputError(f"bank {url!r}: only a bank in a file can be copied; give its path")
-        database = open_database(path, create=False)
+        database = SqliteDatabase(path, create=False)
         try:
             database.backup(target)
         finally:
@@ -519,7 +521,7 @@ class MemoryBank:
             raise EmbedderMismatch(f"{self._rows.location}: belongs to the embedder {known[0]}; name it")
         made = reindex(database, chosen)
         self._embedder = _LazyEmbedder(chosen)
-        self._searcher = StoreSearcher(self._rows)  # type: ignore[arg-type]
+        self._searcher = open_searcher(database, self._rows)  # type: ignore[arg-type]
         return made
 
     def purge(self, source: str) -> Removal:
@@ -527,7 +529,8 @@ class MemoryBank:
 
         For a secret that must not stay; what should only not be found any more is deleted or rolled back. An item goes
         with this text alone (purge its experience if a rollout shows the secret too), an experience with its rollouts
-        and the items that only it gave. Backups, exports, files of forks and MLflow are not reached.
+        and the items that only it gave. Backups, exports, files of forks and MLflow are not reached; nor are, in
+        PostgreSQL, the server's write-ahead log and its replicas.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.
@@ -539,7 +542,7 @@ class MemoryBank:
         database = self._root("purge")
         name = arguments.id_(source)
         meant, run_id = source_of(self._rows.now(), name, ended=True, edits=False)
-        with self._rows.write() as writer:
+        with self._rows.write(exclusive=True) as writer:
             removal = writing.purge(writer, meant, run_id=run_id)
         self._checked(removal, name)
         database.vacuum()
@@ -596,7 +599,7 @@ class MemoryBank:
         # TypeError, which is what those who try pickle first and something else then expect
         raise TypeError("a MemoryBank is a handle and cannot be pickled; pass its path and open it there")
 
-    def _root(self, call: str) -> SqliteDatabase:
+    def _root(self, call: str) -> Database:
         if self._database is None or isinstance(self._rows, Overlay):
             raise StorageError(f"{self._rows.location}: a fork or a snapshot has no {call}; call it on the bank")
         return self._database
@@ -694,7 +697,7 @@ class MemoryBank:
         (vector,) = embed(embedder, [text])
         return np.asarray(vector)
 
-    def _overlay(self, mark: int, *, read_only: bool, owner: SqliteDatabase | None = None) -> MemoryBank:
+    def _overlay(self, mark: int, *, read_only: bool, owner: Database | None = None) -> MemoryBank:
         overlay = Overlay(self._rows, mark, own_scope, read_only=read_only)
         return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
 

@@ -13,7 +13,7 @@ from rb_dspy.bank.reading import unpacked as rollouts_of
 from rb_dspy.bank.records import BankStats, Finding
 from rb_dspy.bank.store.base import Reader, Scope
 from rb_dspy.bank.store.records import UNITS
-from rb_dspy.bank.store.sqlite import SqliteDatabase
+from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import MemoryDraft
@@ -25,7 +25,7 @@ _RESTORE = "restore a backup (MemoryBank.restore, rb-dspy bank restore)"
 _REINDEX = "make the vectors anew (MemoryBank.reindex, rb-dspy bank reindex)"
 
 
-def stats(scope: Scope, database: SqliteDatabase | None) -> BankStats:
+def stats(scope: Scope, database: Database | None) -> BankStats:
     """Counts of one scope."""
     reader = scope.now()
     experiences = reader.experiences(ended=True)
@@ -55,7 +55,7 @@ def stats(scope: Scope, database: SqliteDatabase | None) -> BankStats:
     )
 
 
-def findings(scope: Scope, database: SqliteDatabase | None) -> list[Finding]:
+def findings(scope: Scope, database: Database | None) -> list[Finding]:
     """What is wrong with the file and with one scope."""
     found = [
         Finding(severity="error", kind="file", where=scope.location, what=what, remedy=_RESTORE)

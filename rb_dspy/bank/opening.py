@@ -6,9 +6,12 @@ import difflib
 from pathlib import Path
 
 from rb_dspy.bank import arguments
+from rb_dspy.bank.search.postgres import PostgresSearcher
+from rb_dspy.bank.search.searchers import Searcher, StoreSearcher
 from rb_dspy.bank.store import sql
 from rb_dspy.bank.store.base import Reader, Scope
-from rb_dspy.bank.store.sql import SqlScope
+from rb_dspy.bank.store.postgres import PostgresDatabase
+from rb_dspy.bank.store.sql import Database, SqlScope
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.protocols import Embedder
@@ -17,13 +20,22 @@ _LONG = 10**18
 """Numbers of thousands of digits cannot even be written."""
 
 
-def open_database(url: str | Path | None, *, create: bool) -> SqliteDatabase:
+def open_database(url: str | Path | None, *, create: bool) -> Database:
     """The database at ``url``. See ``MemoryBank.open``."""
+    if isinstance(url, str) and arguments.is_postgres(url):
+        return PostgresDatabase(url, create=create)
     path = arguments.bank_path(url)
     return SqliteDatabase(path, create=create or path is None)
 
 
-def open_scope(database: SqliteDatabase, name: str, embedder: Embedder | None, *, create: bool) -> SqlScope:
+def open_searcher(database: Database, scope: SqlScope) -> Searcher:
+    """What ranks the rows of a scope: the database itself if it can, else an index in memory."""
+    if isinstance(database, PostgresDatabase):
+        return PostgresSearcher(database, scope)
+    return StoreSearcher(scope)
+
+
+def open_scope(database: Database, name: str, embedder: Embedder | None, *, create: bool) -> SqlScope:
     """The scope of this name.
 
     Raises:

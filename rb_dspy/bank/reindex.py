@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.store import sql
-from rb_dspy.bank.store.sqlite import SqliteDatabase
+from rb_dspy.bank.store.sql import Database
 from rb_dspy.protocols import Embedder
 
 _BATCH = 100
 """Texts that are embedded at once; other writers wait for the last batch at most."""
 
 
-def reindex(database: SqliteDatabase, embedder: Embedder) -> int:
+def reindex(database: Database, embedder: Embedder) -> int:
     """Make the vectors of ``embedder`` that are missing in all scopes, beside those of the embedder until now; then
     change over to it in one transaction. Returns how many were made.
 

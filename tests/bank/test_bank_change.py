@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Experience, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, open_bank
-
-
-@pytest.fixture(params=["memory", "file", "fork"])
-def bank(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryBank]:
-    with open_bank(tmp_path / "bank.sqlite" if request.param == "file" else None) as opened:
-        yield opened.fork() if request.param == "fork" else opened
 
 
 def learn(bank: MemoryBank, task: str, *texts: str, **kwargs: object) -> Experience:

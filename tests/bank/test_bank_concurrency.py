@@ -12,13 +12,12 @@ from rb_dspy.errors import StorageError
 from tests.bank.helpers import add, finish, open_bank, start
 
 
-@pytest.mark.parametrize("where", ["memory", "file"])
-def test_eight_writers_and_readers(tmp_path: Path, where: str) -> None:
-    with open_bank(None if where == "memory" else tmp_path / "bank.sqlite") as bank:
+def test_eight_writers_and_readers(place: str | Path | None) -> None:
+    with open_bank(place) as bank:
         done = threading.Event()
 
         def write(writer: int) -> None:
-            for n in range(50):
+            for n in range(25):
                 add(bank, f"{writer}/{n}", f"task {n} of writer {writer}", lessons=2)
 
         def read() -> int:
@@ -39,15 +38,15 @@ def test_eight_writers_and_readers(tmp_path: Path, where: str) -> None:
             done.set()
             for reader in readers:
                 reader.result()
-        assert len(bank) == 800
-        assert len(bank.retrieve("task", k=1000)) == 400
-        assert bank.seen_tasks() == {f"{writer}/{n}" for writer in range(8) for n in range(50)}
+        assert len(bank) == 400
+        assert len(bank.retrieve("task", k=1000)) == 200
+        assert bank.seen_tasks() == {f"{writer}/{n}" for writer in range(8) for n in range(25)}
         seqs = sorted([e.seq for e in bank.experiences()] + [item.seq for item in bank.items()])
-        assert seqs == list(range(1, 1201))
+        assert seqs == list(range(1, 601))
 
 
-def test_the_same_attempt_from_many_threads_is_stored_once(tmp_path: Path) -> None:
-    with open_bank(tmp_path / "bank.sqlite") as bank, ThreadPoolExecutor(8) as pool:
+def test_the_same_attempt_from_many_threads_is_stored_once(url: str | Path) -> None:
+    with open_bank(url) as bank, ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: add(bank, lessons=2), range(40)))
         assert all(experience == made[0] for experience in made)
         assert bank.experiences() == made[:1]
@@ -55,30 +54,29 @@ def test_the_same_attempt_from_many_threads_is_stored_once(tmp_path: Path) -> No
 
 WRITER = """
 import sys, tests.bank.helpers as h
-for n in range(30):
+for n in range(16):
     with h.open_bank(sys.argv[1], "s" if n % 2 else sys.argv[2]) as bank:
         h.add(bank, f"{sys.argv[2]}/{n}", lessons=2)
 """
 
 
-def test_three_processes(tmp_path: Path) -> None:
+def test_three_processes(url: str | Path) -> None:
     """All three make the bank, its scopes and its rows at once, opening and closing it each time."""
-    path = tmp_path / "bank.sqlite"
-    for process in [start(WRITER, str(path), name) for name in ("one", "two", "three")]:
+    for process in [start(WRITER, str(url), name) for name in ("one", "two", "three")]:
         finish(process)
-    with open_bank(path, create=False) as bank:
-        assert bank.seen_tasks() == {f"{name}/{n}" for name in ("one", "two", "three") for n in range(1, 30, 2)}
-        assert len(bank) == 90
+    with open_bank(url, create=False) as bank:
+        assert bank.seen_tasks() == {f"{name}/{n}" for name in ("one", "two", "three") for n in range(1, 16, 2)}
+        assert len(bank) == 48
         assert bank.scopes() == ["one", "s", "three", "two"]
         seqs = sorted([e.seq for e in bank.experiences()] + [item.seq for item in bank.items()])
-        assert seqs == list(range(1, 136))
+        assert seqs == list(range(1, 73))
     for name in ("one", "two", "three"):
-        with open_bank(path, name, create=False) as bank:
-            assert len(bank) == 30
+        with open_bank(url, name, create=False) as bank:
+            assert len(bank) == 16
 
 
-def test_two_handles_see_each_other(tmp_path: Path) -> None:
-    with open_bank(tmp_path / "bank.sqlite") as one, open_bank(tmp_path / "bank.sqlite") as two:
+def test_two_handles_see_each_other(url: str | Path) -> None:
+    with open_bank(url) as one, open_bank(url) as two:
         for n in range(5):
             add(one, f"one/{n}")
             assert len(two.retrieve("sort", k=99)) == 2 * n + 1
@@ -87,19 +85,21 @@ def test_two_handles_see_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_fork_must_open_the_bank_again() -> None:
+def test_a_fork_must_open_the_bank_again(place: str | Path | None) -> None:
     code = """
-import os, tests.bank.helpers as h
+import os, sys, tests.bank.helpers as h
 from rb_dspy.errors import StorageError
-bank = h.open_bank()
+bank = h.open_bank(sys.argv[1] or None)
 child = os.fork()
 try:
     len(bank)
 except StorageError as exc:
     os._exit(7 if "fork" in str(exc) else 8)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+h.add(bank)
+bank.close()
 """
-    assert finish(start(code)).strip() == "7"
+    assert finish(start(code, str(place or ""))).strip() == "7"
 
 
 def test_a_locked_bank_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,29 +30,27 @@ class Fixed:
 
 
 @pytest.mark.parametrize("other", [HashEmbedder(salt="x"), HashEmbedder(32)])
-def test_another_embedder_is_refused_with_both_names(tmp_path: Path, other: HashEmbedder) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank:
+def test_another_embedder_is_refused_with_both_names(url: str | Path, other: HashEmbedder) -> None:
+    with open_bank(url) as bank:
         add(bank)
-    before = path.read_bytes()
+    before = url.read_bytes() if isinstance(url, Path) else b""
     for create in (True, False):
         with pytest.raises(EmbedderMismatch) as caught:
-            open_bank(path, "s" if not create else "new", embedder=other, create=create)
+            open_bank(url, "s" if not create else "new", embedder=other, create=create)
         assert "hash-64 (64 dimensions)" in str(caught.value)
         assert f"{other.id} ({other.dimension})" in str(caught.value)
-    assert path.read_bytes() == before
-    with open_bank(path) as bank:
+    assert (url.read_bytes() if isinstance(url, Path) else b"") == before
+    with open_bank(url) as bank:
         assert bank.scopes() == ["s"]
 
 
-def test_same_id_other_dimension_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
+def test_same_id_other_dimension_is_refused(url: str | Path) -> None:
     fixed = Fixed(np.ones((2, 3)))
-    with open_bank(path, embedder=fixed) as bank:
+    with open_bank(url, embedder=fixed) as bank:
         add(bank)
     fixed.dimension = 4
     with pytest.raises(EmbedderMismatch):
-        open_bank(path, embedder=fixed)
+        open_bank(url, embedder=fixed)
 
 
 class Counting:
@@ -114,24 +112,24 @@ def test_query_vectors_are_checked_too() -> None:
         bank.retrieve("x")
 
 
-def test_nothing_is_stored_when_embedding_fails() -> None:
+def test_nothing_is_stored_when_embedding_fails(place: str | Path | None) -> None:
     embedder = Fixed(ConnectionError("gone"))
-    bank = open_bank(embedder=embedder)
-    with pytest.raises(ConnectionError, match="gone"):
-        add(bank)
-    assert bank.experiences() == []
-    embedder.answer = np.eye(3)[:2]
-    assert add(bank).seq == 1
-    embedder.answer = ConnectionError("gone")
-    assert add(bank).seq == 1  # stored already: needs no embedding
+    with open_bank(place, embedder=embedder) as bank:
+        with pytest.raises(ConnectionError, match="gone"):
+            add(bank)
+        assert bank.experiences() == []
+        embedder.answer = np.eye(3)[:2]
+        assert add(bank).seq == 1
+        embedder.answer = ConnectionError("gone")
+        assert add(bank).seq == 1  # stored already: needs no embedding
 
 
-def test_rows_of_other_lengths_are_scaled() -> None:
+def test_rows_of_other_lengths_are_scaled(place: str | Path | None) -> None:
     embedder = Fixed(np.array([[3.0, 0, 0], [0, 0.001, 0]]))
-    bank = open_bank(embedder=embedder)
-    add(bank)
-    embedder.answer = np.array([[1e30, 0, 0]])
-    assert bank.retrieve("x")[0].score == pytest.approx(1.0)
+    with open_bank(place, embedder=embedder) as bank:
+        add(bank)
+        embedder.answer = np.array([[1e30, 0, 0]])
+        assert bank.retrieve("x")[0].score == pytest.approx(1.0)
 
 
 @given(arrays(np.float64, array_shapes(min_dims=1, max_dims=3, max_side=4), elements=st.floats(width=64)))

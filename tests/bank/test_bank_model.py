@@ -24,6 +24,7 @@ from rb_dspy.schema import Experience, ExperienceDraft, Removal, Verdict
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.bank_model import Model, check, check_history, check_index, lessons
 from tests.bank.helpers import a_rollout, a_task
+from tests.bank.postgres_server import PostgresServer
 
 EMBEDDER = HashEmbedder(8)
 SCOPE = "s"
@@ -50,19 +51,21 @@ def drafts(draw: st.DrawFn) -> ExperienceDraft:
 class Banks(RuleBasedStateMachine):
     """A bank and its forks, each beside its model. Once it is made, nothing but its own calls may change one."""
 
-    path: Path | None = None
     folder = ""
 
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.mkdtemp()
-        self.path = Path(self.folder) / "bank.sqlite"
+        self.url = self.place()
         self.pairs = [(self.open(), Model(SCOPE))]
         self.touched = 0
         self.count = 0
 
+    def place(self) -> str | Path:
+        return Path(self.folder) / "bank.sqlite"
+
     def open(self, **kwargs: Any) -> MemoryBank:
-        return MemoryBank.open(self.path, scope=SCOPE, embedder=EMBEDDER, **kwargs)
+        return MemoryBank.open(self.url, scope=SCOPE, embedder=EMBEDDER, **kwargs)
 
     def teardown(self) -> None:
         if self.folder:
@@ -147,8 +150,8 @@ class Banks(RuleBasedStateMachine):
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "bank.sqlite"
             for end in ("", "-wal"):
-                if Path(f"{self.path}{end}").exists():
-                    shutil.copy(f"{self.path}{end}", f"{copy}{end}")
+                if Path(f"{self.url}{end}").exists():
+                    shutil.copy(f"{self.url}{end}", f"{copy}{end}")
             with MemoryBank.open(copy, scope=SCOPE, embedder=EMBEDDER, create=False) as again:
                 check(again, model)
 
@@ -294,6 +297,29 @@ def test_a_bank_is_what_its_model_is(machine: type[Banks]) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_a_bank_in_postgresql_is_what_its_model_is(postgres_server: PostgresServer, postgres_template: str) -> None:
+    class InPostgres(Banks):
+        def place(self) -> str:
+            self.database = postgres_server.new_database(postgres_template)
+            return postgres_server.url(self.database)
+
+        def teardown(self) -> None:
+            super().teardown()
+            if self.folder:
+                postgres_server.drop(self.database)
+
+        @precondition(lambda self: False)
+        @rule()
+        def crash(self) -> None:
+            """There is no file to copy; servers are killed in ``test_postgres``."""
+
+    examples = settings().max_examples // 6
+    few = settings(
+        max_examples=examples, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(InPostgres, settings=few)
 
 
 calls = st.one_of(

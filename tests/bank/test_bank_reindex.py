@@ -29,9 +29,8 @@ def found(bank: MemoryBank, text: str) -> tuple[str, float]:
     return best.task_id, best.score
 
 
-@pytest.mark.parametrize("where", ["file", "memory"])
-def test_what_was_learned_is_found_by_the_new_embedder(where: str, path: Path) -> None:
-    with open_bank(path if where == "file" else None, embedder=OLD) as bank:
+def test_what_was_learned_is_found_by_the_new_embedder(place: str | Path | None) -> None:
+    with open_bank(place, embedder=OLD) as bank:
         for n in range(5):
             add(bank, f"t{n}", f"sort {n} numbers", lessons=2)
         assert bank.reindex(NEW) == 15
@@ -42,8 +41,8 @@ def test_what_was_learned_is_found_by_the_new_embedder(where: str, path: Path) -
         assert bank.doctor() == []
 
 
-def test_who_has_it_open_elsewhere_mixes_nothing_into_it(path: Path) -> None:
-    with open_bank(path, embedder=OLD) as stale, open_bank(path, embedder=OLD) as mover:
+def test_who_has_it_open_elsewhere_mixes_nothing_into_it(url: str | Path) -> None:
+    with open_bank(url, embedder=OLD) as stale, open_bank(url, embedder=OLD) as mover:
         add(stale, "t1")
         fork = stale.fork()
         mover.reindex(NEW)
@@ -106,8 +105,8 @@ def test_a_reindex_that_breaks_leaves_nothing_behind(path: Path, why: BaseExcept
         assert bank.reindex(NEW) == 10
 
 
-def test_a_fork_or_a_snapshot_has_no_index_to_make(path: Path) -> None:
-    with open_bank(path, embedder=OLD) as bank:
+def test_a_fork_or_a_snapshot_has_no_index_to_make(url: str | Path) -> None:
+    with open_bank(url, embedder=OLD) as bank:
         add(bank, "t1")
         bank.snapshot("one")
         fork = bank.fork()
@@ -115,14 +114,14 @@ def test_a_fork_or_a_snapshot_has_no_index_to_make(path: Path) -> None:
             with pytest.raises(StorageError, match="on the bank"):
                 fork.reindex(embedder)
         assert found(fork, "sort the numbers")[0] == "t1"
-    with open_bank(path, embedder=OLD, at="one") as then:
+    with open_bank(url, embedder=OLD, at="one") as then:
         with pytest.raises(StorageError, match="on the bank"):
             then.reindex()
         assert found(then, "sort the numbers")[0] == "t1"
 
 
-def test_forks_outlive_a_new_index_of_the_same_embedder(path: Path) -> None:
-    with open_bank(path, embedder=OLD) as bank:
+def test_forks_outlive_a_new_index_of_the_same_embedder(url: str | Path) -> None:
+    with open_bank(url, embedder=OLD) as bank:
         add(bank, "t1")
         fork = bank.fork()
         assert bank.reindex() == 0
@@ -130,8 +129,8 @@ def test_forks_outlive_a_new_index_of_the_same_embedder(path: Path) -> None:
         assert len(fork.retrieve("x", k=5, unit="item")) == 1
 
 
-def test_forks_of_before_say_why_they_end(path: Path) -> None:
-    with open_bank(path, embedder=OLD) as bank:
+def test_forks_of_before_say_why_they_end(url: str | Path) -> None:
+    with open_bank(url, embedder=OLD) as bank:
         add(bank, "t1")
         fork = bank.fork()
         bank.reindex(NEW)

@@ -14,8 +14,7 @@ from rb_dspy.schema import ExperienceDraft, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
 
 
-def test_experiences_are_found_by_their_task() -> None:
-    bank = open_bank()
+def test_experiences_are_found_by_their_task(bank: MemoryBank) -> None:
     add(bank, "sort", "sort the list of numbers in ascending order", lessons=2)
     phone = add(bank, "phone", "find the cheapest phone in the shop", lessons=3)
     (found,) = bank.retrieve("find the cheapest laptop in the shop")
@@ -28,8 +27,7 @@ def test_experiences_are_found_by_their_task() -> None:
     assert bank.retrieve("find the cheapest phone in the shop")[0].score == pytest.approx(1.0)
 
 
-def test_items_are_found_by_their_own_text() -> None:
-    bank = open_bank()
+def test_items_are_found_by_their_own_text(bank: MemoryBank) -> None:
     drafts = [
         a_draft("Use the search box", "Typing into search beats clicking through categories."),
         a_draft("Check totals", "Add the numbers again before the final answer."),
@@ -42,8 +40,7 @@ def test_items_are_found_by_their_own_text() -> None:
     assert len(bank.retrieve("anything", k=np.int64(9), unit="item")) == 3
 
 
-def test_experience_without_items_never_takes_a_place() -> None:
-    bank = open_bank()
+def test_experience_without_items_never_takes_a_place(bank: MemoryBank) -> None:
     kept = add(bank, "t1", "sort numbers downwards")
     for n in range(20):
         add(bank, f"empty{n}", "sort the numbers", lessons=0, label="unknown")
@@ -51,8 +48,7 @@ def test_experience_without_items_never_takes_a_place() -> None:
     assert len(bank.experiences()) == 21
 
 
-def test_the_task_itself_can_be_excluded() -> None:
-    bank = open_bank()
+def test_the_task_itself_can_be_excluded(bank: MemoryBank) -> None:
     for run in range(5):
         add(bank, "self", "sort the numbers", run_id=f"r{run}")
     other = add(bank, "other", "sort the words")
@@ -64,8 +60,7 @@ def test_the_task_itself_can_be_excluded() -> None:
 
 
 @pytest.mark.parametrize("unit", ["experience", "item"])
-def test_a_task_finds_nothing_that_it_taught_first(unit: Any) -> None:
-    bank = open_bank()
+def test_a_task_finds_nothing_that_it_taught_first(bank: MemoryBank, unit: Any) -> None:
     echo, sound = a_draft("Echo", "The answer is 7."), a_draft("Sound", "Sort a copy, not the list.")
     verdict = Verdict(label="success")
     bank.append(a_task("self", "sort the numbers"), a_rollout("self"), verdict, [echo])
@@ -81,8 +76,7 @@ def test_a_task_finds_nothing_that_it_taught_first(unit: Any) -> None:
     assert "Echo" in {item.title for match in bank.retrieve(task.instruction, k=2) for item in match.items}
 
 
-def test_a_task_changes_nothing_of_what_is_refused() -> None:
-    bank = open_bank()
+def test_a_task_changes_nothing_of_what_is_refused(bank: MemoryBank) -> None:
     add(bank, "t", "sort the numbers")
     for wrong in ({"k": -1}, {"k": "2"}, {"exclude_tasks": "t"}, {"exclude_tasks": [5]}, {"exclude_tasks": None}):
         with pytest.raises(InputError, match=f"^{next(iter(wrong))} .*: expected"):
@@ -92,16 +86,14 @@ def test_a_task_changes_nothing_of_what_is_refused() -> None:
     assert bank.retrieve(a_task("self", "sort"), k=0) == []
 
 
-def test_newest_first_among_equals() -> None:
-    bank = open_bank()
+def test_newest_first_among_equals(bank: MemoryBank) -> None:
     made = [add(bank, f"t{n}", "sort the numbers") for n in range(50)]
     far = add(bank, "far", "buy a lamp")
     assert [match.experience_id for match in bank.retrieve("sort the numbers", k=3)] == [e.id for e in made[:-4:-1]]
     assert bank.retrieve("sort the numbers", k=51)[-1].experience_id == far.id
 
 
-def test_min_score() -> None:
-    bank = open_bank()
+def test_min_score(bank: MemoryBank) -> None:
     add(bank, "same", "sort the numbers")
     add(bank, "far", "buy a lamp")
     assert [match.task_id for match in bank.retrieve("sort the numbers", k=5, min_score=1.0)] == ["same"]
@@ -117,15 +109,16 @@ class Forbidden:
         raise AssertionError("embedded")
 
 
-def test_nothing_is_embedded_for_nothing(tmp_path: Path) -> None:
-    bank = open_bank(tmp_path / "bank.sqlite", embedder=Forbidden())
-    assert bank.retrieve("x") == []
-    add(bank, "t", lessons=0)
-    assert bank.retrieve("x", k=3) == []
-    add(open_bank(tmp_path / "bank.sqlite"), "t2")
-    assert bank.retrieve("x", k=0) == []
-    with pytest.raises(AssertionError):
-        bank.retrieve("x")
+def test_nothing_is_embedded_for_nothing(url: str | Path) -> None:
+    with open_bank(url, embedder=Forbidden()) as bank:
+        assert bank.retrieve("x") == []
+        add(bank, "t", lessons=0)
+        assert bank.retrieve("x", k=3) == []
+        with open_bank(url) as other:
+            add(other, "t2")
+        assert bank.retrieve("x", k=0) == []
+        with pytest.raises(AssertionError):
+            bank.retrieve("x")
 
 
 def test_bad_arguments() -> None:
@@ -137,8 +130,7 @@ def test_bad_arguments() -> None:
         bank.retrieve(None)  # type: ignore[arg-type]
 
 
-def test_odd_queries() -> None:
-    bank = open_bank()
+def test_odd_queries(bank: MemoryBank) -> None:
     add(bank)
     for query in ("", " ", "\0", "\ud800", "🙂", "word " * 500_000):
         assert len(bank.retrieve(query, k=100_000)) == 1
@@ -162,26 +154,30 @@ def test_retrieve_never_writes(tmp_path: Path) -> None:
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
 
 
-def test_appends_of_another_process_are_found(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank:
+ADDS = """
+import sys, tests.bank.helpers as h
+with h.open_bank(sys.argv[1]) as bank:
+    h.add(bank, sys.argv[2], "buy a lamp")
+"""
+
+
+def test_appends_of_another_process_are_found(url: str | Path) -> None:
+    with open_bank(url) as bank:
         add(bank, "mine", "sort the numbers")
         assert len(bank.retrieve("x", k=9)) == 1
-        open_bank(path).close()  # must not drop the locks that this process holds through `bank`
-        code = "import sys, tests.bank.helpers as h; h.add(h.open_bank(sys.argv[1]), 'theirs', 'buy a lamp')"
-        finish(start(code, str(path)))
+        open_bank(url).close()  # must not drop the locks that this process holds through `bank`
+        finish(start(ADDS, str(url), "theirs"))
         assert [match.task_id for match in bank.retrieve("buy a lamp", k=9)] == ["theirs", "mine"]
         add(bank, "mine too", "walk the dog")
-        finish(start(code.replace("theirs", "theirs too"), str(path)))
+        finish(start(ADDS, str(url), "theirs too"))
         assert len(bank) == 4
         assert len(bank.retrieve("x", k=9)) == 4
 
 
-def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_one_read_gives(bank: MemoryBank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rb_dspy.bank.store.sql._INDEX_PAGE", 7)
     monkeypatch.setattr("rb_dspy.bank.store.sql._PAGE", 7)
     monkeypatch.setattr("rb_dspy.bank.reading._PAGE", 7)
-    bank = open_bank()
     made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(30)]
     assert len(bank.retrieve("task", k=99)) == 30
     assert len(bank.retrieve("task", k=99, unit="item")) == 60
@@ -190,8 +186,7 @@ def test_more_rows_than_one_read_gives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("unit", ["experience", "item"])
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
-def test_words_find_what_shares_them(unit: Any, mode: Any) -> None:
-    bank = open_bank()
+def test_words_find_what_shares_them(bank: MemoryBank, unit: Any, mode: Any) -> None:
     for task, text in {"a": "sort the numbers", "b": "buy a lamp", "c": "walk the dog"}.items():
         draft = a_draft(text.title(), f"To {text}, begin at once.")
         bank.append(a_task(task, text), a_rollout(task), Verdict(label="success"), [draft])
@@ -204,13 +199,13 @@ def test_words_find_what_shares_them(unit: Any, mode: Any) -> None:
     assert {match.task_id for match in bank.retrieve("lamp", k=9, unit=unit, mode="lexical")} == {"b", "d"}
 
 
-def test_words_of_another_scope_weigh_nothing(tmp_path: Path) -> None:
+def test_words_of_another_scope_weigh_nothing(url: str | Path) -> None:
     """BM25 counts how rare a word is: counted over all scopes, a score would tell what the others hold."""
 
     def scores(bank: MemoryBank) -> list[float]:
         return [match.score for match in bank.retrieve("buy a lamp", k=9, mode="lexical")]
 
-    with open_bank(tmp_path / "b", "one") as one, open_bank(tmp_path / "b", "two") as two:
+    with open_bank(url, "one") as one, open_bank(url, "two") as two:
         for n in range(5):
             add(one, f"t{n}", "buy a lamp" if n % 2 else "sort the numbers")
         before = scores(one)
@@ -251,8 +246,7 @@ def test_what_is_no_argument_is_refused_in_one_line(wrong: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
-def test_any_collection_of_tasks_and_any_number(mode: Any) -> None:
-    bank = open_bank()
+def test_any_collection_of_tasks_and_any_number(bank: MemoryBank, mode: Any) -> None:
     made = [add(bank, f"t{n}", f"sort the numbers {n}") for n in range(3)]
     for tasks in (["t0"], {"t0"}, ("t0", "t0"), frozenset(["t0"]), {"t0": 1}.keys()):
         for k in (9, 2**63, 10**40):

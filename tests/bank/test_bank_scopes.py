@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.schema import Verdict
 from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+from tests.bank.postgres_server import PostgresServer
 
 WORDS = ("sort the numbers", "sort the words", "buy a lamp", "walk the dog")
 
@@ -44,8 +45,24 @@ def test_a_scope_behaves_as_if_it_were_alone(
     calls: list[tuple[str, tuple[Any, ...]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("scopes")
-    banks = {scope: open_bank(folder / "shared.sqlite", scope) for scope in "ba"}
-    lonely = open_bank(folder / "alone.sqlite", "a")
+    compare(calls, folder / "shared.sqlite", folder / "alone.sqlite")
+
+
+@settings(max_examples=settings().max_examples // 5)
+@given(calls=operations)
+def test_a_scope_in_postgresql_behaves_as_if_it_were_alone(
+    postgres_server: PostgresServer, postgres_template: str, calls: list[tuple[str, tuple[Any, ...]]]
+) -> None:
+    names = [postgres_server.new_database(postgres_template) for _ in range(2)]
+    compare(calls, *map(postgres_server.url, names))
+    for name in names:
+        postgres_server.drop(name)
+
+
+def compare(calls: list[tuple[str, tuple[Any, ...]]], shared: str | Path, alone: str | Path) -> None:
+    """Scope ``a`` answers in a bank with another scope as it does in a bank of its own."""
+    banks = {scope: open_bank(shared, scope) for scope in "ba"}
+    lonely = open_bank(alone, "a")
     for scope, operation in calls:
         result = do(banks[scope], operation)
         if scope == "a":
@@ -63,15 +80,14 @@ def test_a_scope_behaves_as_if_it_were_alone(
         bank.close()
 
 
-def test_a_small_scope_beside_a_large_one_gets_all_it_asks_for(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path, "large") as large:
+def test_a_small_scope_beside_a_large_one_gets_all_it_asks_for(url: str | Path) -> None:
+    with open_bank(url, "large") as large:
         for n in range(100):
             drafts = [a_draft(f"Sort {m} of {n}") for m in range(20)]
             task = a_task(f"t{n}", "sort the numbers")
             large.append(task, a_rollout(f"t{n}"), Verdict(label="success"), drafts, run_id="r")
         assert len(large) == 2000
-    with open_bank(path, "small") as small:
+    with open_bank(url, "small") as small:
         for n in range(10):
             add(small, f"s{n}", f"walk dog number {n}")
         for k in (1, 5, 10):
@@ -80,14 +96,13 @@ def test_a_small_scope_beside_a_large_one_gets_all_it_asks_for(tmp_path: Path) -
             assert [match.task_id[0] for match in found] == ["s"] * k
 
 
-def test_unknown_scope_names_the_known(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
+def test_unknown_scope_names_the_known(url: str | Path) -> None:
     for scope in ("customers", "internal"):
-        open_bank(path, scope).close()
+        open_bank(url, scope).close()
     expected = r"no scope 'costumers'; did you mean 'customers'\? known: customers, internal"
     with pytest.raises(UnknownScope, match=expected):
-        open_bank(path, "costumers", create=False)
-    with open_bank(path, "internal", create=False) as bank:
+        open_bank(url, "costumers", create=False)
+    with open_bank(url, "internal", create=False) as bank:
         assert bank.scopes() == ["customers", "internal"]
 
 

@@ -15,18 +15,13 @@ from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
 VERDICT = Verdict(label="success", reasons="seen")
 
 
-@pytest.fixture(params=["memory", "file"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    return tmp_path / "bank.sqlite" if request.param == "file" else None
-
-
 def _state(bank: MemoryBank) -> tuple[object, ...]:
     found = [(hit.score, hit.experience_id) for hit in bank.retrieve("sort the numbers", k=50)]
     lessons = [(hit.score, hit.items) for hit in bank.retrieve("read the page", k=50, unit="item")]
     return bank.items(), bank.experiences(), len(bank), bank.seen_tasks(), found, lessons
 
 
-def test_a_fork_and_its_bank_do_not_see_each_other(place: Path | None) -> None:
+def test_a_fork_and_its_bank_do_not_see_each_other(place: str | Path | None) -> None:
     with open_bank(place) as bank:
         add(bank, "t1", lessons=2)
         before = _state(bank)
@@ -43,7 +38,7 @@ def test_a_fork_and_its_bank_do_not_see_each_other(place: Path | None) -> None:
         assert fork.seen_tasks() == {"t1", "t3"}
 
 
-def test_a_fork_does_not_see_what_ends_in_its_bank(place: Path | None) -> None:
+def test_a_fork_does_not_see_what_ends_in_its_bank(place: str | Path | None) -> None:
     with open_bank(place) as bank:
         for task in ("t1", "t2", "t3"):
             add(bank, task, lessons=2)
@@ -55,7 +50,7 @@ def test_a_fork_does_not_see_what_ends_in_its_bank(place: Path | None) -> None:
         assert _state(fork) == before
 
 
-def test_an_edited_item_is_listed_where_it_was_learned(place: Path | None) -> None:
+def test_an_edited_item_is_listed_where_it_was_learned(place: str | Path | None) -> None:
     """Also in a fork and a snapshot, edited twice, given by two experiences, and learned again after it was gone."""
     with open_bank(place) as bank:
         first, second, _ = (add(bank, task, lessons=3) for task in ("t1", "t2", "t3"))
@@ -82,7 +77,7 @@ def test_an_edited_item_is_listed_where_it_was_learned(place: Path | None) -> No
                 assert [item.title for item in then.items()] == titles
 
 
-def test_forks_of_forks_are_private_too(place: Path | None) -> None:
+def test_forks_of_forks_are_private_too(place: str | Path | None) -> None:
     with open_bank(place) as bank:
         add(bank, "t1")
         fork = bank.fork()
@@ -99,7 +94,7 @@ def test_forks_of_forks_are_private_too(place: Path | None) -> None:
         assert len(inner.retrieve("x", k=9, unit="item")) == len(inner) == 3
 
 
-def test_a_fork_answers_as_a_bank_of_the_same_content(place: Path | None) -> None:
+def test_a_fork_answers_as_a_bank_of_the_same_content(place: str | Path | None) -> None:
     with open_bank(place) as bank, open_bank() as whole:
         for n in range(12):
             add(bank, f"t{n}", f"sort {n} numbers", lessons=2)
@@ -120,7 +115,7 @@ def test_a_fork_answers_as_a_bank_of_the_same_content(place: Path | None) -> Non
                     assert found == expected
 
 
-def test_a_thousand_forks_at_once(place: Path | None) -> None:
+def test_a_thousand_forks_at_once(place: str | Path | None) -> None:
     with open_bank(place) as bank:
         for n in range(20):
             add(bank, f"t{n}")
@@ -132,8 +127,8 @@ def test_a_thousand_forks_at_once(place: Path | None) -> None:
         assert len(bank) == 20
 
 
-def test_forks_are_used_from_threads_while_their_bank_goes_on(tmp_path: Path) -> None:
-    with open_bank(tmp_path / "b") as bank:
+def test_forks_are_used_from_threads_while_their_bank_goes_on(url: str | Path) -> None:
+    with open_bank(url) as bank:
         for n in range(10):
             add(bank, f"t{n}")
         forks = [bank.fork() for _ in range(4)]
@@ -157,7 +152,7 @@ def test_forks_are_used_from_threads_while_their_bank_goes_on(tmp_path: Path) ->
         assert len(bank) == 20
 
 
-def test_a_fork_ends_with_its_bank(place: Path | None) -> None:
+def test_a_fork_ends_with_its_bank(place: str | Path | None) -> None:
     bank = open_bank(place)
     add(bank)
     fork = bank.fork()
@@ -166,9 +161,8 @@ def test_a_fork_ends_with_its_bank(place: Path | None) -> None:
         fork.retrieve("sort")
 
 
-def test_a_snapshot_is_found_again_exactly(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank:
+def test_a_snapshot_is_found_again_exactly(url: str | Path) -> None:
+    with open_bank(url) as bank:
         for task in ("t1", "t2", "t3"):
             add(bank, task, lessons=2)
         bank.delete(bank.items()[0].id)
@@ -178,7 +172,7 @@ def test_a_snapshot_is_found_again_exactly(tmp_path: Path) -> None:
         bank.edit(bank.items()[0].id, title="Changed")
         bank.rollback("run:r")
         assert bank.snapshots() == [made]
-    with open_bank(path, at="before the night") as then:
+    with open_bank(url, at="before the night") as then:
         assert _state(then) == before
         for write in (
             lambda: add(then, "t5"),
@@ -190,16 +184,16 @@ def test_a_snapshot_is_found_again_exactly(tmp_path: Path) -> None:
         fork = then.fork()
         add(fork, "t5")
         assert len(fork) == len(then) + 1
-    with open_bank(path, at=made.seq) as then:
+    with open_bank(url, at=made.seq) as then:
         assert _state(then) == before
-    with open_bank(path, at=0) as nothing:
+    with open_bank(url, at=0) as nothing:
         assert (len(nothing), nothing.retrieve("sort", k=3)) == (0, [])
-    with open_bank(path) as bank:
+    with open_bank(url) as bank:
         assert len(bank) == 0
 
 
-def test_a_snapshot_s_name_is_for_one_state(tmp_path: Path) -> None:
-    with open_bank(tmp_path / "b") as bank:
+def test_a_snapshot_s_name_is_for_one_state(url: str | Path) -> None:
+    with open_bank(url) as bank:
         add(bank, "t1")
         first = bank.snapshot("one")
         assert bank.snapshot("one") == first
@@ -210,22 +204,22 @@ def test_a_snapshot_s_name_is_for_one_state(tmp_path: Path) -> None:
         assert second.seq > first.seq
         assert second.digest != first.digest
     with pytest.raises(InputError, match=r"no snapshot 'tow'; did you mean 'two'\?"):
-        open_bank(tmp_path / "b", at="tow")
+        open_bank(url, at="tow")
     for number in (10**5000, -(10**5000)):  # which Python does not even write
         with pytest.raises(
             InputError, match=r"no state of (more|less) than 18 digits of scope 's'; expected 0 to \d+$"
         ):
-            open_bank(tmp_path / "b", at=number)
+            open_bank(url, at=number)
     with pytest.raises(InputError, match="no state 99"):
-        open_bank(tmp_path / "b", at=99)
+        open_bank(url, at=99)
 
 
-def test_equal_histories_have_equal_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_histories_have_equal_digests(url: str | Path) -> None:
     digests = set()
-    with open_bank(tmp_path / "b") as one, open_bank() as two:
+    with open_bank(url) as one, open_bank() as two:
         for bank in (one, two):
             add(bank, "t1")
-    with open_bank(tmp_path / "b") as one:
+    with open_bank(url) as one:
         fork = one.fork()
         assert one.snapshot("now").digest == fork.snapshot("then").digest
         digests.add(one.snapshot("now").digest)
@@ -234,17 +228,16 @@ def test_equal_histories_have_equal_digests(tmp_path: Path, monkeypatch: pytest.
     assert len(digests) == 2
 
 
-def test_no_state_is_in_the_middle_of_a_write(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank:
+def test_no_state_is_in_the_middle_of_a_write(url: str | Path) -> None:
+    with open_bank(url) as bank:
         first = add(bank, "t1", lessons=3)
         bank.edit(first.items[0].id, title="Changed")
         edit = bank.history(first.items[0].id)[-1]
         add(bank, "t2")
         assert bank.fork().snapshot("now").seq == bank.snapshot("now").seq
     for at in range(first.seq, first.seq + 4):
-        with open_bank(path, at=at) as then:
+        with open_bank(url, at=at) as then:
             assert (len(then), len(then.experiences()[0].items)) == (3, 3)
-    with open_bank(path, at=edit.seq) as then:
+    with open_bank(url, at=edit.seq) as then:
         assert "Changed" in {item.title for item in then.items()}
         assert len(then) == 3

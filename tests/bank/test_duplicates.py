@@ -38,12 +38,6 @@ def learn(bank: MemoryBank, id: str, *drafts: MemoryDraft) -> None:
     bank.append(a_task(id), a_rollout(id), Verdict(label="success"), drafts, run_id="r")
 
 
-@pytest.fixture(params=["memory", "file", "fork"])
-def bank(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryBank:
-    opened = open_bank(tmp_path / "bank.sqlite" if request.param == "file" else None)
-    return opened.fork() if request.param == "fork" else opened
-
-
 def brute_force(bank: MemoryBank, min_score: float) -> dict[frozenset[str], float]:
     items = bank.items()
     rows = (

@@ -21,9 +21,13 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(params=["memory", "file", "fork"])
+@pytest.fixture(params=["memory", "file", "fork", "postgres"])
 def bank(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryBank]:
-    with open_bank(None if request.param == "memory" else tmp_path / "bank.sqlite") as opened:
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    else:
+        url = None if request.param == "memory" else tmp_path / "bank.sqlite"
+    with open_bank(url) as opened:
         if request.param == "fork":
             add(opened, "below", run_id="r")
         yield opened.fork() if request.param == "fork" else opened
@@ -214,10 +218,8 @@ def test_a_snapshot_refuses_records(tmp_path: Path) -> None:
             then.record(a_task("t2"), a_rollout("t2"), run_id="r")
 
 
-@pytest.mark.parametrize("url", [None, "bank.sqlite"])
-def test_scopes_do_not_see_each_other(tmp_path: Path, url: str | None) -> None:
-    path = tmp_path / url if url else None
-    with open_bank(path, "one") as one, open_bank(path, "two") as two:
+def test_scopes_do_not_see_each_other(place: str | Path | None) -> None:
+    with open_bank(place, "one") as one, open_bank(place, "two") as two:
         lesson = add(two, "theirs").items[0]
         one.record(a_task(), a_rollout(), run_id="r", shown=[lesson])
         assert one.pending()[0].shown == ()
@@ -239,13 +241,12 @@ with open_bank(sys.argv[1]) as bank:
 """
 
 
-def test_processes_record_side_by_side(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    open_bank(path).close()
-    processes = [start(RECORDS, str(path), name) for name in ("a", "b")]
+def test_processes_record_side_by_side(url: str | Path) -> None:
+    open_bank(url).close()
+    processes = [start(RECORDS, str(url), name) for name in ("a", "b")]
     for process in processes:
         finish(process)
-    with open_bank(path) as bank:
+    with open_bank(url) as bank:
         assert {pending.task.id: len(pending.trajectories) for pending in bank.pending()} == {
             "t1": 20,
             "a": 20,
@@ -271,14 +272,13 @@ PLACES = ("recorded", "appended")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
-@pytest.mark.parametrize("place", PLACES)
-def test_a_killed_process_leaves_a_rollout_pending_or_learned_from(tmp_path: Path, place: str) -> None:
-    path = tmp_path / "bank.sqlite"
-    process = start(DIES, str(path), place)
+@pytest.mark.parametrize("after", PLACES)
+def test_a_killed_process_leaves_a_rollout_pending_or_learned_from(url: str | Path, after: str) -> None:
+    process = start(DIES, str(url), after)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    with open_bank(path) as bank:
-        learned = place == "appended"
+    with open_bank(url) as bank:
+        learned = after == "appended"
         assert pending_tasks(bank) == ([] if learned else ["t1"])
         assert (bank.learned("r"), len(bank)) == (({"t1"}, 1) if learned else (set(), 0))
         learn(bank, a_rollout())

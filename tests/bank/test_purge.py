@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,30 @@ import pytest
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+from tests.bank.postgres_server import PostgresServer
 
 SECRET = "hunter2-correct-horse"
 
 
-def on_disk(path: Path) -> bytes:
-    return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()))
+@pytest.fixture
+def on_disk(url: str | Path, postgres_server: PostgresServer) -> Callable[[], bytes]:
+    """Reads the files of the bank at ``url``; of a database the tables and indexes, without the log."""
+
+    def read() -> bytes:
+        if isinstance(url, Path):
+            folder = url.parent
+        else:
+            postgres_server.execute("CHECKPOINT")
+            (row,) = postgres_server.execute("SELECT oid FROM pg_database WHERE datname = current_database()", url)
+            folder = postgres_server.data / "base" / str(row[0])
+        return b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
+
+    return read
 
 
 @pytest.mark.parametrize("source", ["item", "experience", "run:leak", "origin:mail"])
-def test_a_purged_secret_is_not_in_the_files(tmp_path: Path, source: str) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank, open_bank(path) as other:
+def test_a_purged_secret_is_not_in_the_files(url: str | Path, on_disk: Callable[[], bytes], source: str) -> None:
+    with open_bank(url) as bank, open_bank(url) as other:
         add(bank, "t1", lessons=2)
         draft = a_draft("Log in", f"The password is {SECRET}.")
         rollout = a_rollout("t2") if source == "item" else a_rollout("t2", observation=SECRET)
@@ -31,7 +44,7 @@ def test_a_purged_secret_is_not_in_the_files(tmp_path: Path, source: str) -> Non
         name = {"item": leak.items[0].id, "experience": leak.id}.get(source, source)
         removal = bank.purge(name)
         assert removal.items == (leak.items[0].id,)
-        assert SECRET.encode() not in on_disk(path)
+        assert SECRET.encode() not in on_disk()
         for each in (bank, other):
             for mode in ("dense", "lexical"):
                 assert SECRET not in str(each.retrieve("The password", k=9, unit="item", mode=mode))  # type: ignore[arg-type]
@@ -52,13 +65,12 @@ def test_what_others_gave_as_well_stays(tmp_path: Path) -> None:
     assert [source.task_id for source in bank.items()[0].provenances] == ["t1"]
 
 
-def test_a_pending_rollout_of_a_purged_run_goes_too(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank:
+def test_a_pending_rollout_of_a_purged_run_goes_too(url: str | Path, on_disk: Callable[[], bytes]) -> None:
+    with open_bank(url) as bank:
         bank.record(a_task("t1"), a_rollout("t1", observation=SECRET), run_id="leak")
         assert len(bank.purge("run:leak").pending) == 1
         assert bank.pending() == []
-        assert SECRET.encode() not in on_disk(path)
+        assert SECRET.encode() not in on_disk()
 
 
 def test_a_fork_cannot_be_purged() -> None:

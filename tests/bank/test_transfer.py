@@ -46,10 +46,10 @@ def changed(path: Path, number: int, change: Callable[[dict[str, Any]], None]) -
 
 
 @pytest.mark.parametrize("scope", ["s", "another"])
-def test_what_goes_out_comes_in(full: MemoryBank, tmp_path: Path, scope: str) -> None:
+def test_what_goes_out_comes_in(full: MemoryBank, tmp_path: Path, place: str | Path | None, scope: str) -> None:
     path = tmp_path / "x.jsonl"
     assert full.export_jsonl(path) == 3
-    with open_bank(tmp_path / "bank.sqlite", scope) as other:
+    with open_bank(place, scope) as other:
         assert other.import_jsonl(path) == [experience.id for experience in full.experiences()]
         assert plain(other.experiences()) == plain(full.experiences())
         assert {item.id for item in other.items()} == {item.id for item in full.items()}
@@ -82,9 +82,8 @@ def test_an_origin_marks_all_of_it(full: MemoryBank, tmp_path: Path) -> None:
     assert other.experiences() == [own]
 
 
-def test_an_export_of_the_first_edition_is_imported() -> None:
+def test_an_export_of_the_first_edition_is_imported(bank: MemoryBank) -> None:
     """Its ids were made otherwise; what an agent was shown is found by the text."""
-    bank = open_bank(scope="mail")
     assert len(bank.import_jsonl(FIRST_EDITION)) == 3
     first, second, third = bank.experiences()
     assert [experience.task.id for experience in (first, second, third)] == ["t1", "t2", "t3"]

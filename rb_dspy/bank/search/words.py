@@ -32,7 +32,7 @@ class WordIndex:
 
     def search(self, query: str, count: int, allowed: Callable[[list[int]], list[bool]]) -> list[Hit]:
         """The ``count`` best allowed rows that share a word with ``query``; of equal scores the newest first."""
-        terms = list(dict.fromkeys(word.lower() for word in _WORDS.findall(query)))[:_MOST]
+        terms = query_words(query)
         if not terms:
             return []
         match = " OR ".join(f'"{term}"' for term in terms)
@@ -42,3 +42,8 @@ class WordIndex:
             ).fetchall()
         passed = allowed([seq for seq, _ in rows])
         return [Hit(seq, max(score, 1e-9)) for (seq, score), may in zip(rows, passed, strict=True) if may][:count]
+
+
+def query_words(query: str) -> list[str]:
+    """The different words of a query, in lower case, at most 200."""
+    return list(dict.fromkeys(word.lower() for word in _WORDS.findall(query)))[:_MOST]

@@ -128,11 +128,14 @@ class Scope(Protocol):
         """A block whose reads, on this thread, are of one moment, and cheaper than one by one."""
         ...
 
-    def write(self, *, embedder: tuple[str, int] | None = None) -> AbstractContextManager[Writer]:
+    def write(
+        self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False
+    ) -> AbstractContextManager[Writer]:
         """A transaction.
 
         Args:
             embedder: Id and dimension of the vectors that are written; None if there are none.
+            exclusive: Writers of other scopes wait too.
 
         Raises:
             EmbedderMismatch: The bank belongs to another embedder by now.

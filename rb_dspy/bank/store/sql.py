@@ -60,11 +60,24 @@ class Database(Protocol):
         """A connection in a transaction that only reads; its reads are of one moment. Blocks of one thread nest."""
         ...
 
-    def writing(self) -> AbstractContextManager[Connection]:
-        """A connection in a transaction that is committed at the end. Writers of one scope take turns."""
+    def writing(self, scope_id: int | None = None) -> AbstractContextManager[Connection]:
+        """A connection in a transaction that is committed at the end. Writers of one scope take turns.
+
+        ``scope_id``: the only scope that is written to; None if others may be: no one else writes then.
+        """
         ...
 
     def close(self) -> None: ...
+
+    def vacuum(self) -> None:
+        """Rewrite the tables without what was deleted."""
+        ...
+
+    def check(self) -> list[str]:
+        """What the database finds wrong with its files."""
+        ...
+
+    def bytes_on_disk(self) -> int: ...
 
 
 class SqlReader:
@@ -243,6 +256,7 @@ class SqlScope(SqlReader):
 
     def __init__(self, database: Database, name: str, scope_id: int) -> None:
         super().__init__(database.reading, scope_id)
+        self.id = scope_id
         self.name = name
         self.location = database.location
         self._database = database
@@ -254,8 +268,8 @@ class SqlScope(SqlReader):
         return SqlReader(self._database.reading, self._scope_id, mark)
 
     @contextmanager
-    def write(self, *, embedder: tuple[str, int] | None = None) -> Iterator[SqlWriter]:
-        with self._database.writing() as connection:
+    def write(self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False) -> Iterator[SqlWriter]:
+        with self._database.writing(None if exclusive else self._scope_id) as connection:
             if embedder is not None:
                 check_embedder(connection, embedder, self.location)
             yield SqlWriter(connection, self._scope_id, embedder[0] if embedder else "")

@@ -84,7 +84,7 @@ class SqliteDatabase:
                 yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
         self._check_open()
         if not self._writable:
             raise StorageError(f"{self.location}: this user may only read it")

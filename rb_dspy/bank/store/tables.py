@@ -7,23 +7,47 @@ that is removed is not deleted but ended by a later number. The state at number 
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from sqlalchemy import (
     BigInteger,
     Column,
+    Dialect,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
     text,
 )
+from sqlalchemy.types import TypeEngine
 
 SCHEMA = 1
 """Version of these tables, in ``meta``."""
 
 metadata = MetaData()
+
+
+class Halfvec(TypeDecorator[bytes]):
+    """pgvector's ``halfvec``, of any dimension, for packed little-endian half precision."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        from pgvector.sqlalchemy import HALFVEC
+
+        return dialect.type_descriptor(HALFVEC())
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
+        return None if value is None else np.frombuffer(value, "<f2")
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
+        return None if value is None else np.asarray(value, "<f2").tobytes()
 
 
 def _key(name: str, kind: type[Integer] | type[BigInteger] | type[Text]) -> Column[object]:
@@ -105,7 +129,7 @@ vectors = Table(
     _key("unit", Text),
     _key("seq", BigInteger),
     _key("embedder", Text),
-    Column("data", LargeBinary, nullable=False),
+    Column("data", LargeBinary().with_variant(Halfvec(), "postgresql"), nullable=False),
 )
 """Unit rows in half precision, of experiences (their instruction) and item rows, by the embedder that made them."""
 

@@ -1,0 +1,142 @@
+"""Rank the rows of a scope in PostgreSQL itself: pgvector for vectors, its own full text search for words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+
+from rb_dspy.bank.search.words import query_words
+from rb_dspy.bank.store.postgres import MAX_INDEXED, PostgresDatabase
+from rb_dspy.bank.store.records import Filter, Hit, Unit
+from rb_dspy.bank.store.sql import SqlScope
+from rb_dspy.errors import EmbedderMismatch
+from rb_dspy.protocols import Vectors
+from rb_dspy.text import normalise
+
+_EXACT = 10_000
+"""Numbers of a scope up to which its vectors are compared one by one, which is exact; above, the index is used."""
+
+_MARGIN = 16
+"""More rows than needed that the index is asked for: it compares in half precision, and scores are rounded."""
+
+_MOST = 2**31 - 1
+"""The largest number of rows that is asked for."""
+
+_LONGEST = 2_000
+"""Bytes of a word that PostgreSQL can look for; longer ones are not indexed either."""
+
+
+class PostgresSearcher:
+    """Ranks the rows of a scope in the database; nothing is held in memory.
+
+    ``matching`` is PostgreSQL's full text search with its English stemmer and ``ts_rank_cd``. That is not BM25: it does
+    not count how rare a word is, words such as "the" and "not" are not looked for, and accents count.
+    """
+
+    def __init__(self, database: PostgresDatabase, scope: SqlScope) -> None:
+        self._database = database
+        self._scope = scope
+        self._embedder = ""
+
+    @property
+    def embedder(self) -> str:
+        return self._embedder
+
+    def is_empty(self, unit: Unit) -> bool:
+        with self._reading() as (connection, _):
+            return not connection.execute(_ANY, self._values(unit)).scalar_one()
+
+    def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
+        """The rows nearest to ``vector``, filtered before they are ranked.
+
+        In a large scope by the index, which may miss some; if it finds fewer than ``count``, exactly.
+        """
+        where, values = _filters(only)
+        values |= self._values(unit) | {"vector": _written(vector), "count": min(count, _MOST), "most": count + _MARGIN}
+        score = "round((1 - (CAST(data AS vector) <=> CAST(:vector AS vector))) * 100000) / 100000"
+        rows = f"SELECT seq, {score} AS score FROM {_joined(unit)} WHERE {where}"
+        half = f"halfvec({len(vector)})"
+        near = f"{rows} ORDER BY CAST(data AS {half}) <#> CAST(:vector AS {half}), seq DESC LIMIT :most"
+        best = "ORDER BY score DESC, seq DESC LIMIT :count"
+        with self._reading() as (connection, mark):
+            if mark > _EXACT and count < mark and len(vector) <= MAX_INDEXED:
+                hits = _hits(connection, f"SELECT * FROM ({near}) AS near {best}", values)
+                if len(hits) >= count:
+                    return hits
+            return _hits(connection, f"{rows} {best}", values)
+
+    def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
+        """The rows that share words with ``query``, by ``ts_rank_cd``."""
+        words = [word for each in query_words(query) for word in each.split("_") if 0 < len(word.encode()) <= _LONGEST]
+        if not words:
+            return []
+        where, values = _filters(only)
+        values |= self._values(unit) | {"sought": " | ".join(f"'{word}'" for word in words), "count": min(count, _MOST)}
+        statement = (
+            f"SELECT seq, greatest(ts_rank_cd(words, {_SOUGHT}), 1e-9) AS score FROM {_joined(unit)}"
+            f" WHERE {where} AND words @@ {_SOUGHT} ORDER BY score DESC, seq DESC LIMIT :count"
+        )
+        with self._reading() as (connection, _):
+            return _hits(connection, statement, values)
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Connection, int]]:
+        """A connection, and the highest number used. Raises ``EmbedderMismatch`` if the bank was moved."""
+        with self._database.reading() as connection:
+            mark, _, embedder = self._scope.watermark()
+            if embedder != self._embedder:
+                if self._embedder:
+                    moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
+                    raise EmbedderMismatch(f"{moved}; open it, or fork it, again")
+                self._embedder = embedder
+            yield connection, mark
+
+    def _values(self, unit: Unit) -> dict[str, Any]:
+        return {"scope": self._scope.id, "unit": unit, "embedder": self._embedder}
+
+
+_OURS = "scope_id = :scope AND unit = :unit AND embedder = :embedder"
+
+_SOUGHT = "to_tsquery('english', :sought)"
+
+_ANY = text(f"SELECT EXISTS (SELECT 1 FROM vectors WHERE {_OURS})")
+
+
+def _joined(unit: Unit) -> str:
+    return f"{unit}s JOIN vectors USING (scope_id, seq)"
+
+
+def _filters(only: Filter) -> tuple[str, dict[str, Any]]:
+    """The condition that rows of ``_joined`` must meet, and its values."""
+    values: dict[str, Any] = {}
+    parts = [_OURS, "ended IS NULL" if only.at is None else "seq <= :at AND (ended IS NULL OR ended > :at)"]
+    if only.at is not None:
+        values["at"] = only.at
+    # what is not as it would be stored is no task's id, and PostgreSQL would refuse some of it
+    tasks = [task for task in only.exclude_tasks if normalise(task) == task]
+    if tasks:
+        parts.append("task_id <> ALL(:tasks)")
+        values["tasks"] = tasks
+    if only.polarity is not None:
+        parts.append("polarity = :polarity")
+        values["polarity"] = only.polarity
+    if only.hidden:
+        parts.append("seq <> ALL(:hidden)")
+        values["hidden"] = list(only.hidden)
+    return " AND ".join(parts), values
+
+
+def _hits(connection: Connection, statement: str, values: dict[str, Any]) -> list[Hit]:
+    """Run it. What the index is limited to is written into the statement, or the planner could not use the index."""
+    indexed = ("unit", "embedder")
+    literals: list[Any] = [bindparam(name, values[name], literal_execute=True) for name in indexed]
+    others = {name: value for name, value in values.items() if name not in indexed}
+    rows = connection.execute(text(statement).bindparams(*literals), others)
+    return [Hit(int(seq), float(score)) for seq, score in rows]
+
+
+def _written(vector: Vectors) -> str:
+    return f"[{','.join(map(str, vector.tolist()))}]"

@@ -1,0 +1,307 @@
+"""PostgreSQL with pgvector: a bank in the schema ``rb_dspy`` of a database, for programs on many machines."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+
+from rb_dspy.bank.store import sql, tables
+from rb_dspy.bank.store.records import UNITS, Unit
+from rb_dspy.errors import InputError, MissingDependency, SchemaTooNew, StorageError
+from rb_dspy.text import summary_line
+
+SCHEMA_NAME = "rb_dspy"
+"""The PostgreSQL schema that holds the tables, so that their names do not collide with other tables."""
+
+MAX_INDEXED = 4_000
+"""Dimensions that pgvector can index in half precision; longer vectors are compared one by one."""
+
+_LOCKS = 0x72624232
+"""First key of our advisory locks ("rbB2"); the second is a scope's id, or 0 for the whole bank."""
+
+_TIMEOUT = 60
+"""Seconds that a statement waits for a lock."""
+
+_CONNECT_TIMEOUT = 10
+"""Seconds that a new connection may take, unless the URL sets ``connect_timeout``."""
+
+_EF_SEARCH = 200
+"""Candidates of a search by the index; pgvector's own 40 misses more of the nearest rows."""
+
+_OLDEST_PGVECTOR = (0, 8)
+"""The oldest pgvector whose index goes on searching until enough rows pass a filter."""
+
+_MOST_CHARACTERS = 100_000
+"""Characters of a text that are searched by words; PostgreSQL limits the words of a row to 1 MB."""
+
+
+class PostgresDatabase:
+    """The bank in a PostgreSQL database.
+
+    Reads of one block are of one moment. Writers of one scope take turns by an advisory lock; writers of different
+    scopes do not wait for each other once the bank has an embedder. What changes the whole bank excludes all writers.
+    """
+
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        """Connect, and make the tables if they are missing and ``create``.
+
+        Raises:
+            InputError: ``url`` is not a valid URL.
+            MissingDependency: The extra ``postgres`` is not installed.
+            SchemaTooNew: The tables were made by a newer version.
+            StorageError: The server cannot be reached or refuses, pgvector is missing, or there is no bank and
+                ``create`` is False.
+        """
+        target = _parsed(url)
+        self.location = _location(target)
+        self._closed = False
+        self._process = os.getpid()
+        self._turn = threading.RLock()
+        self._current = threading.local()
+        self._has_embedder = False
+        self._engine = _engine(target)
+        reads: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reads = self._engine.execution_options(**reads)
+        self._writes = self._engine.execution_options(isolation_level="READ COMMITTED")
+        try:
+            with self.reading() as connection:
+                exists = self._check_schema(connection)
+            if not exists and not create:
+                raise StorageError(f"{self.location}: no bank there")
+            if not exists:
+                self._make_tables()
+        except BaseException:
+            self._engine.dispose()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        self._check_open()
+        current = getattr(self._current, "connection", None)
+        if current is not None:
+            yield current
+            return
+        with self._transaction(self._reads) as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
+        self._check_open()
+        with self._turn, self._transaction(self._writes) as connection:
+            # The first vectors bind the whole bank to their embedder, so until then all scopes take turns.
+            exclusive = scope_id is None or not self._has_embedder
+            connection.execute(_LOCK_BANK if exclusive else _LOCK_SCOPE, {"scope": scope_id})
+            yield connection
+            embedder = sql.embedder_of(connection) if exclusive else None
+            if embedder is not None:
+                self._index_vectors(connection, *embedder)
+        self._has_embedder |= embedder is not None
+
+    def close(self) -> None:
+        self._closed = True
+        if self._process == os.getpid():
+            self._engine.dispose()
+
+    def vacuum(self) -> None:
+        """Rewrite the tables, their indexes and statistics without what was deleted.
+
+        The server's write-ahead log, replicas and backups are not reached.
+
+        Raises:
+            StorageError: Others have been using a table for a minute.
+        """
+        self._check_open()
+        options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
+        with self._translated(), self._engine.connect().execution_options(**options) as connection:
+            for table in tables.metadata.sorted_tables:
+                connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {SCHEMA_NAME}.{table.name}")
+
+    def check(self) -> list[str]:
+        """Nothing: the server checks its files itself, as its administrator has set it up."""
+        return []
+
+    def bytes_on_disk(self) -> int:
+        """Size of the tables with their indexes."""
+        with self.reading() as connection:
+            return int(connection.execute(_SIZE).scalar_one())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self.location}: this bank is closed; open it again")
+        if self._process != os.getpid():
+            raise StorageError(f"{self.location}: opened before a fork; open it again in this process")
+
+    def _check_schema(self, connection: Connection) -> bool:
+        """Whether the tables are there. Raises ``SchemaTooNew``."""
+        if not connection.execute(_EXISTS).scalar_one():
+            return False
+        meta = sql.meta(connection)
+        self._has_embedder = "embedder" in meta
+        schema = int(meta["schema"])
+        if schema > tables.SCHEMA:
+            raise SchemaTooNew(
+                f"{self.location}: bank schema {schema}; this one knows {tables.SCHEMA}: upgrade rb_dspy"
+            )
+        return True
+
+    def _make_tables(self) -> None:
+        with self.writing() as connection:
+            if self._check_schema(connection):  # another process was first
+                return
+            if not connection.execute(_SCHEMA_EXISTS).scalar_one():
+                connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA_NAME}")
+            self._require_pgvector(connection)
+            tables.metadata.create_all(connection, checkfirst=False)
+            for unit in UNITS:
+                words = f"words tsvector GENERATED ALWAYS AS ({_words_of(unit)}) STORED"
+                connection.exec_driver_sql(f"ALTER TABLE {unit}s ADD COLUMN {words}")
+                connection.exec_driver_sql(f"CREATE INDEX {unit}s_words ON {unit}s USING gin (words)")
+            sql.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+
+    def _require_pgvector(self, connection: Connection) -> None:
+        needed = ".".join(map(str, _OLDEST_PGVECTOR))
+        try:
+            connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        except sqlalchemy.exc.DBAPIError as exc:
+            if exc.connection_invalidated:
+                raise
+            raise StorageError(
+                f"{self.location}: needs pgvector {needed} or newer ({summary_line(exc.orig or exc, 150)}); install it"
+                " on the server, or ask its administrator to, and to run CREATE EXTENSION vector in this database"
+            ) from exc
+        version = str(connection.execute(_VERSION).scalar_one())
+        if tuple(map(int, version.split(".")[:2])) < _OLDEST_PGVECTOR:
+            raise StorageError(
+                f"{self.location}: has pgvector {version}, needs {needed} or newer; upgrade it, then run"
+                " ALTER EXTENSION vector UPDATE"
+            )
+
+    def _index_vectors(self, connection: Connection, embedder: str, dimension: int) -> None:
+        """Make the indexes of this embedder's vectors if they are missing, and drop those of other embedders."""
+        from psycopg.sql import SQL, Identifier, Literal
+
+        digest = sha256(f"{embedder}\0{dimension}".encode()).hexdigest()[:12]
+        names = {f"vectors_nearest_{unit}_{digest}": unit for unit in UNITS if dimension <= MAX_INDEXED}
+        existing = set(connection.execute(_INDEXES).scalars())
+        statements = [SQL("DROP INDEX {}").format(Identifier(SCHEMA_NAME, name)) for name in existing - names.keys()]
+        statements += [
+            SQL(
+                "CREATE INDEX {} ON vectors USING hnsw ((CAST(data AS halfvec({}))) halfvec_ip_ops)"
+                " WHERE unit = {} AND embedder = {}"
+            ).format(Identifier(name), Literal(dimension), Literal(unit), Literal(embedder))
+            for name, unit in names.items()
+            if name not in existing
+        ]
+        for statement in statements:
+            connection.exec_driver_sql(statement.as_string(None).replace("%", "%%"))
+
+    @contextmanager
+    def _transaction(self, engine: Engine) -> Iterator[Connection]:
+        before = getattr(self._current, "connection", None)
+        with self._translated(), engine.begin() as connection:
+            self._current.connection = connection
+            try:
+                yield connection
+            finally:
+                self._current.connection = before
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        import psycopg
+
+        try:
+            yield
+        except (sqlalchemy.exc.DBAPIError, psycopg.Error) as exc:
+            cause = exc.orig if isinstance(exc, sqlalchemy.exc.DBAPIError) else exc
+            if not isinstance(cause, psycopg.Error):
+                raise  # of a database of the caller's own
+            raise StorageError(self._message(cause)) from exc
+
+    def _message(self, cause: Exception) -> str:
+        import psycopg
+
+        if isinstance(cause, psycopg.errors.LockNotAvailable):
+            return f"{self.location}: others have been using it for {_TIMEOUT} seconds; try again"
+        hint = "; try again" if isinstance(cause, psycopg.OperationalError) else ""
+        return f"{self.location}: {summary_line(cause, 300)}{hint}"
+
+
+_LOCK_BANK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, 0)")
+_LOCK_SCOPE = text(f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, 0), pg_advisory_xact_lock({_LOCKS}, :scope)")
+_EXISTS = text(f"SELECT to_regclass('{SCHEMA_NAME}.meta') IS NOT NULL")
+_SCHEMA_EXISTS = text(f"SELECT to_regnamespace('{SCHEMA_NAME}') IS NOT NULL")
+_VERSION = text("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+_INDEXES = text(
+    "SELECT indexname FROM pg_indexes"
+    f" WHERE schemaname = '{SCHEMA_NAME}' AND starts_with(indexname, 'vectors_nearest_')"
+)
+_SIZE = text(
+    "SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) FROM pg_class"
+    f" WHERE relnamespace = to_regnamespace('{SCHEMA_NAME}') AND relkind = 'r'"
+)
+
+_SESSION = f"""
+SELECT set_config('search_path', concat_ws(', ', '{SCHEMA_NAME}', 'public', (
+           SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace
+           WHERE extname = 'vector')), false),
+       set_config('lock_timeout', '{_TIMEOUT}s', false),
+       set_config('tcp_keepalives_idle', '{_TIMEOUT}', false),
+       set_config('tcp_keepalives_interval', '10', false),
+       set_config('tcp_keepalives_count', '3', false),
+       set_config('hnsw.iterative_scan', 'strict_order', false),
+       set_config('hnsw.ef_search', '{_EF_SEARCH}', false)
+"""
+"""Settings of a connection. pgvector may be in another schema than ``public``. The server must notice when a client's
+machine is gone, since its transaction holds locks."""
+
+
+def _words_of(unit: Unit) -> str:
+    """The SQL expression for the words of a row; other characters than letters and digits separate them."""
+    columns = "instruction" if unit == "experience" else "title || ' ' || description || ' ' || content"
+    return rf"to_tsvector('english', regexp_replace(left({columns}, {_MOST_CHARACTERS}), '(\W|_)+', ' ', 'g'))"
+
+
+def _parsed(url: str) -> URL:
+    """The URL. Raises ``InputError`` without quoting it, since it may hold a password."""
+    try:
+        parsed = make_url(url)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        raise InputError(
+            "bank: not a valid PostgreSQL URL; expected postgresql://user:password@host:port/database, with special"
+            " characters of the password as %XX"
+        ) from None
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def _location(url: URL) -> str:
+    """The URL without the password, and of its options only where the server is."""
+    query = {key: value for key, value in url.query.items() if key in ("host", "port", "user", "dbname")}
+    shown = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
+    return str(shown).replace("%2F", "/")
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        import pgvector  # noqa: F401
+        import psycopg
+    except ImportError as exc:
+        raise MissingDependency(
+            "a bank in PostgreSQL needs psycopg and pgvector: run `pip install 'rb-dspy[postgres]'`"
+        ) from exc
+    if "connect_timeout" not in url.query:
+        url = url.update_query_dict({"connect_timeout": str(_CONNECT_TIMEOUT)})
+    engine = create_engine(url, pool_size=8, max_overflow=-1, pool_pre_ping=True, use_native_hstore=False)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: psycopg.Connection[Any], _: object) -> None:
+        connection.execute(_SESSION)
+        connection.commit()
+
+    return engine
