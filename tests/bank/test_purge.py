@@ -80,11 +80,10 @@ def test_a_fork_cannot_be_purged() -> None:
             bank.fork().purge(item.id)
 
 
-def test_the_text_of_a_handwritten_lesson_is_gone_everywhere(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path) as bank:
+def test_the_text_of_a_handwritten_lesson_is_gone_everywhere(url: str | Path, on_disk: Callable[[], bytes]) -> None:
+    with open_bank(url) as bank:
         item = bank.add("Log in", f"The password is {SECRET}.")
         bank.edit(item.id, content="Ask for the password.")
         bank.purge(item.id)
-        assert SECRET.encode() not in on_disk(path)
+        assert SECRET.encode() not in on_disk()
         assert SECRET not in str([bank.experiences(), bank.items()])
