@@ -254,7 +254,7 @@ class BankConfig(_Config):
     """Where lessons are kept."""
 
     url: str = "rb-bank.sqlite"
-    """The SQLite file."""
+    """The SQLite file, or ``postgresql://user@host/database``."""
     scope: str = "default"
     """The bank within the file; scopes do not see each other."""
     embedder: str = "minilm"

@@ -23,7 +23,9 @@ def options(**given: object) -> list[str]:
 
 def bank_command(what: str, config: Path | None, bank: str | None, scope: str | None) -> str:
     """This program's command ``what``, on the bank that the present one was called for."""
-    return " ".join([command_name(), what, *options(config=config, bank=bank, scope=scope)])
+    return " ".join(
+        [command_name(), what, *options(config=config, bank=bank and without_secrets(bank, "..."), scope=scope)]
+    )
 
 
 def settings_options(config: Path | None, overrides: Iterable[str] | None, only: str = "") -> list[str]:

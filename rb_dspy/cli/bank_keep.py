@@ -22,6 +22,7 @@ from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
 from rb_dspy.errors import CorruptBank, InputError
 from rb_dspy.text import counted
+from rb_dspy.tracking.addresses import without_secrets
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -75,7 +76,7 @@ def import_(
         return
     here = max(0, done.read - done.new - done.gone)
     known = f"; {here:,} {'was' if here == 1 else 'were'} here before" if here else ""
-    place = f"{chosen.url}, scope {chosen.scope}"
+    place = f"{without_secrets(chosen.url)}, scope {chosen.scope}"
     out.print(Text(f"{counted(done.new, 'experience')} imported into {place}{known}"))
     if done.gone:
         was, stay, them = ("was", "stays", "it") if done.gone == 1 else ("were", "stay", "them")

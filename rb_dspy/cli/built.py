@@ -28,12 +28,12 @@ def program_for(chosen: Settings) -> BankProgram:
 
 
 @contextmanager
-def lessons(chosen: Settings, bank: Path | None, scope: str | None) -> Iterator[MemoryBank | None]:
+def lessons(chosen: Settings, bank: str | None, scope: str | None) -> Iterator[MemoryBank | None]:
     """The bank that the settings name, where one of its options was given; it must be there."""
     if bank is None and scope is None:
         yield None
         return
-    url = str(bank or chosen.bank.url)
+    url = bank or chosen.bank.url
     scope = scope or chosen.bank.scope
     with MemoryBank.open(url, scope=scope, embedder=chosen.bank.embedder, create=False) as opened:
         yield opened

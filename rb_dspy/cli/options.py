@@ -32,7 +32,10 @@ JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print JSON, one o
 """Of commands that may print several."""
 
 BankOption = Annotated[
-    str | None, typer.Option("--bank", help=f"The bank's file; {default('bank.url', BankConfig().url)}")
+    str | None,
+    typer.Option(
+        "--bank", help=f"The bank's file, or postgresql://user@host/database; {default('bank.url', BankConfig().url)}"
+    ),
 ]
 ScopeOption = Annotated[
     str | None, typer.Option("--scope", help=f"The bank's scope; {default('bank.scope', BankConfig().scope)}")
@@ -43,7 +46,7 @@ AtOption = Annotated[
 NoteOption = Annotated[str, typer.Option("--note", help="Why; kept in the history.")]
 
 LessonsOption = Annotated[
-    Path | None, typer.Option("--bank", help="Begin every run with the lessons of this bank; default: with none.")
+    str | None, typer.Option("--bank", help="Begin every run with the lessons of this bank; default: with none.")
 ]
 LessonsScopeOption = Annotated[
     str | None, typer.Option("--scope", help=f"The scope of --bank; {default('bank.scope', BankConfig().scope)}")

@@ -99,7 +99,7 @@ def register(
     file: Annotated[Path, typer.Argument(help="What rb-dspy compile saved, or save_program.")],
     matts: MattsOption = None,
     k: KOption = None,
-    bank: Annotated[Path | None, typer.Option("--bank", help="Put the lessons of this bank into it.")] = None,
+    bank: Annotated[str | None, typer.Option("--bank", help="Put the lessons of this bank into it.")] = None,
     scope: LessonsScopeOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,

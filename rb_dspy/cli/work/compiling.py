@@ -53,7 +53,7 @@ def compile_prompts(
     threads: int,
     name: str | None,
     program_file: str | None,
-    bank: Path | None,
+    bank: str | None,
     scope: str | None,
     track: bool | None,
     same: list[str],

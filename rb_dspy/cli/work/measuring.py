@@ -41,7 +41,7 @@ def run_matrix(
     whole: bool,
     orders: int,
     threads: int,
-    bank: Path | None,
+    bank: str | None,
     scope: str | None,
     track: bool | None,
     same: list[str],

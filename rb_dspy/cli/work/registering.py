@@ -23,7 +23,7 @@ def register_program(
     *,
     matts: str | None,
     k: int | None,
-    bank: Path | None,
+    bank: str | None,
     scope: str | None,
     config: Path | None,
     set_: list[str] | None,

@@ -32,6 +32,7 @@ from rb_dspy.matts import BankProgram
 from rb_dspy.stream import RunReport, TaskResult, TaskStream, run_stream
 from rb_dspy.text import counted
 from rb_dspy.tracking import Tracker
+from rb_dspy.tracking.addresses import without_secrets
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -179,7 +180,7 @@ def _conclude(
     *,
     json_: bool,
 ) -> None:
-    where = f"--bank {shlex.quote(chosen.bank.url)} --scope {shlex.quote(chosen.bank.scope)}"
+    where = f"--bank {shlex.quote(without_secrets(chosen.bank.url, '...'))} --scope {shlex.quote(chosen.bank.scope)}"
     if json_:
         more: dict[str, Any] = {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
         print_json(_summed(report, chosen, compiled) | more)
@@ -197,7 +198,7 @@ def _conclude(
 def _summed(report: RunReport, chosen: Settings, compiled: Compiled | None) -> dict[str, Any]:
     """What the last line of JSON says of every run."""
     unseen = apart.unseen(compiled, report)
-    named = {"run_id": report.run_id, "bank": chosen.bank.url, "scope": chosen.bank.scope}
+    named = {"run_id": report.run_id, "bank": without_secrets(chosen.bank.url), "scope": chosen.bank.scope}
     return {"summary": report.summary(), **({} if unseen is None else {"unseen": unseen}), **named}
 
 
@@ -212,7 +213,7 @@ def _print_bank(report: RunReport, bank: MemoryBank, chosen: Settings, where: st
 
 
 def _place(chosen: Settings) -> str:
-    return f"bank {chosen.bank.url}, scope {chosen.bank.scope}"
+    return f"bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope}"
 
 
 def _lessons(chosen: Settings) -> str:
