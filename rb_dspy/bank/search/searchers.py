@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from typing import Protocol
 
+from rb_dspy.bank.search.ivf import EXACT_ROWS
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.search.words import WordIndex
 from rb_dspy.bank.store.base import IndexedScope
@@ -42,8 +43,10 @@ class Searcher(Protocol):
 class StoreSearcher:
     """Ranks the rows of a database in memory."""
 
-    def __init__(self, scope: IndexedScope) -> None:
+    def __init__(self, scope: IndexedScope, exact_rows: int = EXACT_ROWS) -> None:
+        """``exact_rows``: see ``VectorIndex``."""
         self._scope = scope
+        self._exact_rows = exact_rows
         self._epoch = 0
         self._embedder = ""
         self._lock = threading.Lock()
@@ -87,7 +90,7 @@ class StoreSearcher:
         if known is not None and known[1] >= seq:
             return known
         with self._lock:
-            index, mark = self._vectors.get(unit) or (VectorIndex(), 0)
+            index, mark = self._vectors.get(unit) or (VectorIndex(self._exact_rows), 0)
             if mark < seq:
                 page: list[IndexRow] = []
                 for row in self._scope.index_rows(unit, after=mark, upto=seq):

@@ -1,4 +1,4 @@
-"""Exact search over the vectors of one scope and unit."""
+"""Search over the vectors of one scope and unit: exact, and by cells where there are very many."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rb_dspy.bank.search.ivf import EXACT_ROWS, Ivf
 from rb_dspy.bank.store.records import Filter, Hit, IndexRow
 from rb_dspy.bank.store.sql import unpacked
 from rb_dspy.protocols import Vectors
@@ -19,6 +20,9 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 _DIGITS = 5
 """Decimals of a score: vectors are stored in half precision."""
+
+_SHARE = 8
+"""If less than one candidate in so many passes the filter, the nearest that pass may lie elsewhere."""
 
 _OUT = -2.0
 """The score of a row that may not be returned; cosines are at least -1."""
@@ -37,9 +41,14 @@ class _Rows:
 
 
 class VectorIndex:
-    """Rows in the order of their numbers. One thread adds at a time; readers take no lock."""
+    """Rows in the order of their numbers. One thread adds at a time; readers take no lock.
 
-    def __init__(self) -> None:
+    Search is exact up to ``exact_rows`` rows. Beyond, some of the nearest may be missed, but scores are exact, and as
+    many rows are returned as pass the filter.
+    """
+
+    def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
+        self._ivf = Ivf(self._vectors, exact_rows)
         self._rows = _empty(0, 0)
         self._tasks: dict[str, int] = {}
         self._adding = threading.Lock()
@@ -77,6 +86,15 @@ class VectorIndex:
         rows = self._rows
         if not rows.count:
             return []
+        shortlist = self._ivf.shortlist(vector, count, rows.count)
+        if shortlist is not None:
+            near = self._search(_taken(rows, shortlist.places), vector, len(shortlist.places), only)
+            if len(near) >= max(count, len(shortlist.places) // _SHARE):
+                late = self._search(_taken(rows, slice(shortlist.rows, rows.count)), vector, count, only)
+                return sorted([*near, *late], key=lambda hit: (-hit.score, -hit.seq))[:count]
+        return self._search(rows, vector, count, only)
+
+    def _search(self, rows: _Rows, vector: Vectors, count: int, only: Filter) -> list[Hit]:
         born = rows.count if only.at is None else int(np.searchsorted(rows.seqs[: rows.count], only.at, side="right"))
         scores = np.round(rows.vectors[:born] @ vector, _DIGITS)
         scores[~self._allowed(rows, born, only)] = _OUT
@@ -91,6 +109,10 @@ class VectorIndex:
         if only.at is not None:
             passed &= np.asarray(seqs, np.int64) <= only.at
         return [bool(each) for each in passed]
+
+    def _vectors(self) -> Vectors:
+        rows = self._rows
+        return rows.vectors[: rows.count]
 
     def _allowed(self, rows: _Rows, born: int, only: Filter) -> NDArray[np.bool_]:
         allowed: NDArray[np.bool_] = rows.ended[:born] > (_NEVER - 1 if only.at is None else only.at)
@@ -136,6 +158,12 @@ def _empty(dimension: int, room: int) -> _Rows:
         tasks=np.empty(room, np.int32),
         successes=np.empty(room, np.bool_),
     )
+
+
+def _taken(rows: _Rows, places: NDArray[np.int64] | slice) -> _Rows:
+    """Some of the rows, in their order; without copying them if ``places`` is a slice."""
+    seqs = rows.seqs[places]
+    return _Rows(len(seqs), rows.vectors[places], seqs, rows.ended[places], rows.tasks[places], rows.successes[places])
 
 
 def _grown(rows: _Rows, room: int) -> _Rows:

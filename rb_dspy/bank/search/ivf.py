@@ -1,0 +1,195 @@
+"""Approximate search in large indexes: FAISS cells (IVF) over the first rows, built by a thread in the background.
+
+It only names candidates. ``VectorIndex`` computes their scores from its own rows, applies the filter, searches the
+later rows exactly, and searches all rows exactly when too few candidates pass.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rb_dspy.protocols import Vectors
+
+EXACT_ROWS: Final = 200_000
+"""Up to so many rows search is exact."""
+
+_PROBES = 20
+"""Cells that are searched."""
+
+_SPARE = 4
+"""Candidates for each row that is asked for; the filter may drop some."""
+
+_LEAST, _MOST = 64, 2_048
+"""Bounds of the number of candidates; search is exact where more would be needed."""
+
+_TAIL = 64
+"""The later rows are taken into the cells when they are more than this part of the rows there."""
+
+_SAMPLE, _ROUNDS = 40, 8
+"""k-means: rows a cell that it sees, and rounds."""
+
+_STEP = 10_000
+"""Rows that are handled at once; between two steps a build can be stopped."""
+
+_log = logging.getLogger("rb_dspy.bank")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells, and the cell of each of the first rows."""
+
+    centroids: Vectors
+    cell_of: NDArray[np.int64]
+
+
+class Shortlist(NamedTuple):
+    """Places of rows, sorted, that may be the nearest of the first ``rows``."""
+
+    places: NDArray[np.int64]
+    rows: int
+
+
+class Ivf:
+    """Candidates among the first rows of an index. Readers take no lock; one thread at a time builds.
+
+    If a build fails, a warning is logged, and search goes on without it.
+    """
+
+    def __init__(self, rows: Callable[[], Vectors], exact_rows: int = EXACT_ROWS) -> None:
+        """Build nothing yet.
+
+        Args:
+            rows: A method that returns all rows of now; rows do not change, new ones are added at the end. It is
+                referred to weakly: a build ends early when the index is gone.
+            exact_rows: Up to so many rows nothing is built.
+        """
+        self._rows = weakref.WeakMethod(rows)
+        self._exact_rows = exact_rows
+        self._cells: Cells | None = None
+        self._index: Any = None
+        self._may_build = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many rows are in the cells."""
+        return 0 if self._index is None else int(self._index.ntotal)
+
+    def shortlist(self, vector: Vectors, count: int, total: int) -> Shortlist | None:
+        """What may be among the ``count`` nearest of the ``total`` rows of now; None: search exactly.
+
+        Starts a build in the background when there are enough rows that are in no cell.
+        """
+        if total <= self._exact_rows:
+            return None
+        index = self._index
+        rows = 0 if index is None else int(index.ntotal)
+        if total - rows > rows // _TAIL and self._may_build.acquire(blocking=False):
+            self._start(total)
+        wanted = max(_SPARE * count, _LEAST)
+        if index is None or wanted > _MOST:
+            return None
+        _, places = index.search(vector[None], wanted)
+        return Shortlist(np.sort(places[(places >= 0) & (places < total)]), rows)
+
+    def _start(self, total: int) -> None:
+        thread = threading.Thread(target=self._build, args=(total,), name="rb_dspy-ivf", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be had now, or Python is ending
+            self._may_build.release()
+        else:
+            _builds.add(thread)
+
+    def _build(self, total: int) -> None:
+        try:
+            self._build_cells(total)
+        except _Stopped:
+            return
+        except (ImportError, MemoryError, RuntimeError) as exc:
+            _log.warning("approximate search could not be prepared, so search stays exact: %r", exc)
+            return  # it is not tried again
+        self._may_build.release()
+
+    def _build_cells(self, total: int) -> None:
+        number, cells = math.isqrt(total), self._cells
+        if cells is None or 2 * number > 3 * len(cells.centroids):
+            cells = Cells(self._centroids(total, number), np.empty(0, np.int64))
+        cells = self._assigned(cells, total)
+        self._index, self._cells = self._filled(cells), cells
+
+    def _centroids(self, total: int, number: int) -> Vectors:
+        """k-means on a sample, one round at a time."""
+        import faiss
+
+        places = np.linspace(0, total - 1, min(total, _SAMPLE * number)).astype(np.int64)
+        sample = self._current()[places]
+        centroids: Vectors | None = None
+        for _ in range(_ROUNDS):
+            self._current()
+            means = faiss.Kmeans(sample.shape[1], number, niter=1, spherical=True, min_points_per_centroid=1)
+            means.train(sample, init_centroids=centroids)
+            centroids = means.centroids
+        assert centroids is not None
+        return centroids
+
+    def _assigned(self, cells: Cells, total: int) -> Cells:
+        """The same cells, with the cells of all of the first ``total`` rows."""
+        import faiss
+
+        centers = faiss.IndexFlatIP(cells.centroids.shape[1])
+        centers.add(cells.centroids)
+        new = [cells.cell_of]
+        for start in range(len(cells.cell_of), total, _STEP):
+            new.append(centers.assign(self._current()[start : min(start + _STEP, total)], 1)[:, 0])
+        return Cells(cells.centroids, np.concatenate(new))
+
+    def _filled(self, cells: Cells) -> Any:
+        """A FAISS index of the rows in the cells."""
+        import faiss
+
+        number, dimension = cells.centroids.shape
+        index: Any = faiss.index_factory(dimension, f"IVF{number},SQfp16", faiss.METRIC_INNER_PRODUCT)
+        index.quantizer.add(cells.centroids)
+        index.by_residual = False
+        index.train(cells.centroids)
+        index.nprobe = _PROBES
+        for cell, size in enumerate(np.bincount(cells.cell_of, minlength=number).tolist()):
+            index.invlists.resize(cell, size)  # takes the memory once instead of growing
+            index.invlists.resize(cell, 0)
+        for start in range(0, len(cells.cell_of), _STEP):
+            cell_of = cells.cell_of[start : start + _STEP]
+            rows = self._current()[start : start + len(cell_of)]
+            index.add_core(len(rows), faiss.swig_ptr(rows), None, faiss.swig_ptr(cell_of))
+        return index
+
+    def _current(self) -> Vectors:
+        """All rows of now. They are not held longer than a step, since they may be moved to a larger array."""
+        rows = self._rows()
+        if rows is None or _exiting.is_set():
+            raise _Stopped
+        return rows()
+
+
+class _Stopped(Exception):
+    """Nobody needs the build any more."""
+
+
+_exiting = threading.Event()
+_builds: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_builds() -> None:
+    """Let builds end before Python does: a thread in C++ must not find the interpreter gone."""
+    _exiting.set()
+    for thread in list(_builds):
+        thread.join(timeout=5)
