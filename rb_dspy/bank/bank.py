@@ -69,8 +69,9 @@ class MemoryBank:
     """One scope of a bank: experiences are appended, and the nearest lessons are retrieved (paper, section 3.2).
 
     Make one with ``open``. Safe to use from threads, and beside other processes on the same bank: what they append is
-    found by the next ``retrieve``. Reading never writes. An embedding model is loaded when text is embedded, and only
-    then: listing, exporting and deleting need none.
+    found by the next ``retrieve``. Reading writes nothing, except a disposable index file beside a bank of more than
+    200,000 rows. An embedding model is loaded when text is embedded, and only then: listing, exporting and deleting
+    need none.
 
     A bank is a handle, like an open file: copying a program that holds one copies the reference, and it cannot be
     pickled or used after ``os.fork``; open the bank again there.

@@ -12,12 +12,12 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rb_dspy.bank.search.cells import CellFile, Cells
 from rb_dspy.protocols import Vectors
 
 EXACT_ROWS: Final = 200_000
@@ -44,14 +44,6 @@ _STEP = 10_000
 _log = logging.getLogger("rb_dspy.bank")
 
 
-@dataclass(frozen=True)
-class Cells:
-    """Cells, and the cell of each of the first rows."""
-
-    centroids: Vectors
-    cell_of: NDArray[np.int64]
-
-
 class Shortlist(NamedTuple):
     """Places of rows, sorted, that may be the nearest of the first ``rows``."""
 
@@ -65,16 +57,18 @@ class Ivf:
     If a build fails, a warning is logged, and search goes on without it.
     """
 
-    def __init__(self, rows: Callable[[], Vectors], exact_rows: int = EXACT_ROWS) -> None:
+    def __init__(self, rows: Callable[[], Vectors], exact_rows: int = EXACT_ROWS, file: CellFile | None = None) -> None:
         """Build nothing yet.
 
         Args:
             rows: A method that returns all rows of now; rows do not change, new ones are added at the end. It is
                 referred to weakly: a build ends early when the index is gone.
             exact_rows: Up to so many rows nothing is built.
+            file: Where cells are read from at first, and written to.
         """
         self._rows = weakref.WeakMethod(rows)
         self._exact_rows = exact_rows
+        self._file = file
         self._cells: Cells | None = None
         self._index: Any = None
         self._may_build = threading.Lock()
@@ -121,10 +115,15 @@ class Ivf:
 
     def _build_cells(self, total: int) -> None:
         number, cells = math.isqrt(total), self._cells
+        if cells is None and self._file is not None:
+            cells = self._file.read(self._current()[:total])
+        stored = 0 if cells is None or self._cells is not None else len(cells.cell_of)
         if cells is None or 2 * number > 3 * len(cells.centroids):
             cells = Cells(self._centroids(total, number), np.empty(0, np.int64))
         cells = self._assigned(cells, total)
         self._index, self._cells = self._filled(cells), cells
+        if self._file is not None and total - stored > stored // _TAIL:
+            self._file.write(cells, self._current())
 
     def _centroids(self, total: int, number: int) -> Vectors:
         """k-means on a sample, one round at a time."""

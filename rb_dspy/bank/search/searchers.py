@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from typing import Protocol
 
+from rb_dspy.bank.search.cells import CellFile
 from rb_dspy.bank.search.ivf import EXACT_ROWS
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.search.words import WordIndex
@@ -90,7 +91,7 @@ class StoreSearcher:
         if known is not None and known[1] >= seq:
             return known
         with self._lock:
-            index, mark = self._vectors.get(unit) or (VectorIndex(self._exact_rows), 0)
+            index, mark = self._vectors.get(unit) or (self._new_index(unit), 0)
             if mark < seq:
                 page: list[IndexRow] = []
                 for row in self._scope.index_rows(unit, after=mark, upto=seq):
@@ -102,6 +103,12 @@ class StoreSearcher:
                 index.end(self._scope.index_ended(unit, after=mark, upto=seq))
             known = self._vectors[unit] = index, max(mark, seq)
         return known
+
+    def _new_index(self, unit: Unit) -> VectorIndex:
+        path = self._scope.index_file(unit)
+        state = (self._epoch, self._embedder)
+        file = None if path is None else CellFile(path, state, lambda: self._scope.watermark()[1:])
+        return VectorIndex(self._exact_rows, file)
 
 
 class OverlaySearcher:

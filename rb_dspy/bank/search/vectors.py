@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rb_dspy.bank.search.cells import CellFile
 from rb_dspy.bank.search.ivf import EXACT_ROWS, Ivf
 from rb_dspy.bank.store.records import Filter, Hit, IndexRow
 from rb_dspy.bank.store.sql import unpacked
@@ -47,8 +48,8 @@ class VectorIndex:
     many rows are returned as pass the filter.
     """
 
-    def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
-        self._ivf = Ivf(self._vectors, exact_rows)
+    def __init__(self, exact_rows: int = EXACT_ROWS, file: CellFile | None = None) -> None:
+        self._ivf = Ivf(self._vectors, exact_rows, file)
         self._rows = _empty(0, 0)
         self._tasks: dict[str, int] = {}
         self._adding = threading.Lock()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from rb_dspy.bank.store.records import (
@@ -161,6 +162,10 @@ class IndexedScope(Scope, Protocol):
 
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
         """Rows that were ended by a number above ``after`` and up to ``upto``: their numbers, and that number."""
+        ...
+
+    def index_file(self, unit: Unit) -> Path | None:
+        """Where what is computed for searching may be stored, so that it need not be computed again; None: nowhere."""
         ...
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache
 from operator import itemgetter
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -65,6 +66,10 @@ class Database(Protocol):
 
         ``scope_id``: the only scope that is written to; None if others may be: no one else writes then.
         """
+        ...
+
+    def index_file(self, name: str) -> Path | None:
+        """Where an index of this name may be stored, for as long as the epoch is the same; None: nowhere."""
         ...
 
     def close(self) -> None: ...
@@ -305,6 +310,9 @@ class SqlScope(SqlReader):
         query = select(table.c.seq, table.c.ended).where(table.c.scope_id == self._scope_id)
         rows = self._rows(query.where(table.c.ended > after, table.c.ended <= upto))
         return [(row[0], row[1]) for row in rows]
+
+    def index_file(self, unit: Unit) -> Path | None:
+        return self._database.index_file(f"{self._scope_id}-{unit}")
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
         table = _table(unit)

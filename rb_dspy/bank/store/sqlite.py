@@ -111,16 +111,21 @@ class SqliteDatabase:
             assert isinstance(source, sqlite3.Connection)
             source.backup(copy)
 
+    def index_file(self, name: str) -> Path | None:
+        return self.path.with_name(f"{self.path.name}.index-{name}") if self.path and self._writable else None
+
     def vacuum(self) -> None:
-        """Rewrite the file and its log without what was deleted.
+        """Rewrite the file and its log without what was deleted, and delete the files of indexes.
 
         Raises:
-            StorageError: Somebody has been reading the bank for a minute, so the log still holds the old pages.
+            StorageError: Somebody has been reading the bank for a minute, so the log still holds the old pages; or an
+                index cannot be deleted.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._thread)
             if self._file is not None:
                 stack.enter_context(_locked(self._file, self.location))
+            self._remove_indexes()
             with self._translated(), self._engine.connect() as connection:
                 raw = connection.connection.driver_connection
                 assert isinstance(raw, sqlite3.Connection)
@@ -128,6 +133,17 @@ class SqliteDatabase:
                 busy = self.path is not None and raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise StorageError(f"{self.location}: others read it, so its log was not emptied; purge it again")
+
+    def _remove_indexes(self) -> None:
+        first = self.index_file("")
+        if first is None:
+            return
+        try:
+            for file in first.parent.iterdir():
+                if file.name.startswith(first.name):
+                    file.unlink(missing_ok=True)
+        except OSError as exc:
+            raise StorageError(f"{self.location}: an index cannot be deleted: {exc.strerror}") from exc
 
     def check(self) -> list[str]:
         """What SQLite finds wrong with the file."""
