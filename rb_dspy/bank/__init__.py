@@ -1,9 +1,9 @@
 """Memory that lasts: lessons with provenance, scoped, never overwritten, found by meaning or by words."""
 
 from rb_dspy.bank.bank import MemoryBank
+from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.duplicates import NearDuplicate
 from rb_dspy.bank.pending import Pending
-from rb_dspy.bank.records import BankStats, Finding
 from rb_dspy.bank.store.base import Scope as BankStore
 
 __all__ = ["BankStats", "BankStore", "Finding", "MemoryBank", "NearDuplicate", "Pending"]

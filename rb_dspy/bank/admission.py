@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 
+from rb_dspy.bank.store.base import Reader
 from rb_dspy.errors import InputError
 from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict
 from rb_dspy.text import invisible, normalise
@@ -135,3 +136,33 @@ def now() -> str:
 
 def _hash(*parts: object) -> str:
     return sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).hexdigest()[:_DIGITS]
+
+
+def task_id(item_id: str) -> str:
+    """The id of the task of a handwritten lesson."""
+    return f"lesson-{item_id[1:]}"
+
+
+def handwritten(reader: Reader, draft: MemoryDraft, origin: str) -> ExperienceDraft | None:
+    """What is to be appended; None if a person wrote this before and it is still there.
+
+    A lesson that was removed and is written again is another experience. Raises ``InputError`` for an empty lesson.
+    """
+    item = new_item(draft)
+    task = Task(id=task_id(item.id), instruction=item_text(item))
+    if any(row.task_id == task.id for row in reader.items(ids=[item.id])):
+        return None
+    number = 0
+    while True:
+        trajectory = Trajectory(task_id=task.id, rollout_id=str(number), stop_reason="external")
+        if not reader.experiences(ids=[identity(task, [trajectory], run_id="")], ended=True):
+            break
+        number += 1
+    return ExperienceDraft(
+        task=task,
+        trajectories=(trajectory,),
+        verdicts=(Verdict(label="success", reasons="a lesson written by hand"),),
+        drafts=(draft,),
+        polarity="success",
+        origin=origin,
+    )

@@ -15,7 +15,7 @@ import pydantic
 
 from rb_dspy import plugins
 from rb_dspy.bank.retrieval import Mode
-from rb_dspy.bank.store.records import UNITS
+from rb_dspy.bank.store.base import UNITS
 from rb_dspy.errors import InputError
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, MemoryItem, Task, Trajectory, Verdict

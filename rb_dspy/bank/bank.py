@@ -16,26 +16,24 @@ from rb_dspy.bank.admission import (
     NewExperience,
     admit,
     checked_name,
+    handwritten,
     identity,
     item_text,
     new_item,
     now,
 )
-from rb_dspy.bank.embedding import embed
-from rb_dspy.bank.handwritten import handwritten, lesson
-from rb_dspy.bank.opening import open_database, open_scope, open_searcher, own_scope, resolve_mark
-from rb_dspy.bank.pending import Pending, grouped, pending_of, pending_row
-from rb_dspy.bank.records import BankStats, Finding, as_html
-from rb_dspy.bank.redaction import redact
-from rb_dspy.bank.reindex import reindex
-from rb_dspy.bank.removal import Source, later_ids, source_of
+from rb_dspy.bank.doctor import BankStats, Finding, as_html
+from rb_dspy.bank.embedding import embed, reindex
+from rb_dspy.bank.opening import open_database, open_scope, open_searcher, resolve_mark
+from rb_dspy.bank.pending import Pending, pending_of, pending_row, redact
+from rb_dspy.bank.removal import later_ids
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
-from rb_dspy.bank.store.base import Reader, Scope
+from rb_dspy.bank.store.base import Reader, Scope, SnapshotRow, Unit
 from rb_dspy.bank.store.overlay import Overlay
-from rb_dspy.bank.store.records import SnapshotRow, Unit
-from rb_dspy.bank.store.sql import Database, scope_names
+from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
+from rb_dspy.bank.transfer import checked_draft
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.schema import (
@@ -231,8 +229,10 @@ class MemoryBank:
         The same text written twice is one item. Raises ``InputError`` for an empty title or content, and like
         ``append``.
         """
-        draft = lesson(title, content, description)
-        new = handwritten(self._rows.now(), draft, checked_name("origin", origin))
+        texts = {"title": title, "content": content, "description": description}
+        draft = checked_draft({name: arguments.text(name, value) for name, value in texts.items()})
+        with self._rows.reading() as reader:
+            new = handwritten(reader, draft, checked_name("origin", origin))
         if new is not None:
             self._append([admit(new)])
         return self._item(new_item(draft).id)
@@ -270,14 +270,17 @@ class MemoryBank:
 
         The rollouts of a task in a run belong together; without a run (``run_id=""``) each stands alone.
         """
-        reader = self._rows.now()
-        rows = reader.pending(run_id=run_id, task_id=task_id)
-        shown = {id for row in rows for id in row.shown}
-        return pending_of(rows, reading.items_of(reader, shown, self.scope), self)
+        run_id = None if run_id is None else arguments.text("run id", run_id)
+        task_id = None if task_id is None else arguments.text("task id", task_id)
+        with self._rows.reading() as reader:
+            rows = reader.pending(run_id=run_id, task_id=task_id)
+            shown = {id for row in rows for id in row.shown}
+            return pending_of(rows, reading.items_of(reader, shown, self.scope), self)
 
     def learned(self, run_id: str) -> set[str]:
         """Ids of the tasks that a run has learned from here, with or without items."""
-        return {row.task_id for row in self._rows.now().experiences(run_id=arguments.text("run id", run_id))}
+        with self._rows.reading() as reader:
+            return {row.task_id for row in reader.experiences(run_id=arguments.text("run id", run_id))}
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
@@ -287,9 +290,10 @@ class MemoryBank:
         return self._experience(identity(arguments.one("task", task, Task), rollouts, run_id=run_id))
 
     def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
-        """The drafts whose very text was taken away by an edit, a delete or a rollback of that item, and by what."""
+        """The drafts whose exact text was removed earlier by an edit, delete or rollback of that item, and by what."""
         ids = {draft: new_item(draft).id for draft in arguments.each("drafts", drafts, MemoryDraft)}
-        changes = reading.retractions_of(self._rows.now(), ids.values())
+        with self._rows.reading() as reader:
+            changes = reading.retractions_of(reader, ids.values())
         return {draft: changes[id] for draft, id in ids.items() if id in changes}
 
     # Retrieval
@@ -343,7 +347,8 @@ class MemoryBank:
 
     def items(self) -> list[MemoryItem]:
         """All items in the order in which they were learned; an edit changes no item's place."""
-        return list(reading.items_of(self._rows.now(), None, self.scope).values())
+        with self._rows.reading() as reader:
+            return list(reading.items_of(reader, None, self.scope).values())
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
@@ -352,21 +357,24 @@ class MemoryBank:
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
         id = arguments.id_(id)
-        reader = self._rows.now()
-        found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
-        if found is None:
-            raise self._unknown(id)
-        return found
+        with self._rows.reading() as reader:
+            found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
+            if found is None:
+                raise self._unknown(id)
+            return found
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """The newest experience of a task, or that of a run; None if there is none."""
-        rows = self._rows.now().experiences(task_id=arguments.id_(task_id), run_id=run_id)
-        return self._experience(rows[-1].id) if rows else None
+        run_id = None if run_id is None else arguments.text("run id", run_id)
+        with self._rows.reading() as reader:
+            rows = reader.experiences(task_id=arguments.id_(task_id), run_id=run_id)
+            return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
         """Ids of the tasks that were learned from here and begin with ``prefix``; pending ones are not among them."""
         start = arguments.text("prefix", prefix)
-        return {row.task_id for row in self._rows.now().experiences() if row.task_id.startswith(start)}
+        with self._rows.reading() as reader:
+            return {row.task_id for row in reader.experiences() if row.task_id.startswith(start)}
 
     def near_duplicates(self, min_score: float = 0.9) -> list[duplicates.NearDuplicate]:
         """Pairs of items whose cosine is at least ``min_score``, nearest first.
@@ -395,7 +403,7 @@ class MemoryBank:
         """
         item = self._item(arguments.id_(id))
         texts = {"title": title, "description": description, "content": content}
-        new = new_item(transfer.checked_draft({n: getattr(item, n) if t is None else t for n, t in texts.items()}))
+        new = new_item(checked_draft({n: getattr(item, n) if t is None else t for n, t in texts.items()}))
         if new.id == item.id:
             return item
         embedder = self.embedder
@@ -412,18 +420,7 @@ class MemoryBank:
         Raises:
             InputError: Nothing has this id.
         """
-        id, reader = arguments.id_(id), self._rows.now()
-        waiting = grouped(row.key for row in reader.pending()).get(id)
-        if waiting:
-            if not dry_run:
-                with self._rows.write() as writer:
-                    writer.remove_pending(waiting)
-            return Removal(pending=(id,))
-        experiences = {row.seq for row in reader.experiences(ids=[id])}
-        if not experiences and not reader.items(ids=[id]):
-            raise self._unknown(id)
-        source = Source(experiences=frozenset(experiences), items=frozenset() if experiences else frozenset([id]))
-        return self._remove(source, kind="delete", descendants=False, note=note, dry_run=dry_run)
+        return self._remove(arguments.id_(id), kind="delete", descendants=False, note=note, dry_run=dry_run)
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
         """Remove what came from ``source``, with what was learned under its influence.
@@ -438,19 +435,16 @@ class MemoryBank:
             InputError: Nothing came from there.
         """
         name = arguments.id_(source)
-        meant, run_id = source_of(self._rows.now(), name, ended=descendants, edits=True)
-        removal = self._remove(
-            meant, kind="rollback", descendants=descendants, run_id=run_id, note=note, dry_run=dry_run
-        )
-        return self._checked(removal, name)
+        return self._remove(name, kind="rollback", descendants=descendants, note=note, dry_run=dry_run)
 
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
         id = arguments.id_(id)
-        found = reading.history_of(self._rows.now(), id)
-        if not found:
-            raise self._unknown(id)
-        return found
+        with self._rows.reading() as reader:
+            changes = reading.history_of(reader, id)
+            if not changes:
+                raise self._unknown(id)
+            return changes
 
     # States
 
@@ -459,7 +453,9 @@ class MemoryBank:
 
         Copy on write, in less than a millisecond whatever the size. Ends with this bank. Pending rollouts stay behind.
         """
-        return self._overlay(self._rows.now().mark(), read_only=False)
+        with self._rows.reading() as reader:
+            mark = reader.mark()
+        return self._overlay(mark, read_only=False)
 
     def snapshot(self, name: str) -> Snapshot:
         """Name the present state; ``open(..., at=name)`` opens it.
@@ -483,7 +479,8 @@ class MemoryBank:
 
     def snapshots(self) -> list[Snapshot]:
         """All snapshots of this scope, in order."""
-        return [reading.snapshot_of(self._rows.at(row.seq), row, self.scope) for row in self._rows.now().snapshots()]
+        with self._rows.reading() as reader:
+            return [reading.snapshot_of(self._rows.at(row.seq), row, self.scope) for row in reader.snapshots()]
 
     # The bank itself
 
@@ -516,13 +513,13 @@ class MemoryBank:
         Raises:
             StorageError: This is a fork or a snapshot, or the bank cannot be written.
         """
-        database = self._root("reindex")
+        scope = self._root("reindex")
         chosen = self.embedder if embedder is None else arguments.embedder(embedder)
-        if embedder is None and (known := self._rows.embedder()) not in (None, (chosen.id, chosen.dimension)):
-            raise EmbedderMismatch(f"{self._rows.location}: belongs to the embedder {known[0]}; name it")
-        made = reindex(database, chosen)
+        if embedder is None and (current := scope.embedder()) not in (None, (chosen.id, chosen.dimension)):
+            raise EmbedderMismatch(f"{scope.location}: belongs to the embedder {current[0]}; name it")
+        made = reindex(scope.database, chosen)
         self._embedder = _LazyEmbedder(chosen)
-        self._searcher = open_searcher(database, self._rows)  # type: ignore[arg-type]
+        self._searcher = open_searcher(scope.database, scope)
         return made
 
     def purge(self, source: str) -> Removal:
@@ -540,14 +537,11 @@ class MemoryBank:
             InputError: Nothing came from there.
             StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
-        database = self._root("purge")
-        name = arguments.id_(source)
-        meant, run_id = source_of(self._rows.now(), name, ended=True, edits=False)
-        with self._rows.write(exclusive=True) as writer:
-            removal = writing.purge(writer, meant, run_id=run_id)
-        self._checked(removal, name)
-        database.vacuum()
-        return removal
+        scope, name = self._root("purge"), arguments.id_(source)
+        with scope.write(exclusive=True) as writer:
+            removal = writing.purge(writer, name)
+        scope.database.vacuum()
+        return self._checked(removal, name)
 
     def scopes(self) -> list[str]:
         """Names of all scopes of this bank."""
@@ -570,7 +564,8 @@ class MemoryBank:
             self._database.close()
 
     def __len__(self) -> int:
-        return len({row.id for row in self._rows.now().items()})
+        with self._rows.reading() as reader:
+            return len({row.id for row in reader.items()})
 
     def __bool__(self) -> bool:
         return True  # an empty bank is a bank: `bank or default` must not replace it
@@ -600,18 +595,20 @@ class MemoryBank:
         # TypeError, which is what those who try pickle first and something else then expect
         raise TypeError("a MemoryBank is a handle and cannot be pickled; pass its path and open it there")
 
-    def _root(self, call: str) -> Database:
-        if self._database is None or isinstance(self._rows, Overlay):
+    def _root(self, call: str) -> SqlScope:
+        """The scope of the database. Raises ``StorageError`` if this is a fork or a snapshot."""
+        if not isinstance(self._rows, SqlScope):
             raise StorageError(f"{self._rows.location}: a fork or a snapshot has no {call}; call it on the bank")
-        return self._database
+        return self._rows
 
     def _append(self, page: Sequence[NewExperience]) -> None:
         """Store a page in one transaction. Nothing is embedded for what is stored already."""
-        known = {row.id for row in self._rows.now().experiences(ids=[new.id for new in page], ended=True)}
+        with self._rows.reading() as reader:
+            stored = {row.id for row in reader.experiences(ids=[new.id for new in page], ended=True)}
         texts = [
             text
             for new in page
-            if new.items and new.id not in known
+            if new.items and new.id not in stored
             for text in (new.task.instruction, *map(item_text, new.items))
         ]
         vectors = np.empty((0, 0), np.float32)
@@ -619,7 +616,7 @@ class MemoryBank:
         if texts:
             embedder = self.embedder
             vectors, whose = embed(embedder, texts), (embedder.id, embedder.dimension)
-        lengths = [1 + len(new.items) if new.items and new.id not in known else 0 for new in page]
+        lengths = [1 + len(new.items) if new.items and new.id not in stored else 0 for new in page]
         ends = itertools.accumulate(lengths)
         rows = [vectors[end - length : end] if length else None for end, length in zip(ends, lengths, strict=True)]
         with self._rows.write(embedder=whose) as writer:
@@ -639,20 +636,16 @@ class MemoryBank:
         return ids
 
     def _remove(
-        self,
-        source: Source,
-        *,
-        kind: Literal["delete", "rollback"],
-        descendants: bool,
-        note: str,
-        dry_run: bool,
-        run_id: str | None = None,
+        self, name: str, *, kind: Literal["delete", "rollback"], descendants: bool, note: str, dry_run: bool
     ) -> Removal:
         note = arguments.text("note", note)
-        with self._rows.write() as writer:
-            return writing.remove(
-                writer, source, kind=kind, descendants=descendants, run_id=run_id, note=note, dry_run=dry_run
-            )
+        if dry_run:
+            with self._rows.reading() as reader:
+                removal = writing.plan(reader, name, kind=kind, descendants=descendants).removal
+        else:
+            with self._rows.write() as writer:
+                removal = writing.remove(writer, name, kind=kind, descendants=descendants, note=note)
+        return self._checked(removal, name)
 
     def _checked(self, removal: Removal, name: str) -> Removal:
         """The removal. Raises ``InputError`` if it is empty."""
@@ -662,26 +655,29 @@ class MemoryBank:
 
     def _frozen(self) -> Reader:
         """The present state, which stays as it is."""
-        return self._rows.at(self._rows.now().mark())
+        with self._rows.reading() as reader:
+            return self._rows.at(reader.mark())
 
     def _experience(self, id: str) -> Experience | None:
-        reader = self._rows.now()
-        rows = reader.experiences(ids=[id], payload=True)
-        return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
+        with self._rows.reading() as reader:
+            rows = reader.experiences(ids=[id], payload=True)
+            return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
 
     def _item(self, id: str) -> MemoryItem:
-        found = reading.items_of(self._rows.now(), [id], self.scope).get(id)
-        if found is None:
+        with self._rows.reading() as reader:
+            item = reading.items_of(reader, [id], self.scope).get(id)
+        if item is None:
             raise self._unknown(id, "item")
-        return found
+        return item
 
     def _unknown(self, id: str, what: str = "item or experience") -> InputError:
-        reader, hint = self._rows.now(), ""
+        hint = ""
         kind, _, value = id.partition(":")
         if kind in ("run", "origin") and value:
             return InputError(f"{self._rows.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
-        later = later_ids(reader, id) & {row.id for row in reader.items()}
-        changes = reading.history_of(reader, id)
+        with self._rows.reading() as reader:
+            later = later_ids(reader, id) & {row.id for row in reader.items()}
+            changes = reading.history_of(reader, id)
         if later:
             hint = f"; it was edited and is {min(later)} now"
         elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
@@ -699,7 +695,7 @@ class MemoryBank:
         return np.asarray(vector)
 
     def _overlay(self, mark: int, *, read_only: bool, owner: Database | None = None) -> MemoryBank:
-        overlay = Overlay(self._rows, mark, own_scope, read_only=read_only)
+        overlay = Overlay(self._rows, mark, read_only=read_only)
         return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
 
 
@@ -719,4 +715,4 @@ class _LazyEmbedder:
 
 def _dropped(dropped: dict[MemoryDraft, Change]) -> str:
     gone = [f"{draft.title!r} ({change.kind} at {change.created_at})" for draft, change in dropped.items()]
-    return f"dropped, since it was taken away: {'; '.join(gone)}"
+    return f"not stored again, because it was removed before: {'; '.join(gone)}"

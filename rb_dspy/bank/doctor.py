@@ -3,20 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Literal
 
 import numpy as np
+import pydantic
 
 from rb_dspy.bank.admission import new_item
 from rb_dspy.bank.pending import grouped
 from rb_dspy.bank.reading import unpacked as rollouts_of
-from rb_dspy.bank.records import BankStats, Finding
-from rb_dspy.bank.store.base import Reader, Scope
-from rb_dspy.bank.store.records import UNITS
+from rb_dspy.bank.store.base import UNITS, Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import MemoryDraft
+from rb_dspy.schema import MemoryDraft, MemoryItem
+
+
+class BankStats(pydantic.BaseModel):
+    """Counts of one scope as it is now. ``bytes_on_disk`` and ``schema_version`` are those of the whole bank."""
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    scope: str
+    items: int
+    experiences: int
+    experiences_with_items: int
+    by_polarity: dict[str, int]
+    """Items from successes and from failures."""
+    by_verdict: dict[str, int]
+    """Experiences by verdict; one with several rollouts counts as a success if any of them was judged one."""
+    by_template: dict[str, int]
+    """Experiences by their task's template; tasks without one are not counted."""
+    exposures: int
+    """How often an item was shown to an agent whose rollout was then appended."""
+    pending: int
+    """Rollouts that are not learned from yet."""
+    removed: int
+    """Experiences and items that were deleted or rolled back; their history is kept."""
+    embedder: str
+    dimension: int
+    bytes_on_disk: int
+    schema_version: int
+
+
+class Finding(pydantic.BaseModel):
+    """Something that ``doctor`` found wrong."""
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    severity: Literal["error", "warning"]
+    """An error means that something is lost or wrong; a warning wants a look."""
+    kind: Literal["file", "row", "link", "vector", "pending"]
+    where: str
+    """Scope and id, or what there is to name the place."""
+    what: str
+    remedy: str
+
+
+def as_html(name: str, stats: BankStats, newest: Sequence[MemoryItem]) -> str:
+    """A bank as a table for notebooks, in the colours of the page."""
+    sources = {item.id: ", ".join(dict.fromkeys(each.task_id for each in item.provenances)) for item in newest}
+    rows = "".join(
+        f"<tr><td>{escape(item.polarity)}</td><td style='text-align:left'><b>{escape(item.title)}</b><br>"
+        f"{escape(item.content)}</td><td>{escape(sources[item.id])}</td></tr>"
+        for item in newest
+    )
+    counts = f"{stats.items:,} items from {stats.experiences:,} experiences, {stats.pending:,} rollouts pending"
+    more = f"<p>the newest {len(newest)}</p>" if len(newest) < stats.items else ""
+    table = f"<table><tr><th></th><th style='text-align:left'>item</th><th>learned from</th></tr>{rows}</table>"
+    return f"<p><code>{escape(name)}</code>: {counts}</p>{more}{table if newest else ''}"
+
 
 _PAGE = 500
 """Experiences that are read at once."""
@@ -27,7 +84,11 @@ _REINDEX = "make the vectors anew (MemoryBank.reindex, rb-dspy bank reindex)"
 
 def stats(scope: Scope, database: Database | None) -> BankStats:
     """Counts of one scope."""
-    reader = scope.now()
+    with scope.reading() as reader:
+        return _stats(scope, reader, database)
+
+
+def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
     experiences = reader.experiences(ended=True)
     rows = reader.items(ended=True)
     living = [row for row in experiences if row.ended is None]
@@ -61,12 +122,11 @@ def findings(scope: Scope, database: Database | None) -> list[Finding]:
         Finding(severity="error", kind="file", where=scope.location, what=what, remedy=_RESTORE)
         for what in (database.check() if database else ())
     ]
-    return [*found, *_rows(scope), *_vectors(scope)]
+    with scope.reading() as reader:
+        return [*found, *_rows(scope, reader), *_vectors(scope, reader)]
 
 
-def _rows(scope: Scope) -> Iterator[Finding]:
-    reader = scope.now()
-
+def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     def finding(id: str, what: str, kind: str = "row") -> Finding:
         return Finding.model_validate(
             {"severity": "error", "kind": kind, "where": f"{scope.name}: {id}", "what": what, "remedy": _RESTORE}
@@ -100,10 +160,9 @@ def _damaged(reader: Reader) -> Iterator[str]:
         after = rows[-1].seq
 
 
-def _vectors(scope: Scope) -> Iterator[Finding]:
+def _vectors(scope: Scope, reader: Reader) -> Iterator[Finding]:
     """Rows without a vector, and vectors that cannot be."""
     known = scope.embedder()
-    reader = scope.now()
     items = reader.items()
     expected = {"item": {row.seq for row in items}, "experience": {row.experience for row in items}}
     for unit in UNITS:

@@ -1,4 +1,4 @@
-"""Vectors that can be trusted: an embedder's answer is checked before anything is stored or ranked with it."""
+"""Vectors of texts, checked before they are stored or ranked; and moving a bank to another embedder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rb_dspy.errors import InfrastructureError, InvalidVector, describe_error
+from rb_dspy.bank.store import sql
+from rb_dspy.bank.store.sql import Database
+from rb_dspy.errors import EmbedderMismatch, InfrastructureError, InvalidVector, describe_error
 from rb_dspy.protocols import Embedder, Vectors
 
 _SMALLEST = 1e-6
+
+_BATCH = 100
+"""Texts that ``reindex`` embeds at once; other writers wait for the last batch at most."""
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
@@ -38,3 +43,38 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
         raise InvalidVector(f"embedder {embedder.id}: a {kind} vector for {texts[row][:40]!r}; nothing was stored")
     unit: Vectors = (rows / lengths[:, None]).astype(np.float32)
     return unit
+
+
+def reindex(database: Database, embedder: Embedder) -> int:
+    """Make the vectors of ``embedder`` that are missing in all scopes, beside those of the embedder until now; then
+    change over to it in one transaction. Returns how many were made.
+
+    If the embedder raises, the bank works on as it was, and the next call goes on where this one ended.
+
+    Raises:
+        EmbedderMismatch: The embedder has the id of the present one and another dimension.
+    """
+    made = 0
+    with database.reading() as connection:
+        current = sql.embedder_of(connection)
+    if current is not None and current[0] == embedder.id and current[1] != embedder.dimension:
+        raise EmbedderMismatch(
+            f"{database.location}: has {current[1]} dimensions, and {embedder.id} has {embedder.dimension} now; an"
+            " embedder with other vectors needs another id"
+        )
+    while True:
+        with database.reading() as connection:
+            texts = sql.unembedded(connection, embedder.id, _BATCH)
+        if len(texts) < _BATCH:
+            break
+        rows = embed(embedder, [each.text for each in texts])
+        with database.writing() as connection:
+            missing = {*sql.unembedded(connection, embedder.id, _BATCH)}  # others may have made some, or purged a row
+            places = [place for place, text in enumerate(texts) if text in missing]
+            made += sql.add_vectors(connection, embedder.id, [texts[place] for place in places], rows[places])
+    with database.writing() as connection:
+        texts = sql.unembedded(connection, embedder.id, None)
+        if texts:
+            made += sql.add_vectors(connection, embedder.id, texts, embed(embedder, [each.text for each in texts]))
+        sql.change_over(connection, (embedder.id, embedder.dimension), anew=bool(made))
+    return made

@@ -16,9 +16,6 @@ from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.protocols import Embedder
 
-_LONG = 10**18
-"""Numbers of thousands of digits cannot even be written."""
-
 
 def open_database(url: str | Path | None, *, create: bool) -> Database:
     """The database at ``url``. See ``MemoryBank.open``."""
@@ -66,24 +63,15 @@ def scopes(url: str | Path) -> list[str]:
         database.close()
 
 
-def own_scope(name: str, after: int) -> SqlScope:
-    """A scope in memory whose numbers begin after ``after``: where a fork keeps what it writes."""
-    scope = open_scope(open_database(None, create=True), name, None, create=True)
-    with scope.write() as writer:
-        writer.allocate(after)
-    return scope
-
-
 def resolve_mark(scope: Scope, at: str | int) -> int:
     """The number that ``at`` means: that of a snapshot, or the end of the write that a number belongs to."""
-    reader = scope.now()
-    if isinstance(at, str):
-        return _snapshot_mark(reader, scope, at)
-    mark, number = reader.mark(), int(at)
-    if not 0 <= number <= mark:
-        shown = number if abs(number) <= _LONG else f"of {'more' if number > 0 else 'less'} than 18 digits"
-        raise InputError(f"{scope.location}: no state {shown} of scope {scope.name!r}; expected 0 to {mark}")
-    return min((entry.seq for entry in reader.journal() if entry.seq >= number), default=mark) if number else 0
+    with scope.reading() as reader:
+        if isinstance(at, str):
+            return _snapshot_mark(reader, scope, at)
+        mark, number = reader.mark(), int(at)
+        if not 0 <= number <= mark:
+            raise InputError(f"{scope.location}: no state {str(at)[:20]} of scope {scope.name!r}; expected 0 to {mark}")
+        return min((entry.seq for entry in reader.journal() if entry.seq >= number), default=mark) if number else 0
 
 
 def _snapshot_mark(reader: Reader, scope: Scope, name: str) -> int:

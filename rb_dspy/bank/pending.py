@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 from rb_dspy.bank.admission import attempt_id, identity, now
 from rb_dspy.bank.reading import packed, unpacked
-from rb_dspy.bank.store.records import PendingKey, PendingRow
+from rb_dspy.bank.store.base import PendingKey, PendingRow
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import MemoryItem, Task, Trajectory
 from rb_dspy.text import normalise
 
 if TYPE_CHECKING:
     from rb_dspy.bank.bank import MemoryBank
+
+
+import os
+import re
 
 _log = logging.getLogger("rb_dspy.bank")
 
@@ -105,3 +109,21 @@ def _number(row: PendingRow) -> tuple[bool, int, str]:
     id = row.key.rollout_id
     number = id.isdecimal() and id.isascii() and len(id) < 20
     return not number, int(id) if number else 0, id
+
+
+_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_SHORTEST = 6
+"""Values of fewer characters are ordinary words: replacing them would spoil the text and hide nothing."""
+
+_SECRETS = re.compile(r"\bsk-[\w-]{8,}|(?i:\bbearer\s+)[\w.~+/=-]{6,}")
+
+
+def redact(text: str) -> str:
+    """``text`` with ``[redacted]`` for what may be a key: values of environment variables that are named as such, and
+    what looks like an API key or a bearer token.
+    """
+    values = {value for name, value in os.environ.items() if any(word in name.upper() for word in _NAMES)}
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= _SHORTEST:
+            text = text.replace(value, "[redacted]")
+    return _SECRETS.sub("[redacted]", text)

@@ -9,8 +9,7 @@ from hashlib import sha256
 
 import pydantic
 
-from rb_dspy.bank.store.base import Reader
-from rb_dspy.bank.store.records import ExperienceRow, ItemRow, SnapshotRow
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow, Reader, SnapshotRow
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import (
     Change,
@@ -75,7 +74,9 @@ def items_and_givers(
         rows.setdefault(row.id, []).append(row)
     givers = {row.experience for each in rows.values() for row in each}
     experiences = {row.seq: row for row in reader.experiences(seqs=None if ids is None else givers, ended=True)}
-    ordered = sorted(rows.items(), key=lambda pair: min(map(_place, pair[1])))
+    for id in list(rows):  # an experience below a fork may have been purged
+        rows[id] = [row for row in rows[id] if row.experience in experiences]
+    ordered = sorted(((id, each) for id, each in rows.items() if each), key=lambda pair: min(map(_place, pair[1])))
     return {id: _item(each, experiences, scope) for id, each in ordered}, experiences
 
 
@@ -93,7 +94,7 @@ def experiences_of(reader: Reader, rows: Iterable[ExperienceRow], scope: str) ->
     return [
         _experience(
             row,
-            [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_place)],
+            [items[each.id] for each in sorted(rows_of.get(row.seq, ()), key=_place) if each.id in items],
             shown.get(row.seq, ()),
             scope,
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rb_dspy.bank.store.base import Reader
-from rb_dspy.bank.store.records import ExperienceRow, ItemRow
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow, Reader
 
 
 @dataclass(frozen=True)

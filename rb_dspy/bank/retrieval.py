@@ -7,8 +7,7 @@ from typing import Literal
 
 from rb_dspy.bank.reading import items_and_givers
 from rb_dspy.bank.search.searchers import Searcher
-from rb_dspy.bank.store.base import Reader, Scope
-from rb_dspy.bank.store.records import Filter, Hit, Unit
+from rb_dspy.bank.store.base import Filter, Hit, Reader, Scope, Unit
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import MemoryItem, Polarity, Retrieved
 
@@ -68,8 +67,8 @@ def find(
     while True:
         hits = ranking(count)  # not in the block below: a searcher has a lock of its own
         passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
-        with scope.reading():
-            found = _looked_up(scope.now(), scope.name, unit, passed, k, own_task)
+        with scope.reading() as reader:
+            found = _looked_up(reader, scope.name, unit, passed, k, own_task)
         if len(found) >= k or len(passed) < count:
             return found[:k]
         count *= 4

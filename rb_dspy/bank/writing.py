@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, now
-from rb_dspy.bank.handwritten import task_id
+from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, now, task_id
 from rb_dspy.bank.pending import grouped, key_of
 from rb_dspy.bank.reading import packed
-from rb_dspy.bank.removal import Closure, Source, closure
-from rb_dspy.bank.store.base import Reader, Writer
-from rb_dspy.bank.store.records import (
+from rb_dspy.bank.removal import Closure, Source, closure, source_of
+from rb_dspy.bank.store.base import (
     Entry,
     ExperienceRow,
     ItemRow,
     PendingKey,
     PendingRow,
+    Reader,
     VectorRow,
+    Writer,
 )
-from rb_dspy.errors import InputError
+from rb_dspy.bank.store.sql import SqlWriter
+from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import ChangeKind, Removal
+from rb_dspy.schema import Removal
 from rb_dspy.text import normalise
 
 
 def append(writer: Writer, page: Sequence[tuple[NewExperience, Vectors | None]]) -> None:
     """Store experiences with their items, and remove what was pending of them; those that are stored, or were, stay.
 
-    With each come its vectors: a row for the instruction, then one for each item; None if there are no items.
+    Each is paired with its vectors: a row for the instruction, then one for each item; None if there are no items.
     """
     writer.remove_pending(_covered(writer, [new for new, _ in page]))
     stored = {row.id for row in writer.experiences(ids=[new.id for new, _ in page], ended=True)}
     fresh: dict[str, tuple[NewExperience, Vectors | None]] = {}
     for new, vectors in page:
         if new.id not in stored:
+            if new.items and vectors is None:
+                raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
             fresh.setdefault(new.id, (new, vectors))
     if not fresh:
         return
@@ -97,33 +101,39 @@ def edit(writer: Writer, id: str, new: NewItem, vector: Vectors, note: str, loca
     writer.add(items=rows, vectors=new_vectors, entries=[Entry(last, id, "edit", (new.id,), note, now())])
 
 
-def remove(
-    writer: Writer,
-    source: Source,
-    *,
-    kind: ChangeKind,
-    descendants: bool,
-    run_id: str | None = None,
-    note: str = "",
-    dry_run: bool = False,
-) -> Removal:
-    """End what ``source`` means, and what goes with it (see ``removal.closure``).
+@dataclass(frozen=True)
+class Plan:
+    """What a delete or a rollback removes. ``pending``: groups of rollouts, by the id of what they would become."""
 
-    ``run_id``: pending rollouts of this run go too; with ``descendants`` also those whose agent was shown an item that
-    goes.
+    source: Source
+    closure: Closure
+    pending: dict[str, list[PendingKey]]
+
+    @property
+    def removal(self) -> Removal:
+        experiences = tuple(row.id for row in self.closure.experiences)
+        return Removal(experiences=experiences, items=self.closure.items, pending=tuple(self.pending))
+
+
+def plan(reader: Reader, name: str, *, kind: Literal["delete", "rollback"], descendants: bool) -> Plan:
+    """What goes with ``name`` (see ``removal.source_of`` and ``removal.closure``).
+
+    Pending rollouts of a run go with it; with ``descendants`` also those whose agent was shown an item that goes.
     """
-    going = closure(writer, source, descendants=descendants)
-    waiting = _pending_of(writer, run_id, going if descendants else None)
-    removal = Removal(
-        experiences=tuple(row.id for row in going.experiences),
-        items=going.items,
-        pending=tuple(group_id for group_id, _ in waiting),
-    )
-    if dry_run:
-        return removal
-    writer.remove_pending([key for _, keys in waiting for key in keys])
+    source, run_id = source_of(reader, name, ended=descendants, edits=kind == "rollback")
+    going = closure(reader, source, descendants=descendants)
+    return Plan(source, going, _pending_of(reader, name, run_id, going.tainted if descendants else frozenset()))
+
+
+def remove(
+    writer: Writer, name: str, *, kind: Literal["delete", "rollback"], descendants: bool, note: str = ""
+) -> Removal:
+    """End what ``plan`` finds."""
+    planned = plan(writer, name, kind=kind, descendants=descendants)
+    going = planned.closure
+    writer.remove_pending([key for keys in planned.pending.values() for key in keys])
     if not going.experiences and not going.rows:
-        return removal
+        return planned.removal
     last = writer.allocate(1)
     writer.end([*(row.seq for row in going.experiences), *(row.seq for row in going.rows)], last)
     time = now()
@@ -131,26 +141,27 @@ def remove(
     for row in going.rows:
         lost.setdefault(row.experience, []).append(row.id)
     entries = [Entry(last, row.id, kind, tuple(lost.get(row.seq, ())), note, time) for row in going.experiences]
-    entries += [Entry(last, id, kind, (), note, time) for id in sorted(source.items & set(going.items))]
+    entries += [Entry(last, id, kind, (), note, time) for id in sorted(planned.source.items & set(going.items))]
     writer.add(entries=entries)
-    return removal
+    return planned.removal
 
 
-def purge(writer: Writer, source: Source, *, run_id: str | None = None) -> Removal:
-    """Delete what ``source`` means for good, with the item rows of the experiences; nothing else goes with it.
+def purge(writer: SqlWriter, name: str) -> Removal:
+    """Delete what ``name`` means for good, with the item rows of the experiences; nothing else goes with it.
 
     The experience of a handwritten lesson has its text, and goes with it.
     """
-    waiting = _pending_of(writer, run_id, None)
+    source, run_id = source_of(writer, name, ended=True, edits=False)
+    pending = _pending_of(writer, name, run_id, frozenset())
     experiences = writer.experiences(seqs=source.experiences, ended=True)
     for id in source.items:
         experiences += writer.experiences(task_id=task_id(id), ended=True)
     rows = writer.items(experiences={row.seq for row in experiences}, ended=True)
     rows += writer.items(ids=source.items, ended=True)
     seqs = {*(row.seq for row in experiences), *(row.seq for row in rows)}
-    ids = list(dict.fromkeys([*(row.id for row in experiences), *sorted(source.items)]))
-    writer.remove_pending([key for _, keys in waiting for key in keys])
+    writer.remove_pending([key for keys in pending.values() for key in keys])
     if seqs:
+        ids = list(dict.fromkeys([*(row.id for row in experiences), *sorted(source.items)]))
         last = writer.allocate(1)
         writer.delete(seqs, notes_of=[*ids, *(row.id for row in rows)])
         writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in ids])
@@ -158,7 +169,7 @@ def purge(writer: Writer, source: Source, *, run_id: str | None = None) -> Remov
     return Removal(
         experiences=tuple(row.id for row in experiences),
         items=tuple(id for id in dict.fromkeys(row.id for row in rows) if id not in stays),
-        pending=tuple(id for id, _ in waiting),
+        pending=tuple(pending),
     )
 
 
@@ -214,13 +225,11 @@ def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
     return [key for key in waiting if (key.run_id, key.task_id) in attempts or key in alone]
 
 
-def _pending_of(reader: Reader, run_id: str | None, going: Closure | None) -> list[tuple[str, list[PendingKey]]]:
-    """Groups of pending rollouts that go, by the id of what they would become."""
-    rows = reader.pending()
-    shown = {row.key: set(row.shown) for row in rows}
-    return [
-        (id, keys)
+def _pending_of(reader: Reader, name: str, run_id: str | None, items: Collection[str]) -> dict[str, list[PendingKey]]:
+    """Groups of pending rollouts that go: that of this name, of a run, and those whose agent was shown an item."""
+    shown = {row.key: set(row.shown) for row in reader.pending()}
+    return {
+        id: keys
         for id, keys in grouped(shown).items()
-        if (run_id is not None and keys[0].run_id == run_id)
-        or (going is not None and any(shown[key] & going.tainted for key in keys))
-    ]
+        if id == name or keys[0].run_id == run_id or any(shown[key] & set(items) for key in keys)
+    }

@@ -45,6 +45,32 @@ def test_eight_writers_and_readers(place: str | Path | None) -> None:
         assert seqs == list(range(1, 601))
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_reads_beside_edits_are_of_one_moment(place: str | Path | None, depth: int) -> None:
+    """Also in a fork, and a fork of a fork: no half of a write is seen, and nobody waits for ever."""
+    with open_bank(place) as bank:
+        experience = add(bank, "t1", lessons=3)
+        for _ in range(depth):
+            bank = bank.fork()
+        done = threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                assert len(bank.items()) == 3
+                assert len(bank.get(experience.id).items) == 3  # type: ignore[union-attr]
+                assert len(bank.retrieve("sort", k=9)) == 1
+                assert bank.doctor() == []
+
+        with ThreadPoolExecutor(3) as pool:
+            readers = [pool.submit(read) for _ in range(2)]
+            id = experience.items[0].id
+            for n in range(15):
+                id = bank.edit(id, content=f"Content {n}.").id
+            done.set()
+            for reader in readers:
+                reader.result(timeout=60)
+
+
 def test_the_same_attempt_from_many_threads_is_stored_once(url: str | Path) -> None:
     with open_bank(url) as bank, ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: add(bank, lessons=2), range(40)))

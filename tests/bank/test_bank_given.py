@@ -47,6 +47,7 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (lambda bank: bank.record_failure(TASK, ValueError("x")), "error: got ValueError; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.add("title", None), "content: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.add("title", " "), "a lesson ('title') has no content"),
+    (lambda bank: bank.add("title", "x" * 5_000), "content has 5,000 characters; expected at most"),
     (lambda bank: bank.retracted(["x"]), "drafts: got str; expected a list of MemoryDraft"),  # type: ignore[list-item]
     (lambda bank: bank.seen_tasks(None), "prefix: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.near_duplicates("0.9"), "min_score '0.9': expected a cosine"),  # type: ignore[arg-type]

@@ -136,3 +136,29 @@ def test_forks_of_before_say_why_they_end(url: str | Path) -> None:
         bank.reindex(NEW)
         with pytest.raises(EmbedderMismatch, match="again"):
             fork.retrieve("x")
+
+
+def test_an_embedder_that_changes_its_dimension_needs_another_id(path: Path) -> None:
+    class Wider(HashEmbedder):
+        id = OLD.id
+
+    with open_bank(path, embedder=OLD) as bank:
+        add(bank, "t1")
+        with pytest.raises(EmbedderMismatch, match="another id"):
+            bank.reindex(Wider(128))
+        assert found(bank, "sort the numbers")[0] == "t1"
+
+
+def test_what_is_purged_meanwhile_gets_no_vector(path: Path) -> None:
+    slow = Slow(salt="y")
+    with open_bank(path, embedder=OLD) as bank, open_bank(path, embedder=OLD) as other:
+        every = [add(bank, f"t{n}", f"sort {n} numbers", lessons=2) for n in range(50)]
+        moving = threading.Thread(target=bank.reindex, args=[slow])
+        moving.start()
+        assert slow.begun.wait(30)
+        other.purge(every[0].id)
+        slow.go_on.set()
+        moving.join(60)
+        assert bank.doctor() == []
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM vectors").fetchone() == (49 * 3,)

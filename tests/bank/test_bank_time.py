@@ -205,13 +205,9 @@ def test_a_snapshot_s_name_is_for_one_state(url: str | Path) -> None:
         assert second.digest != first.digest
     with pytest.raises(InputError, match=r"no snapshot 'tow'; did you mean 'two'\?"):
         open_bank(url, at="tow")
-    for number in (10**5000, -(10**5000)):  # which Python does not even write
-        with pytest.raises(
-            InputError, match=r"no state of (more|less) than 18 digits of scope 's'; expected 0 to \d+$"
-        ):
+    for number in (99, -1):
+        with pytest.raises(InputError, match=rf"no state {number} of scope 's'; expected 0 to \d+$"):
             open_bank(url, at=number)
-    with pytest.raises(InputError, match="no state 99"):
-        open_bank(url, at=99)
 
 
 def test_equal_histories_have_equal_digests(url: str | Path) -> None:

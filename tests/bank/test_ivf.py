@@ -17,7 +17,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.bank.search.cells import CellFile, Cells
 from rb_dspy.bank.search.searchers import StoreSearcher
 from rb_dspy.bank.search.vectors import VectorIndex
-from rb_dspy.bank.store.records import Filter, Hit, IndexRow
+from rb_dspy.bank.store.base import Filter, Hit, IndexRow
 from rb_dspy.protocols import Vectors
 from rb_dspy.schema import ExperienceDraft, Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
@@ -195,7 +195,7 @@ def test_python_can_end_while_cells_are_built() -> None:
 import threading, time
 import numpy as np
 from rb_dspy.bank.search.vectors import VectorIndex
-from rb_dspy.bank.store.records import Filter, IndexRow
+from rb_dspy.bank.store.base import Filter, IndexRow
 vectors = np.random.default_rng(0).standard_normal((60_000, 128)).astype("<f2")
 index = VectorIndex(1_000)
 index.add([IndexRow(seq, None, "t", "success", row.tobytes()) for seq, row in enumerate(vectors, 1)])

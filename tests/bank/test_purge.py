@@ -87,3 +87,13 @@ def test_the_text_of_a_handwritten_lesson_is_gone_everywhere(url: str | Path, on
         bank.purge(item.id)
         assert SECRET.encode() not in on_disk()
         assert SECRET not in str([bank.experiences(), bank.items()])
+
+
+def test_a_fork_outlives_a_purge_of_what_it_edited(url: str | Path) -> None:
+    with open_bank(url) as bank:
+        leak, other = add(bank, "t1"), add(bank, "t2")
+        fork = bank.fork()
+        fork.edit(leak.items[0].id, content="Ask for the password.")
+        bank.purge(leak.id)
+        assert [item.id for item in fork.items()] == [other.items[0].id]
+        assert len(fork.retrieve("x", k=9, unit="item")) == 1

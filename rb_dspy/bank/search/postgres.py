@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, text
 
 from rb_dspy.bank.search.words import query_words
+from rb_dspy.bank.store.base import Filter, Hit, Unit
 from rb_dspy.bank.store.postgres import MAX_INDEXED, PostgresDatabase
-from rb_dspy.bank.store.records import Filter, Hit, Unit
 from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors

@@ -10,9 +10,9 @@ from rb_dspy.bank.search.cells import CellFile
 from rb_dspy.bank.search.ivf import EXACT_ROWS
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.search.words import WordIndex
-from rb_dspy.bank.store.base import IndexedScope
+from rb_dspy.bank.store.base import Filter, Hit, IndexRow, Unit
 from rb_dspy.bank.store.overlay import Overlay
-from rb_dspy.bank.store.records import Filter, Hit, IndexRow, Unit
+from rb_dspy.bank.store.sql import SqlScope
 from rb_dspy.errors import EmbedderMismatch
 from rb_dspy.protocols import Vectors
 
@@ -44,7 +44,7 @@ class Searcher(Protocol):
 class StoreSearcher:
     """Ranks the rows of a database in memory."""
 
-    def __init__(self, scope: IndexedScope, exact_rows: int = EXACT_ROWS) -> None:
+    def __init__(self, scope: SqlScope, exact_rows: int = EXACT_ROWS) -> None:
         """``exact_rows``: see ``VectorIndex``."""
         self._scope = scope
         self._exact_rows = exact_rows
@@ -68,10 +68,10 @@ class StoreSearcher:
     def matching(self, unit: Unit, query: str, count: int, only: Filter) -> list[Hit]:
         index, upto = self._index(unit)
         with self._lock:
-            words, mark = self._words.get(unit) or (WordIndex(), 0)
+            words, mark = self._words.pop(unit) if unit in self._words else (WordIndex(), 0)
             if upto > mark:
                 words.add(self._scope.texts(unit, after=mark, upto=upto))
-                self._words[unit] = words, upto
+            self._words[unit] = words, max(mark, upto)
         return words.search(query, count, lambda seqs: index.allowed(seqs, only))
 
     def _index(self, unit: Unit) -> tuple[VectorIndex, int]:
@@ -91,7 +91,8 @@ class StoreSearcher:
         if known is not None and known[1] >= seq:
             return known
         with self._lock:
-            index, mark = self._vectors.get(unit) or (self._new_index(unit), 0)
+            # popped, so that an index is dropped if this is interrupted
+            index, mark = self._vectors.pop(unit) if unit in self._vectors else (self._new_index(unit), 0)
             if mark < seq:
                 page: list[IndexRow] = []
                 for row in self._scope.index_rows(unit, after=mark, upto=seq):

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable
 
-from rb_dspy.bank.store.records import Hit
+from rb_dspy.bank.store.base import Hit
 
 _WORDS = re.compile(r"\w+")
 
@@ -27,7 +27,8 @@ class WordIndex:
 
     def add(self, texts: Iterable[tuple[int, str]]) -> None:
         """Add texts by their numbers."""
-        with self._lock:
+        with self._lock, self._database:
+            self._database.execute("BEGIN")  # else each row is a transaction
             self._database.executemany("INSERT INTO words(rowid, text) VALUES (?, ?)", texts)
 
     def search(self, query: str, count: int, allowed: Callable[[list[int]], list[bool]]) -> list[Hit]:

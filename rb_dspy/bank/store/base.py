@@ -1,4 +1,4 @@
-"""What a store of banks must do: read one scope at one moment, and write to it in transactions.
+"""What a store of banks must do: read one scope at one moment, and write to it in transactions; and its rows.
 
 The reads and writes are small on purpose. What they mean together (what counts as the same, what goes with what) is
 decided above, once for all stores.
@@ -8,20 +8,142 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, TypedDict, Unpack
 
-from rb_dspy.bank.store.records import (
-    Entry,
-    ExperienceRow,
-    IndexRow,
-    ItemRow,
-    PendingKey,
-    PendingRow,
-    SnapshotRow,
-    Unit,
-    VectorRow,
-)
+from rb_dspy.protocols import Vectors
+from rb_dspy.schema import ChangeKind, Label, Polarity
+
+Unit = Literal["experience", "item"]
+"""What is ranked: whole experiences, as in the paper, or single items."""
+
+UNITS: tuple[Unit, ...] = ("experience", "item")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperienceRow:
+    """An experience. ``payload`` is None unless it was asked for."""
+
+    seq: int
+    id: str
+    ended: int | None
+    task_id: str
+    template: str | None
+    run_id: str
+    origin: str
+    distiller: str
+    note: str
+    label: Label
+    polarity: Polarity
+    instruction: str
+    created_at: str
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """That an experience gave an item: see the table ``items``."""
+
+    seq: int
+    id: str
+    ended: int | None
+    learned: int
+    experience: int
+    task_id: str
+    polarity: Polarity
+    title: str
+    description: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the journal."""
+
+    seq: int
+    subject: str
+    kind: ChangeKind
+    items: tuple[str, ...] = ()
+    note: str = ""
+    created_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """A named state."""
+
+    name: str
+    seq: int
+    created_at: str
+
+
+class PendingKey(NamedTuple):
+    """What makes a pending rollout the same one in its scope: see the table ``pending``."""
+
+    run_id: str
+    task_id: str
+    rollout_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """A rollout that is not learned from yet; ``shown`` are the ids of the items that its agent was shown."""
+
+    key: PendingKey
+    payload: bytes
+    shown: tuple[str, ...]
+    created_at: str
+    tries: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRow:
+    """The vector of an experience or an item row: shape ``(dimension,)``, unit length, float32."""
+
+    unit: Unit
+    seq: int
+    vector: Vectors
+
+
+class IndexRow(NamedTuple):
+    """A row of the search index; ``data`` is the packed vector."""
+
+    seq: int
+    ended: int | None
+    task_id: str
+    polarity: Polarity
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rows a search may return: those that live at ``at`` (None: now), without those of some tasks, of one
+    polarity, and without the numbers in ``hidden``.
+    """
+
+    at: int | None = None
+    exclude_tasks: frozenset[str] = frozenset()
+    polarity: Polarity | None = None
+    hidden: Collection[int] = field(default=())
+
+
+class Hit(NamedTuple):
+    """A row that was found. A higher score is better."""
+
+    seq: int
+    score: float
+
+
+class ExperienceFilter(TypedDict, total=False):
+    """Which experiences are read; what is missing or None does not limit them."""
+
+    ids: Collection[str] | None
+    seqs: Collection[int] | None
+    task_id: str | None
+    run_id: str | None
+    origin: str | None
 
 
 class Reader(Protocol):
@@ -34,15 +156,11 @@ class Reader(Protocol):
     def experiences(
         self,
         *,
-        ids: Collection[str] | None = None,
-        seqs: Collection[int] | None = None,
-        task_id: str | None = None,
-        run_id: str | None = None,
-        origin: str | None = None,
         after: int = 0,
         limit: int | None = None,
         ended: bool = False,
         payload: bool = False,
+        **where: Unpack[ExperienceFilter],
     ) -> list[ExperienceRow]: ...
 
     def items(
@@ -98,13 +216,6 @@ class Writer(Reader, Protocol):
 
     def add_snapshot(self, row: SnapshotRow) -> None: ...
 
-    def delete(self, seqs: Collection[int], *, notes_of: Collection[str]) -> None:
-        """Delete experiences and item rows for good, with their vectors and exposures, and the notes on these ids.
-
-        The epoch changes, so that indexes are read anew.
-        """
-        ...
-
 
 class Scope(Protocol):
     """A scope of a store, or of a fork. Safe to use from threads, and beside other processes if the store is shared."""
@@ -117,26 +228,22 @@ class Scope(Protocol):
         """Where the store is, for people."""
         ...
 
-    def now(self) -> Reader:
-        """The present state: each read sees what was committed before it."""
+    def reading(self) -> AbstractContextManager[Reader]:
+        """A block whose reads, on this thread, are of one moment: the present state when it begins.
+
+        No searcher may be asked within: it has a lock of its own.
+        """
         ...
 
     def at(self, mark: int) -> Reader:
         """The state at ``mark``."""
         ...
 
-    def reading(self) -> AbstractContextManager[object]:
-        """A block whose reads, on this thread, are of one moment, and cheaper than one by one."""
-        ...
-
-    def write(
-        self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False
-    ) -> AbstractContextManager[Writer]:
+    def write(self, *, embedder: tuple[str, int] | None = None) -> AbstractContextManager[Writer]:
         """A transaction.
 
         Args:
             embedder: Id and dimension of the vectors that are written; None if there are none.
-            exclusive: Writers of other scopes wait too.
 
         Raises:
             EmbedderMismatch: The bank belongs to another embedder by now.
@@ -148,26 +255,6 @@ class Scope(Protocol):
         """Id and dimension of the embedder that the bank belongs to; None until vectors are stored."""
         ...
 
-    def watermark(self) -> tuple[int, int, str]:
-        """The highest number used, the epoch (another one means that indexes must be read anew), the embedder's id."""
-        ...
-
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         """Rows with a vector, also those that have ended, with numbers above ``after`` and up to ``upto``."""
-        ...
-
-
-class IndexedScope(Scope, Protocol):
-    """A scope of a database, which an index in memory follows."""
-
-    def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
-        """Rows that were ended by a number above ``after`` and up to ``upto``: their numbers, and that number."""
-        ...
-
-    def index_file(self, unit: Unit) -> Path | None:
-        """Where what is computed for searching may be stored, so that it need not be computed again; None: nowhere."""
-        ...
-
-    def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
-        """The texts behind rows, also those that have ended, by number."""
         ...

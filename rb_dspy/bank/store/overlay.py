@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
-from rb_dspy.bank.store.base import IndexedScope, Reader, Scope, Writer
-from rb_dspy.bank.store.records import (
+from rb_dspy.bank.store.base import (
     Entry,
+    ExperienceFilter,
     ExperienceRow,
     IndexRow,
     ItemRow,
-    PendingKey,
     PendingRow,
+    Reader,
+    Scope,
     SnapshotRow,
     Unit,
-    VectorRow,
+    Writer,
 )
+from rb_dspy.bank.store.sql import SqlScope, open_scope
+from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.errors import EmbedderMismatch, StorageError
 
 R = TypeVar("R", ExperienceRow, ItemRow, IndexRow)
@@ -44,38 +47,22 @@ class OverlayReader:
     def experiences(
         self,
         *,
-        ids: Collection[str] | None = None,
-        seqs: Collection[int] | None = None,
-        task_id: str | None = None,
-        run_id: str | None = None,
-        origin: str | None = None,
         after: int = 0,
         limit: int | None = None,
         ended: bool = False,
         payload: bool = False,
+        **where: Unpack[ExperienceFilter],
     ) -> list[ExperienceRow]:
-        def read(reader: Reader, after: int, limit: int | None) -> list[ExperienceRow]:
-            return reader.experiences(
-                ids=ids,
-                seqs=seqs,
-                task_id=task_id,
-                run_id=run_id,
-                origin=origin,
-                after=after,
-                limit=limit,
-                ended=ended,
-                payload=payload,
-            )
-
         rows: list[ExperienceRow] = []
+        start = after
         while True:
-            page = read(self._below, after, limit)
+            page = self._below.experiences(after=start, limit=limit, ended=ended, payload=payload, **where)
             rows += self._visible(page, ended)
             if limit is None or len(page) < limit or len(rows) >= limit:
                 break
-            after = page[-1].seq
+            start = page[-1].seq
         if self._own is not None and (limit is None or len(rows) < limit):
-            rows += read(self._own, after, limit)
+            rows += self._own.experiences(after=after, limit=limit, ended=ended, payload=payload, **where)
         return rows[:limit]
 
     def items(
@@ -136,56 +123,29 @@ class OverlayWriter(OverlayReader):
         super().__init__(below, own, mark, hidden, None)
         self._writer = own
         self._hiding = hidden
-
-    def allocate(self, count: int) -> int:
-        return self._writer.allocate(count)
-
-    def add(
-        self,
-        *,
-        experiences: Sequence[ExperienceRow] = (),
-        items: Sequence[ItemRow] = (),
-        vectors: Sequence[VectorRow] = (),
-        exposures: Sequence[tuple[int, str]] = (),
-        entries: Sequence[Entry] = (),
-    ) -> None:
-        self._writer.add(experiences=experiences, items=items, vectors=vectors, exposures=exposures, entries=entries)
+        self.allocate = own.allocate
+        self.add = own.add
+        self.add_pending = own.add_pending
+        self.fail_pending = own.fail_pending
+        self.remove_pending = own.remove_pending
+        self.add_snapshot = own.add_snapshot
 
     def end(self, seqs: Collection[int], at: int) -> None:
         self._hiding.update((seq, at) for seq in seqs if seq <= self._mark)
         self._writer.end([seq for seq in seqs if seq > self._mark], at)
 
-    def delete(self, seqs: Collection[int], *, notes_of: Collection[str]) -> None:
-        raise StorageError("a fork cannot purge what is below it; purge the bank itself")
-
-    def add_pending(self, row: PendingRow) -> None:
-        self._writer.add_pending(row)
-
-    def fail_pending(self, keys: Collection[PendingKey], error: str) -> None:
-        self._writer.fail_pending(keys, error)
-
-    def remove_pending(self, keys: Collection[PendingKey]) -> None:
-        self._writer.remove_pending(keys)
-
-    def add_snapshot(self, row: SnapshotRow) -> None:
-        self._writer.add_snapshot(row)
-
 
 class Overlay:
     """A scope over ``base`` as it was at ``mark``. Making one reads nothing; a store in memory is made to write."""
 
-    def __init__(
-        self, base: Scope, mark: int, make: Callable[[str, int], IndexedScope], *, read_only: bool = False
-    ) -> None:
-        """``make``: makes the own store, given the scope's name and the number that it begins after."""
+    def __init__(self, base: Scope, mark: int, *, read_only: bool = False) -> None:
         self.base = base
         self.name = base.name
         self.location = f"{base.location}@{mark}"
         self.born = mark
         self.read_only = read_only
-        self.own: IndexedScope | None = None
+        self.own: SqlScope | None = None
         self.hidden: dict[int, int] = {}
-        self._make = make
         self._lock = threading.RLock()
 
     def at(self, mark: int) -> OverlayReader:
@@ -201,24 +161,25 @@ class Overlay:
             raise EmbedderMismatch(f"{self.location}: the bank was moved to another embedder; fork it again")
         with self._lock:
             if self.own is None:
-                self.own = self._make(self.name, self.born)
+                own = open_scope(SqliteDatabase(None), self.name, create=True)
+                with own.write() as writer:
+                    writer.allocate(self.born)  # its numbers follow those of the base
+                self.own = own
             hidden = dict(self.hidden)
             with self.own.write(embedder=embedder) as writer:
                 yield OverlayWriter(self.base.at(self.born), writer, self.born, hidden)
             self.hidden = hidden
-
-    def watermark(self) -> tuple[int, int, str]:
-        return (self.now().mark(), *self.base.watermark()[1:])
 
     def embedder(self) -> tuple[str, int] | None:
         own = self.own
         return self.base.embedder() or (None if own is None else own.embedder())
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        own = self.own
-        with self.base.reading(), nullcontext() if own is None else own.reading():
-            yield
+    def reading(self) -> Iterator[Reader]:
+        with self._lock, ExitStack() as stack:
+            own = None if self.own is None else stack.enter_context(self.own.reading())
+            stack.enter_context(self.base.reading())
+            yield OverlayReader(self.base.at(self.born), own, self.born, self.hidden, None)
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         below = self.base.index_rows(unit, after=after, upto=min(upto, self.born))
@@ -226,8 +187,3 @@ class Overlay:
             yield from visible([row], self.hidden, self.born, None, True)
         if self.own is not None:
             yield from self.own.index_rows(unit, after=max(after, self.born), upto=upto)
-
-    def now(self) -> OverlayReader:
-        return OverlayReader(
-            self.base.at(self.born), None if self.own is None else self.own.now(), self.born, self.hidden, None
-        )

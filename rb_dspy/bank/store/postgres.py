@@ -14,7 +14,7 @@ import sqlalchemy
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 
 from rb_dspy.bank.store import sql, tables
-from rb_dspy.bank.store.records import UNITS, Unit
+from rb_dspy.bank.store.base import UNITS, Unit
 from rb_dspy.errors import InputError, MissingDependency, SchemaTooNew, StorageError
 from rb_dspy.text import summary_line
 
@@ -194,8 +194,7 @@ class PostgresDatabase:
         digest = sha256(f"{embedder}\0{dimension}".encode()).hexdigest()[:12]
         names = {f"vectors_nearest_{unit}_{digest}": unit for unit in UNITS if dimension <= MAX_INDEXED}
         existing = set(connection.execute(_INDEXES).scalars())
-        statements = [SQL("DROP INDEX {}").format(Identifier(SCHEMA_NAME, name)) for name in existing - names.keys()]
-        statements += [
+        statements = [
             SQL(
                 "CREATE INDEX {} ON vectors USING hnsw ((CAST(data AS halfvec({}))) halfvec_ip_ops)"
                 " WHERE unit = {} AND embedder = {}"
@@ -203,6 +202,8 @@ class PostgresDatabase:
             for name, unit in names.items()
             if name not in existing
         ]
+        # last, because it locks readers out until the commit
+        statements += [SQL("DROP INDEX {}").format(Identifier(SCHEMA_NAME, name)) for name in existing - names.keys()]
         for statement in statements:
             connection.exec_driver_sql(statement.as_string(None).replace("%", "%%"))
 

@@ -10,7 +10,7 @@ from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import numpy as np
 from sqlalchemy import (
@@ -30,9 +30,10 @@ from sqlalchemy import (
 )
 
 from rb_dspy.bank.store import tables
-from rb_dspy.bank.store.records import (
+from rb_dspy.bank.store.base import (
     UNITS,
     Entry,
+    ExperienceFilter,
     ExperienceRow,
     IndexRow,
     ItemRow,
@@ -101,20 +102,15 @@ class SqlReader:
     def experiences(
         self,
         *,
-        ids: Collection[str] | None = None,
-        seqs: Collection[int] | None = None,
-        task_id: str | None = None,
-        run_id: str | None = None,
-        origin: str | None = None,
-        after: int | None = None,
+        after: int = 0,
         limit: int | None = None,
         ended: bool = False,
         payload: bool = False,
+        **where: Unpack[ExperienceFilter],
     ) -> list[ExperienceRow]:
-        kind = "whole" if payload else "experience"
-        equal = {"task_id": task_id, "run_id": run_id, "origin": origin, "after": after, "limit": limit}
-        rows = self._pages(kind, ended, {"id": ids, "seq": seqs}, equal)
-        return [ExperienceRow(*row) for row in rows]
+        within = {"id": where.pop("ids", None), "seq": where.pop("seqs", None)}
+        equal = {"after": after or None, "limit": limit, **where}
+        return [ExperienceRow(*row) for row in self._pages("whole" if payload else "experience", ended, within, equal)]
 
     def items(
         self,
@@ -264,39 +260,38 @@ class SqlScope(SqlReader):
         self.id = scope_id
         self.name = name
         self.location = database.location
-        self._database = database
-
-    def now(self) -> SqlReader:
-        return self
+        self.database = database
 
     def at(self, mark: int) -> SqlReader:
-        return SqlReader(self._database.reading, self._scope_id, mark)
+        return SqlReader(self.database.reading, self.id, mark)
 
     @contextmanager
     def write(self, *, embedder: tuple[str, int] | None = None, exclusive: bool = False) -> Iterator[SqlWriter]:
-        with self._database.writing(None if exclusive else self._scope_id) as connection:
+        with self.database.writing(None if exclusive else self.id) as connection:
             if embedder is not None:
                 check_embedder(connection, embedder, self.location)
-            yield SqlWriter(connection, self._scope_id, embedder[0] if embedder else "")
+            yield SqlWriter(connection, self.id, embedder[0] if embedder else "")
 
     def embedder(self) -> tuple[str, int] | None:
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return embedder_of(connection)
 
     def watermark(self) -> tuple[int, int, str]:
-        with self._database.reading() as connection:
-            seq, epoch, embedder = connection.execute(_WATERMARK, {"scope": self._scope_id}).one()
+        with self.database.reading() as connection:
+            seq, epoch, embedder = connection.execute(_WATERMARK, {"scope": self.id}).one()
         return int(seq), int(epoch or 0), embedder or ""
 
-    def reading(self) -> AbstractContextManager[object]:
-        return self._database.reading()
+    @contextmanager
+    def reading(self) -> Iterator[SqlReader]:
+        with self.database.reading():
+            yield self
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
         table, vectors = _table(unit), tables.vectors
         query = (
             select(table.c.seq, table.c.ended, table.c.task_id, table.c.polarity, vectors.c.data)
             .join(vectors, (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq))
-            .where(table.c.scope_id == self._scope_id, vectors.c.unit == unit)
+            .where(table.c.scope_id == self.id, vectors.c.unit == unit)
             .where(vectors.c.embedder == _meta("embedder"))
             .order_by(table.c.seq)
             .limit(_INDEX_PAGE)
@@ -307,16 +302,16 @@ class SqlScope(SqlReader):
 
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
         table = _table(unit)
-        query = select(table.c.seq, table.c.ended).where(table.c.scope_id == self._scope_id)
+        query = select(table.c.seq, table.c.ended).where(table.c.scope_id == self.id)
         rows = self._rows(query.where(table.c.ended > after, table.c.ended <= upto))
         return [(row[0], row[1]) for row in rows]
 
     def index_file(self, unit: Unit) -> Path | None:
-        return self._database.index_file(f"{self._scope_id}-{unit}")
+        return self.database.index_file(f"{self.id}-{unit}")
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
         table = _table(unit)
-        query = select(table.c.seq, *_texts(table)).where(table.c.scope_id == self._scope_id)
+        query = select(table.c.seq, *_texts(table)).where(table.c.scope_id == self.id)
         rows = self._rows(query.where(table.c.seq > after, table.c.seq <= upto).order_by(table.c.seq))
         return [(row[0], "\n".join(row[1:])) for row in rows]
 
@@ -453,16 +448,14 @@ def unembedded(connection: Connection, embedder: str, limit: int | None) -> list
 
 
 def add_vectors(connection: Connection, embedder: str, texts: Sequence[Text], rows: Vectors) -> int:
-    """Store the vectors of ``texts``, but those that are there by now; returns how many."""
-    vectors, added = tables.vectors, []
-    for text, row in zip(texts, rows, strict=True):
-        key = {"scope_id": text.scope_id, "unit": text.unit, "seq": text.seq, "embedder": embedder}
-        known = select(vectors.c.seq).where(*(vectors.c[name] == value for name, value in key.items()))
-        if connection.execute(known).first() is None:
-            added.append(key | {"data": packed(row)})
-    if added:
-        connection.execute(insert(vectors), added)
-    return len(added)
+    """Store the vectors of ``texts``; returns how many."""
+    values = [
+        {"scope_id": text.scope_id, "unit": text.unit, "seq": text.seq, "embedder": embedder, "data": packed(row)}
+        for text, row in zip(texts, rows, strict=True)
+    ]
+    if values:
+        connection.execute(insert(tables.vectors), values)
+    return len(values)
 
 
 def change_over(connection: Connection, embedder: tuple[str, int], *, anew: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy
 from filelock import FileLock
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event, make_url
-from sqlalchemy.pool import Pool, QueuePool, StaticPool
+from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from rb_dspy.bank.store import sql, tables
@@ -78,6 +78,7 @@ class SqliteDatabase:
         with contextlib.ExitStack() as stack:
             if self.path is None:
                 stack.enter_context(self._thread)  # there is one connection
+                self._check_open()
             with self._translated(), self._engine.begin() as connection:
                 stack.callback(setattr, self._current, "connection", None)
                 self._current.connection = connection
@@ -100,16 +101,26 @@ class SqliteDatabase:
                 yield connection
 
     def close(self) -> None:
-        self._closed = True
-        self._engine.dispose()
+        with self._thread if self.path is None else contextlib.nullcontext():  # a read there is under way
+            self._closed = True
+            if self._process == os.getpid():
+                self._engine.dispose()
 
     def backup(self, to: Path) -> None:
         """Copy the database to the new file ``to``, also while others write to it."""
         _make_file(to)
-        with self._translated(), contextlib.closing(_connect(to, writable=True)) as copy, self.reading() as connection:
-            source = connection.connection.driver_connection
-            assert isinstance(source, sqlite3.Connection)
-            source.backup(copy)
+        try:
+            with (
+                self._translated(),
+                contextlib.closing(_connect(to, writable=True)) as copy,
+                self.reading() as connection,
+            ):
+                source = connection.connection.driver_connection
+                assert isinstance(source, sqlite3.Connection)
+                source.backup(copy)
+        except BaseException:
+            to.unlink()
+            raise
 
     def index_file(self, name: str) -> Path | None:
         return self.path.with_name(f"{self.path.name}.index-{name}") if self.path and self._writable else None
@@ -198,10 +209,13 @@ def restore(path: Path, copy: Path) -> Path | None:
             new.unlink(missing_ok=True)  # of a process that was killed
             _make_file(new)
             shutil.copyfile(copy, new)
+            with new.open("rb+") as file:
+                os.fsync(file.fileno())
             if path.exists():
                 free = (path.with_name(f"{path.name}.before-{number}") for number in itertools.count(1))
                 aside = next(each for each in free if not each.exists())
-                for end in ("-wal", "-shm", ""):
+                os.link(path, aside)  # so that there is a bank at any time
+                for end in ("-wal", "-shm"):
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(f"{path}{end}", f"{aside}{end}")
             os.replace(new, path)
@@ -264,6 +278,8 @@ def _look(path: Path, *, create: bool) -> None:
             first = application != APPLICATION and {"scopes", "experiences", "items"} <= known
             ours = application == APPLICATION and known >= set(tables.metadata.tables)
             schema = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if ours else None
+    except sqlite3.OperationalError as exc:
+        raise StorageError(f"{path}: cannot be read: {exc}") from None
     except sqlite3.Error as exc:
         raise CorruptBank(f"{path}: not a bank, or damaged ({exc}); restore a backup") from None
     if first:
@@ -288,6 +304,8 @@ def _engine(path: Path | None, *, writable: bool) -> Engine:
     pool: Pool
     if path is None:
         pool = StaticPool(creator, dialect=dialect)
+    elif not writable:
+        pool = NullPool(creator, dialect=dialect)  # each connection looks again whether there is a log
     else:
         pool = QueuePool(creator, pool_size=8, max_overflow=-1, dialect=dialect)
     engine = Engine(pool, dialect, make_url("sqlite://"), execution_options={"compiled_cache": _COMPILED})
@@ -357,6 +375,6 @@ def _connect(path: Path | None, *, writable: bool) -> sqlite3.Connection:
 def _error(location: str, exc: BaseException) -> Exception:
     """The error of ours for one of SQLite's."""
     text = str(exc)
-    if isinstance(exc, sqlite3.OperationalError):
+    if type(exc) is not sqlite3.DatabaseError:
         return StorageError(f"{location}: {text}")
     return CorruptBank(f"{location}: {text}; restore a backup (rb-dspy bank restore)")
