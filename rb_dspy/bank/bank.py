@@ -80,7 +80,7 @@ class MemoryBank:
     ) -> None:
         """For ``open`` and ``fork``. ``database`` is closed with the bank."""
         self.scope = scope.name
-        self._rows = scope
+        self._store = scope
         self._searcher = searcher
         self._embedder = embedder
         self._database = database
@@ -209,10 +209,10 @@ class MemoryBank:
         more = {"run_id": run_id, "polarity": polarity, "distiller": distiller, "note": note, "origin": origin}
         new = admit(arguments.experience_draft(self.scope, task, trajectory, verdict, drafts, shown, **more))
         self._append([new])
-        with self._rows.reading():
+        with self._store.reading():
             stored = self._experience(new.id)
         if stored is None:
-            raise writing.removed_since(self._rows.location, task.id, new.id)
+            raise writing.removed_since(self._store.location, task.id, new.id)
         return stored
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:
@@ -231,14 +231,14 @@ class MemoryBank:
         """
         texts = {"title": title, "content": content, "description": description}
         draft = checked_draft({name: arguments.text(name, value) for name, value in texts.items()})
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             new = handwritten(reader, draft, checked_name("origin", origin))
         if new is not None:
             self._append([admit(new)])
         return self._item(new_item(draft).id)
 
     def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
-        """Keep a rollout that is to be learned from: on disk when it returns, and ``pending`` until ``append``.
+        """Store a rollout before it is judged; it is ``pending`` until ``append``.
 
         The same rollout recorded again changes nothing, nor does one that was learned from. ``shown``: items that the
         agent was shown.
@@ -250,8 +250,8 @@ class MemoryBank:
         rollout = arguments.one("trajectory", trajectory, Trajectory)
         ids = arguments.item_ids(self.scope, shown)
         row = pending_row(arguments.one("task", task, Task), rollout, run_id=run_id, shown=ids)
-        with self._rows.write() as writer:
-            writing.record(writer, row, self._rows.location)
+        with self._store.write() as writer:
+            writing.record(writer, row, self._store.location)
 
     def record_failure(self, task: Task, error: str, *, run_id: str = "", rollout_ids: Collection[str] = ()) -> None:
         """Count a failed try to learn from what is pending of a task and a run, and keep ``error``, without keys.
@@ -261,7 +261,7 @@ class MemoryBank:
         only = {arguments.text("rollout id", id) for id in arguments.listed("rollout_ids", rollout_ids)}
         message = redact(arguments.text("error", error))[:_ERROR]
         task_id = arguments.one("task", task, Task).id
-        with self._rows.write() as writer:
+        with self._store.write() as writer:
             rows = writer.pending(run_id=arguments.text("run id", run_id), task_id=task_id)
             writer.fail_pending([row.key for row in rows if not only or row.key.rollout_id in only], message)
 
@@ -272,14 +272,14 @@ class MemoryBank:
         """
         run_id = None if run_id is None else arguments.text("run id", run_id)
         task_id = None if task_id is None else arguments.text("task id", task_id)
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             rows = reader.pending(run_id=run_id, task_id=task_id)
             shown = {id for row in rows for id in row.shown}
             return pending_of(rows, reading.items_of(reader, shown, self.scope), self)
 
     def learned(self, run_id: str) -> set[str]:
         """Ids of the tasks that a run has learned from here, with or without items."""
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             return {row.task_id for row in reader.experiences(run_id=arguments.text("run id", run_id))}
 
     def known(
@@ -292,7 +292,7 @@ class MemoryBank:
     def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
         """The drafts whose exact text was removed earlier by an edit, delete or rollback of that item, and by what."""
         ids = {draft: new_item(draft).id for draft in arguments.each("drafts", drafts, MemoryDraft)}
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             changes = reading.retractions_of(reader, ids.values())
         return {draft: changes[id] for draft, id in ids.items() if id in changes}
 
@@ -332,7 +332,7 @@ class MemoryBank:
         arguments.search(query, k, unit, min_score, exclude_tasks, polarity, mode)
         task = query if isinstance(query, Task) else None
         return find(
-            self._rows,
+            self._store,
             self._searcher,
             self._query_vector,
             arguments.text("query", query.instruction if isinstance(query, Task) else query),
@@ -347,17 +347,17 @@ class MemoryBank:
 
     def items(self) -> list[MemoryItem]:
         """All items in the order in which they were learned; an edit changes no item's place."""
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             return list(reading.items_of(reader, None, self.scope).values())
 
     def experiences(self) -> list[Experience]:
         """All experiences with their whole trajectories, oldest first."""
-        return list(reading.all_experiences(self._frozen(), self.scope))
+        return list(reading.all_experiences(self._present(), self.scope))
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
         id = arguments.id_(id)
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
             if found is None:
                 raise self._unknown(id)
@@ -366,14 +366,14 @@ class MemoryBank:
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """The newest experience of a task, or that of a run; None if there is none."""
         run_id = None if run_id is None else arguments.text("run id", run_id)
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             rows = reader.experiences(task_id=arguments.id_(task_id), run_id=run_id)
             return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
         """Ids of the tasks that were learned from here and begin with ``prefix``; pending ones are not among them."""
         start = arguments.text("prefix", prefix)
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             return {row.task_id for row in reader.experiences() if row.task_id.startswith(start)}
 
     def near_duplicates(self, min_score: float = 0.9) -> list[duplicates.NearDuplicate]:
@@ -381,7 +381,7 @@ class MemoryBank:
 
         Nothing is ever merged on similarity: a negated lesson is nearer to the original than a paraphrase is.
         """
-        return duplicates.near_duplicates(self._rows, min_score)
+        return duplicates.near_duplicates(self._store, min_score)
 
     # Changing
 
@@ -408,8 +408,8 @@ class MemoryBank:
             return item
         embedder = self.embedder
         (vector,) = embed(embedder, [item_text(new)])
-        with self._rows.write(embedder=(embedder.id, embedder.dimension)) as writer:
-            writing.edit(writer, item.id, new, vector, arguments.text("note", note), self._rows.location)
+        with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
+            writing.edit(writer, item.id, new, vector, arguments.text("note", note), self._store.location)
         return self._item(new.id)
 
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
@@ -440,7 +440,7 @@ class MemoryBank:
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
         id = arguments.id_(id)
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             changes = reading.history_of(reader, id)
             if not changes:
                 raise self._unknown(id)
@@ -453,7 +453,7 @@ class MemoryBank:
 
         Copy on write, in less than a millisecond whatever the size. Ends with this bank. Pending rollouts stay behind.
         """
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             mark = reader.mark()
         return self._overlay(mark, read_only=False)
 
@@ -464,7 +464,7 @@ class MemoryBank:
             InputError: The name is taken by another state.
         """
         checked_name("snapshot", name)
-        with self._rows.write() as writer:
+        with self._store.write() as writer:
             mark = writer.mark()
             row = next((each for each in writer.snapshots() if each.name == name), None)
             if row is None:
@@ -472,22 +472,23 @@ class MemoryBank:
                 writer.add_snapshot(row)
             elif row.seq != mark:
                 raise InputError(
-                    f"{self._rows.location}: scope {self.scope!r}: the name {name!r} is that of the state at {row.seq},"
-                    f" now it is {mark}; choose another name"
+                    f"{self._store.location}: scope {self.scope!r}: snapshot {name!r} is of the state at {row.seq}, and"
+                    f" the bank is at {mark} now; choose another name"
                 )
-        return reading.snapshot_of(self._rows.at(row.seq), row, self.scope)
+        return reading.snapshot_of(self._store.at(row.seq), row, self.scope)
 
     def snapshots(self) -> list[Snapshot]:
         """All snapshots of this scope, in order."""
-        with self._rows.reading() as reader:
-            return [reading.snapshot_of(self._rows.at(row.seq), row, self.scope) for row in reader.snapshots()]
+        with self._store.reading() as reader:
+            every = reader.snapshots()
+            return [reading.snapshot_of(self._store.at(row.seq), row, self.scope) for row in every]
 
     # The bank itself
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write this scope's experiences to a JSON Lines file; returns how many. See ``transfer``."""
-        every = reading.all_experiences(self._frozen(), self.scope)
-        return transfer.write(arguments.file(path), self.scope, self._rows.embedder(), every)
+        every = reading.all_experiences(self._present(), self.scope)
+        return transfer.write(arguments.file(path), self.scope, self._store.embedder(), every)
 
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
         """Append what ``export_jsonl`` wrote, with its provenance; returns the ids of the experiences.
@@ -513,7 +514,7 @@ class MemoryBank:
         Raises:
             StorageError: This is a fork or a snapshot, or the bank cannot be written.
         """
-        scope = self._root("reindex")
+        scope = self._own_scope("reindex")
         chosen = self.embedder if embedder is None else arguments.embedder(embedder)
         if embedder is None and (current := scope.embedder()) not in (None, (chosen.id, chosen.dimension)):
             raise EmbedderMismatch(f"{scope.location}: belongs to the embedder {current[0]}; name it")
@@ -537,11 +538,11 @@ class MemoryBank:
             InputError: Nothing came from there.
             StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
-        scope, name = self._root("purge"), arguments.id_(source)
+        scope, name = self._own_scope("purge"), arguments.id_(source)
         with scope.write(exclusive=True) as writer:
             removal = writing.purge(writer, name)
         scope.database.vacuum()
-        return self._checked(removal, name)
+        return self._require_removed(removal, name)
 
     def scopes(self) -> list[str]:
         """Names of all scopes of this bank."""
@@ -552,11 +553,11 @@ class MemoryBank:
 
     def stats(self) -> BankStats:
         """Counts of this scope, and what the bank is."""
-        return doctor.stats(self._rows, self._database)
+        return doctor.stats(self._store, self._database)
 
     def doctor(self) -> list[Finding]:
         """Check everything that is stored, and say what is wrong and what to do about it; empty if all is well."""
-        return doctor.findings(self._rows, self._database)
+        return doctor.findings(self._store, self._database)
 
     def close(self) -> None:
         """Close the bank, and its forks with it. Closing twice does nothing."""
@@ -564,14 +565,14 @@ class MemoryBank:
             self._database.close()
 
     def __len__(self) -> int:
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             return len({row.id for row in reader.items()})
 
     def __bool__(self) -> bool:
         return True  # an empty bank is a bank: `bank or default` must not replace it
 
     def __repr__(self) -> str:
-        return f"MemoryBank({self._rows.location!r}, scope={self.scope!r})"
+        return f"MemoryBank({self._store.location!r}, scope={self.scope!r})"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the counts and the newest items."""
@@ -595,15 +596,15 @@ class MemoryBank:
         # TypeError, which is what those who try pickle first and something else then expect
         raise TypeError("a MemoryBank is a handle and cannot be pickled; pass its path and open it there")
 
-    def _root(self, call: str) -> SqlScope:
+    def _own_scope(self, call: str) -> SqlScope:
         """The scope of the database. Raises ``StorageError`` if this is a fork or a snapshot."""
-        if not isinstance(self._rows, SqlScope):
-            raise StorageError(f"{self._rows.location}: a fork or a snapshot has no {call}; call it on the bank")
-        return self._rows
+        if not isinstance(self._store, SqlScope):
+            raise StorageError(f"{self._store.location}: a fork or a snapshot has no {call}; call it on the bank")
+        return self._store
 
     def _append(self, page: Sequence[NewExperience]) -> None:
         """Store a page in one transaction. Nothing is embedded for what is stored already."""
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             stored = {row.id for row in reader.experiences(ids=[new.id for new in page], ended=True)}
         texts = [
             text
@@ -612,14 +613,14 @@ class MemoryBank:
             for text in (new.task.instruction, *map(item_text, new.items))
         ]
         vectors = np.empty((0, 0), np.float32)
-        whose = None
+        embedder_key = None
         if texts:
             embedder = self.embedder
-            vectors, whose = embed(embedder, texts), (embedder.id, embedder.dimension)
+            vectors, embedder_key = embed(embedder, texts), (embedder.id, embedder.dimension)
         lengths = [1 + len(new.items) if new.items and new.id not in stored else 0 for new in page]
         ends = itertools.accumulate(lengths)
         rows = [vectors[end - length : end] if length else None for end, length in zip(ends, lengths, strict=True)]
-        with self._rows.write(embedder=whose) as writer:
+        with self._store.write(embedder=embedder_key) as writer:
             writing.append(writer, [*zip(page, rows, strict=True)])
 
     def _append_all(self, every: Iterable[NewExperience]) -> list[str]:
@@ -640,31 +641,31 @@ class MemoryBank:
     ) -> Removal:
         note = arguments.text("note", note)
         if dry_run:
-            with self._rows.reading() as reader:
+            with self._store.reading() as reader:
                 removal = writing.plan(reader, name, kind=kind, descendants=descendants).removal
         else:
-            with self._rows.write() as writer:
+            with self._store.write() as writer:
                 removal = writing.remove(writer, name, kind=kind, descendants=descendants, note=note)
-        return self._checked(removal, name)
+        return self._require_removed(removal, name)
 
-    def _checked(self, removal: Removal, name: str) -> Removal:
+    def _require_removed(self, removal: Removal, name: str) -> Removal:
         """The removal. Raises ``InputError`` if it is empty."""
         if removal == Removal():
             raise self._unknown(name)
         return removal
 
-    def _frozen(self) -> Reader:
+    def _present(self) -> Reader:
         """The present state, which stays as it is."""
-        with self._rows.reading() as reader:
-            return self._rows.at(reader.mark())
+        with self._store.reading() as reader:
+            return self._store.at(reader.mark())
 
     def _experience(self, id: str) -> Experience | None:
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             rows = reader.experiences(ids=[id], payload=True)
             return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
 
     def _item(self, id: str) -> MemoryItem:
-        with self._rows.reading() as reader:
+        with self._store.reading() as reader:
             item = reading.items_of(reader, [id], self.scope).get(id)
         if item is None:
             raise self._unknown(id, "item")
@@ -674,28 +675,28 @@ class MemoryBank:
         hint = ""
         kind, _, value = id.partition(":")
         if kind in ("run", "origin") and value:
-            return InputError(f"{self._rows.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
-        with self._rows.reading() as reader:
+            return InputError(f"{self._store.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
+        with self._store.reading() as reader:
             later = later_ids(reader, id) & {row.id for row in reader.items()}
             changes = reading.history_of(reader, id)
         if later:
             hint = f"; it was edited and is {min(later)} now"
         elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
             hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
-        return InputError(f"{self._rows.location}: scope {self.scope!r} has no {what} {id[:40]!r}{hint}")
+        return InputError(f"{self._store.location}: scope {self.scope!r} has no {what} {id[:40]!r}{hint}")
 
     def _query_vector(self, text: str) -> Vectors:
         embedder = self.embedder
         if self._searcher.embedder not in ("", embedder.id):
             raise EmbedderMismatch(
-                f"{self._rows.location}: belongs to the embedder {self._searcher.embedder}, opened with {embedder.id};"
+                f"{self._store.location}: belongs to the embedder {self._searcher.embedder}, opened with {embedder.id};"
                 " open it again with the first"
             )
         (vector,) = embed(embedder, [text])
         return np.asarray(vector)
 
     def _overlay(self, mark: int, *, read_only: bool, owner: Database | None = None) -> MemoryBank:
-        overlay = Overlay(self._rows, mark, read_only=read_only)
+        overlay = Overlay(self._store, mark, read_only=read_only)
         return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
 
 

@@ -12,7 +12,7 @@ import pydantic
 
 from rb_dspy.bank.admission import new_item
 from rb_dspy.bank.pending import grouped
-from rb_dspy.bank.reading import unpacked as rollouts_of
+from rb_dspy.bank.reading import unpack_rollouts
 from rb_dspy.bank.store.base import UNITS, Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
@@ -144,7 +144,7 @@ def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     for pending in reader.pending():
         (id,) = grouped([pending.key])
         try:
-            rollouts_of(pending.payload, "it")
+            unpack_rollouts(pending.payload, "it")
         except CorruptBank as exc:
             yield finding(id, f"pending rollout of {pending.key.task_id}: {exc}", "pending")
 
@@ -154,7 +154,7 @@ def _damaged(reader: Reader) -> Iterator[str]:
     while rows := reader.experiences(after=after, limit=_PAGE, ended=True, payload=True):
         for row in rows:
             try:
-                rollouts_of(row.payload or b"", row.id)
+                unpack_rollouts(row.payload or b"", row.id)
             except CorruptBank:
                 yield row.id
         after = rows[-1].seq

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rb_dspy.bank.admission import attempt_id, identity, now
-from rb_dspy.bank.reading import packed, unpacked
+from rb_dspy.bank.reading import pack_rollouts, unpack_rollouts
 from rb_dspy.bank.store.base import PendingKey, PendingRow
 from rb_dspy.errors import CorruptBank
 from rb_dspy.schema import MemoryItem, Task, Trajectory
@@ -53,7 +53,7 @@ def pending_row(task: Task, trajectory: Trajectory, *, run_id: str, shown: Itera
     """A rollout as it is recorded. Raises ``InputError`` if it is of another task, and for a bad run id."""
     return PendingRow(
         key=key_of(task, trajectory, run_id=run_id),
-        payload=packed(task, [trajectory]),
+        payload=pack_rollouts(task, [trajectory]),
         shown=tuple(dict.fromkeys(shown)),
         created_at=now(),
     )
@@ -84,7 +84,9 @@ def pending_of(rows: Sequence[PendingRow], items: dict[str, MemoryItem], bank: M
         group = sorted((by_key[key] for key in keys), key=_number)
         last = max(group, key=lambda row: row.tries)
         try:
-            rollouts = [unpacked(row.payload, f"pending rollout {id} of {group[0].key.task_id}") for row in group]
+            rollouts = [
+                unpack_rollouts(row.payload, f"pending rollout {id} of {group[0].key.task_id}") for row in group
+            ]
         except CorruptBank as exc:
             _log.warning("%s: left out: %s", bank, exc)
             continue

@@ -38,7 +38,7 @@ class Rollouts(pydantic.BaseModel):
     verdicts: tuple[Verdict, ...] = ()
 
 
-def packed(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
+def pack_rollouts(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
     """Rollouts as compressed JSON."""
     value = {
         "task": task.model_dump(),
@@ -48,8 +48,8 @@ def packed(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Ve
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
 
 
-def unpacked(payload: bytes, what: str) -> Rollouts:
-    """What ``packed`` made. Raises ``CorruptBank``, naming ``what``."""
+def unpack_rollouts(payload: bytes, what: str) -> Rollouts:
+    """What ``pack_rollouts`` made. Raises ``CorruptBank``, naming ``what``."""
     try:
         engine = zlib.decompressobj()
         text = engine.decompress(payload, _MOST)
@@ -111,7 +111,7 @@ def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
 
 
 def retractions_of(reader: Reader, ids: Iterable[str]) -> dict[str, Change]:
-    """What removed these items, if the last change was of the item itself and no lesson says it now."""
+    """For each item that is gone because of an edit, delete or rollback of the item itself: that change."""
     found = {}
     for id in ids:
         last = reader.journal(subjects=[id])[-1:]
@@ -196,7 +196,7 @@ def _item(rows: list[ItemRow], experiences: dict[int, ExperienceRow], scope: str
 
 def _experience(row: ExperienceRow, items: Sequence[MemoryItem], shown: Sequence[str], scope: str) -> Experience:
     assert row.payload is not None
-    rollouts = unpacked(row.payload, f"experience {row.id}")
+    rollouts = unpack_rollouts(row.payload, f"experience {row.id}")
     return Experience(
         id=row.id,
         scope=scope,

@@ -25,14 +25,14 @@ class Closure:
     """Item rows that end: of the experiences, and of the items themselves."""
     items: tuple[str, ...]
     """Items that lose their last row."""
-    tainted: frozenset[str]
+    removed_items: frozenset[str]
     """Items whose influence goes: also those that had ended before."""
 
 
 def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> tuple[Source, str | None]:
     """What ``name`` means: ``run:NAME``, ``origin:NAME``, or the id of an experience or an item. Also the run's name.
 
-    ``ended``: with experiences that have ended; ``edits``: with the texts that the item got by edits.
+    ``ended``: include experiences that have ended. ``edits``: include later versions of the item.
     """
     kind, _, value = name.partition(":")
     if kind in ("run", "origin") and value:
@@ -57,28 +57,28 @@ def later_ids(reader: Reader, id: str) -> set[str]:
 def closure(reader: Reader, source: Source, *, descendants: bool) -> Closure:
     """What goes when ``source`` is removed.
 
-    An experience takes its item rows with it. An item goes when no experience that stays gave it, or when one that goes
-    had come to it alone and all that stay had been shown it: they only repeat it. With ``descendants``, every
-    experience whose agent had been shown an item that goes is removed too, and so on. This is followed through what has
-    ended already: whoever was misled by a lesson goes with it also after the lesson itself was deleted.
+    Removing an experience ends its item rows. An item is removed too if no remaining experience contains it, or if an
+    experience that had not seen it before is removed and all remaining ones had been shown it, so that they only repeat
+    it. With ``descendants``, experiences whose agents were shown a removed item are removed too, and so on. Rows that
+    have ended are followed as well: whoever was misled by a lesson goes with it, also after the lesson was deleted.
     """
-    going: set[int] = set()
-    touched: dict[int, ItemRow] = {}
-    tainted = set(source.items)
-    if tainted:
-        touched = {row.seq: row for row in reader.items(ids=tainted, ended=True)}
+    removed: set[int] = set()
+    affected: dict[int, ItemRow] = {}
+    removed_items = set(source.items)
+    if removed_items:
+        affected = {row.seq: row for row in reader.items(ids=removed_items, ended=True)}
     waiting = set(source.experiences)
     if descendants:
-        waiting |= _viewers(reader, tainted)
+        waiting |= _viewers(reader, removed_items)
     while waiting:
-        going |= waiting
+        removed |= waiting
         new = reader.items(experiences=waiting, ended=True)
-        touched |= {row.seq: row for row in new}
-        gone = {id for id in {row.id for row in new} - tainted if _goes(reader, id, going)}
-        tainted |= gone
-        waiting = _viewers(reader, gone) - going if descendants else set()
-    experiences = reader.experiences(seqs=going)
-    rows = sorted((row for row in touched.values() if row.ended is None), key=lambda row: row.seq)
+        affected |= {row.seq: row for row in new}
+        gone = {id for id in {row.id for row in new} - removed_items if _is_removed_with(reader, id, removed)}
+        removed_items |= gone
+        waiting = _viewers(reader, gone) - removed if descendants else set()
+    experiences = reader.experiences(seqs=removed)
+    rows = sorted((row for row in affected.values() if row.ended is None), key=lambda row: row.seq)
     ends = {row.seq for row in rows}
     ids = list(dict.fromkeys(row.id for row in rows))
     stays = {row.id for row in reader.items(ids=ids) if row.seq not in ends}
@@ -86,7 +86,7 @@ def closure(reader: Reader, source: Source, *, descendants: bool) -> Closure:
         experiences=tuple(experiences),
         rows=tuple(rows),
         items=tuple(id for id in ids if id not in stays),
-        tainted=frozenset(tainted),
+        removed_items=frozenset(removed_items),
     )
 
 
@@ -95,7 +95,7 @@ def _viewers(reader: Reader, items: Collection[str]) -> set[int]:
     return {seq for seq, _ in reader.exposures(items=items)} if items else set()
 
 
-def _goes(reader: Reader, id: str, going: Collection[int]) -> bool:
+def _is_removed_with(reader: Reader, id: str, removed: Collection[int]) -> bool:
     """Whether an item goes with the experiences that go."""
     rows = reader.items(ids=[id], ended=True)
     givers = {row.experience for row in rows}
@@ -103,6 +103,6 @@ def _goes(reader: Reader, id: str, going: Collection[int]) -> bool:
     living = {row.experience for row in rows if row.ended is None}
     if not living:  # deleted or edited before: those who said so still hold it
         living = {row.seq for row in reader.experiences(seqs=givers)}
-    left = living - set(going)
-    source_goes = bool((givers & set(going)) - shown)
+    left = living - set(removed)
+    source_goes = bool((givers & set(removed)) - shown)
     return not left or (source_goes and left <= shown)

@@ -68,13 +68,13 @@ def find(
         hits = ranking(count)  # not in the block below: a searcher has a lock of its own
         passed = hits if min_score is None else [hit for hit in hits if hit.score >= min_score - 1e-5]
         with scope.reading() as reader:
-            found = _looked_up(reader, scope.name, unit, passed, k, own_task)
+            found = _load_results(reader, scope.name, unit, passed, k, own_task)
         if len(found) >= k or len(passed) < count:
             return found[:k]
         count *= 4
 
 
-def _looked_up(
+def _load_results(
     reader: Reader, scope: str, unit: Unit, hits: Sequence[Hit], k: int, own_task: str | None
 ) -> list[Retrieved]:
     """What the rows say. Several rows of an item are one; experiences without items are left out."""
@@ -92,7 +92,7 @@ def _looked_up(
     found: dict[object, Retrieved] = {}
     for hit in hits:
         giver = givers.get(rows[hit.seq].experience if unit == "item" and hit.seq in rows else hit.seq)
-        shown = [item for id in ids.get(hit.seq, ()) if (item := items.get(id)) and not _own(item, own_task)]
+        shown = [item for id in ids.get(hit.seq, ()) if (item := items.get(id)) and not _is_from_task(item, own_task)]
         key = shown[0].id if unit == "item" and shown else hit.seq
         if giver is None or not shown or key in found:
             continue
@@ -108,7 +108,7 @@ def _looked_up(
     return list(found.values())
 
 
-def _own(item: MemoryItem, task_id: str | None) -> bool:
+def _is_from_task(item: MemoryItem, task_id: str | None) -> bool:
     return task_id is not None and item.provenance.task_id == task_id
 
 

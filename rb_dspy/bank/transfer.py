@@ -90,7 +90,7 @@ def write(path: Path, scope: str, embedder: tuple[str, int] | None, experiences:
 
 
 def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
-    """What ``write`` wrote, or what somebody says it wrote: nothing in the file is trusted.
+    """What ``write`` wrote. The file is untrusted input.
 
     Args:
         path: The file.

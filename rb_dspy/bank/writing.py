@@ -8,7 +8,7 @@ from typing import Literal
 
 from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, now, task_id
 from rb_dspy.bank.pending import grouped, key_of
-from rb_dspy.bank.reading import packed
+from rb_dspy.bank.reading import pack_rollouts
 from rb_dspy.bank.removal import Closure, Source, closure, source_of
 from rb_dspy.bank.store.base import (
     Entry,
@@ -122,7 +122,7 @@ def plan(reader: Reader, name: str, *, kind: Literal["delete", "rollback"], desc
     """
     source, run_id = source_of(reader, name, ended=descendants, edits=kind == "rollback")
     going = closure(reader, source, descendants=descendants)
-    return Plan(source, going, _pending_of(reader, name, run_id, going.tainted if descendants else frozenset()))
+    return Plan(source, going, _pending_of(reader, name, run_id, going.removed_items if descendants else frozenset()))
 
 
 def remove(
@@ -210,7 +210,7 @@ def _experience_row(new: NewExperience, seq: int) -> ExperienceRow:
         polarity=new.polarity,
         instruction=new.task.instruction,
         created_at=new.created_at,
-        payload=packed(new.task, new.trajectories, new.verdicts),
+        payload=pack_rollouts(new.task, new.trajectories, new.verdicts),
     )
 
 

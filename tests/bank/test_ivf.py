@@ -210,7 +210,7 @@ print("end")
 def a_bank(url: Path | None = None, *, count: int = 130) -> MemoryBank:
     """A bank that has cells from 101 rows on."""
     bank = open_bank(url)
-    bank._searcher = StoreSearcher(bank._rows, exact_rows=100)  # type: ignore[arg-type]
+    bank._searcher = StoreSearcher(bank._store, exact_rows=100)  # type: ignore[arg-type]
     if bank.stats().experiences:
         return bank
     bank.append_many(

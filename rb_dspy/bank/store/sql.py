@@ -386,7 +386,7 @@ def _query(kind: str, ended: bool, past: bool, equal: tuple[str, ...], within: t
 
 
 def meta(connection: Connection) -> dict[str, str]:
-    """What the bank says of itself: ``schema``, ``embedder``, ``dimension``, ``epoch``."""
+    """The bank's metadata: ``schema``, ``embedder``, ``dimension``, ``epoch``."""
     return {row.key: row.value for row in connection.execute(_META)}
 
 
@@ -402,7 +402,7 @@ def tables_exist(connection: Connection) -> bool:
 
 
 def set_meta(connection: Connection, **values: object) -> None:
-    """Store what the bank says of itself."""
+    """Store metadata."""
     connection.execute(delete(tables.meta).where(tables.meta.c.key.in_(values)))
     connection.execute(insert(tables.meta), [{"key": key, "value": str(value)} for key, value in values.items()])
 

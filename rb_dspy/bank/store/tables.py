@@ -59,7 +59,7 @@ def _text(name: str) -> Column[str]:
 
 
 def _ended(table: str) -> Index:
-    """An index of the rows that have ended only: else SQLite takes it for reads of the rows that live."""
+    """Partial, because SQLite would otherwise prefer it for reads of the rows that live."""
     where = text("ended IS NOT NULL")
     return Index(f"{table}_ended", "scope_id", "ended", sqlite_where=where, postgresql_where=where)
 
