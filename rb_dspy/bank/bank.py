@@ -144,13 +144,13 @@ class MemoryBank:
 
     @staticmethod
     def restore(url: str | Path, *, copy: str | Path) -> Path | None:
-        """Put a copy of a bank in the place of the file at ``url``, which nobody may have open.
+        """Put a copy of a bank in the place of the file at ``url``.
 
         The bank that was there is moved aside; returns its path now, None if there was none.
 
         Raises:
             CorruptBank: ``copy`` is damaged, or no bank.
-            StorageError: There is no bank at ``copy``, or the disk refuses.
+            StorageError: There is no bank at ``copy``, somebody has the bank open, or the disk refuses.
         """
         path = arguments.bank_path(url)
         if path is None:
@@ -527,9 +527,9 @@ class MemoryBank:
         """Delete for good what came from ``source``, so that its text is neither in the file, nor its log or index.
 
         For a secret that must not stay; what should only not be found any more is deleted or rolled back. An item goes
-        with this text alone (purge its experience if a rollout shows the secret too), an experience with its rollouts
-        and the items that only it gave. Backups, exports, files of forks and MLflow are not reached; nor are, in
-        PostgreSQL, the server's write-ahead log and its replicas.
+        with all texts that it had or got by edits (purge its experience if a rollout shows the secret too), an
+        experience with its rollouts and the items that only it gave. Backups, exports, files of forks and MLflow are
+        not reached; nor are, in PostgreSQL, the server's write-ahead log and its replicas.
 
         Args:
             source: Id of an experience or an item, ``run:NAME``, or ``origin:NAME``.

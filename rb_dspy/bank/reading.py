@@ -131,14 +131,20 @@ def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
     return Snapshot(name=row.name, scope=scope, seq=row.seq, digest=text, created_at=row.created_at)
 
 
-def history_of(reader: Reader, id: str) -> list[Change]:
-    """What happened to an experience or an item, also to the texts that it had before or got later by an edit."""
+def versions_of(reader: Reader, id: str) -> set[str]:
+    """The ids of the texts that an item has, had before, or got later by an edit."""
     ids, new = {id}, {id}
     while new:
         edits = [entry for entry in reader.journal(subjects=new) if entry.kind == "edit"]
         edits += [entry for each in new for entry in reader.journal(item=each)]
         new = {each for entry in edits for each in (entry.subject, *entry.items)} - ids
         ids |= new
+    return ids
+
+
+def history_of(reader: Reader, id: str) -> list[Change]:
+    """What happened to an experience or an item, also to the texts that it had before or got later by an edit."""
+    ids = versions_of(reader, id)
     every = reader.items(ids=ids, ended=True)
     rows = {row.id: row for row in every}
     changes = [

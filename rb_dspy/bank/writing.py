@@ -8,7 +8,7 @@ from typing import Literal
 
 from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, now, task_id
 from rb_dspy.bank.pending import grouped, key_of
-from rb_dspy.bank.reading import pack_rollouts
+from rb_dspy.bank.reading import pack_rollouts, versions_of
 from rb_dspy.bank.removal import Closure, Source, closure, source_of
 from rb_dspy.bank.store.base import (
     Entry,
@@ -147,21 +147,22 @@ def remove(
 
 
 def purge(writer: SqlWriter, name: str) -> Removal:
-    """Delete what ``name`` means for good, with the item rows of the experiences; nothing else goes with it.
+    """Delete what ``name`` means for good: experiences with their item rows, or an item with all texts that it had.
 
     The experience of a handwritten lesson has its text, and goes with it.
     """
     source, run_id = source_of(writer, name, ended=True, edits=False)
     pending = _pending_of(writer, name, run_id, frozenset())
     experiences = writer.experiences(seqs=source.experiences, ended=True)
-    for id in source.items:
+    items = {each for id in source.items for each in versions_of(writer, id)}
+    for id in sorted(items):
         experiences += writer.experiences(task_id=task_id(id), ended=True)
     rows = writer.items(experiences={row.seq for row in experiences}, ended=True)
-    rows += writer.items(ids=source.items, ended=True)
+    rows += writer.items(ids=items, ended=True)
     seqs = {*(row.seq for row in experiences), *(row.seq for row in rows)}
     writer.remove_pending([key for keys in pending.values() for key in keys])
     if seqs:
-        ids = list(dict.fromkeys([*(row.id for row in experiences), *sorted(source.items)]))
+        ids = list(dict.fromkeys([*(row.id for row in experiences), *sorted(items)]))
         last = writer.allocate(1)
         writer.delete(seqs, notes_of=[*ids, *(row.id for row in rows)])
         writer.add(entries=[Entry(last, id, "purge", (), "", now()) for id in ids])

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rb_dspy.cli import work
 from rb_dspy.cli.again import bank_command
-from rb_dspy.cli.bank_common import show_item, show_removal
+from rb_dspy.cli.bank_common import removal_counts, show_item, show_removal
 from rb_dspy.cli.common import out, print_json
 from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
 from rb_dspy.errors import CorruptBank, InputError
@@ -173,7 +173,7 @@ def purge(
         if json_:
             print_json(removal)
         else:
-            show_removal(changed, removal, "deleted for good:")
+            out.print(f"[bold]deleted for good:[/] {removal_counts(removal)}")
 
 
 def _attended() -> bool:

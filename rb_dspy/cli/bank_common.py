@@ -100,9 +100,7 @@ def _show_step(number: int, step: Step) -> None:
 
 def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:
     """What goes, or would go; ``bank`` still holds it."""
-    numbers = {"experience": removal.experiences, "lesson": removal.items, "pending rollout": removal.pending}
-    told = ", ".join(counted(len(ids), what) for what, ids in numbers.items() if ids)
-    out.print(f"[bold]{verb}[/] {told or 'nothing'}")
+    out.print(f"[bold]{verb}[/] {removal_counts(removal)}")
     shown = table("id", "what")
     for ids in (removal.experiences, removal.items):  # of pending ones the bank says nothing by id
         for id in ids[:_LISTED]:
@@ -111,6 +109,12 @@ def show_removal(bank: MemoryBank, removal: Removal, verb: str) -> None:
             shown.add_row(f"[dim]and {len(ids) - _LISTED:,} more[/]", "")
     if shown.row_count:
         out.print(shown)
+
+
+def removal_counts(removal: Removal) -> str:
+    """How much goes."""
+    numbers = {"experience": removal.experiences, "lesson": removal.items, "pending rollout": removal.pending}
+    return ", ".join(counted(len(ids), what) for what, ids in numbers.items() if ids) or "nothing"
 
 
 def show_below(text: Text) -> None:

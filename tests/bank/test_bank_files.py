@@ -162,3 +162,17 @@ def test_files_are_for_their_owner_only(full: Path, tmp_path: Path) -> None:
     MemoryBank.restore(full, copy=tmp_path / "copy.sqlite")
     for file in (full, tmp_path / "copy.sqlite"):
         assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_bank_that_is_open_is_not_replaced(full: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    MemoryBank.backup(full, to=copy)
+    with open_bank(full) as bank:
+        with pytest.raises(StorageError, match="in use"):
+            MemoryBank.restore(full, copy=copy)
+        add(bank, "late")
+    with pytest.raises(InputError, match="the bank itself"):
+        MemoryBank.restore(full, copy=full)
+    aside = MemoryBank.restore(full, copy=copy)
+    with open_bank(full) as bank, open_bank(aside) as before:
+        assert (len(bank.experiences()), len(before.experiences())) == (20, 21)

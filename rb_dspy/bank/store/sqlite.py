@@ -197,11 +197,11 @@ class SqliteDatabase:
 
 
 def restore(path: Path, copy: Path) -> Path | None:
-    """Put ``copy`` in the place of the bank at ``path``; returns where the bank that was there is now.
-
-    Nobody else may have the bank open.
-    """
+    """Put ``copy`` in the place of the bank at ``path``; returns where the bank that was there is now."""
+    if path.exists() and copy.exists() and os.path.samefile(path, copy):
+        raise InputError(f"{copy}: is the bank itself; name a copy of it")
     SqliteDatabase(copy, create=False).close()  # raises if it is no bank
+    _require_unused(path)
     aside = None
     with _locked(FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL), str(path)):
         try:
@@ -222,6 +222,19 @@ def restore(path: Path, copy: Path) -> Path | None:
         except OSError as exc:
             raise StorageError(f"{path}: cannot be restored: {exc.strerror}") from exc
     return aside
+
+
+def _require_unused(path: Path) -> None:
+    """Raise ``StorageError`` if somebody has the bank open. Else its log is empty from now on."""
+    if not path.exists():
+        return
+    with contextlib.closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as connection:
+        try:
+            connection.execute("PRAGMA journal_mode = DELETE")  # only the last connection can leave WAL
+        except sqlite3.OperationalError as exc:
+            raise StorageError(f"{path}: is in use ({exc}); close it everywhere first") from None
+        except sqlite3.DatabaseError:
+            pass  # damaged, which is why it is replaced
 
 
 @contextmanager
@@ -281,7 +294,7 @@ def _look(path: Path, *, create: bool) -> None:
     except sqlite3.OperationalError as exc:
         raise StorageError(f"{path}: cannot be read: {exc}") from None
     except sqlite3.Error as exc:
-        raise CorruptBank(f"{path}: not a bank, or damaged ({exc}); restore a backup") from None
+        raise CorruptBank(f"{path}: not a bank, or damaged ({exc}); check the path, or restore a backup") from None
     if first:
         raise CorruptBank(
             f"{path}: a bank of the first edition; export it with that version (rb-dspy bank export) and import that"
