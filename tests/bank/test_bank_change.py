@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
+from rb_dspy.protocols import Vectors
 from rb_dspy.schema import Experience, Verdict
+from rb_dspy.testing.embedder import HashEmbedder
 from tests.bank.helpers import a_draft, a_rollout, a_task, open_bank
 
 
@@ -304,6 +307,27 @@ def test_an_edit_of_what_was_edited_meanwhile_is_refused(bank: MemoryBank) -> No
     bank.edit(item.id, content="Count the columns.")
     with pytest.raises(InputError, match="it was edited"):
         bank.edit(item.id, content="Count the cells.")
+
+
+class Meddling(HashEmbedder):
+    """Does something else before it embeds."""
+
+    meddle: Callable[[], object] | None = None
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        if self.meddle is not None:
+            self.meddle()
+        return super().embed(texts)
+
+
+def test_an_edit_of_what_others_edit_while_it_embeds_is_refused(url: str | Path) -> None:
+    embedder = Meddling()
+    with open_bank(url) as other, open_bank(url, embedder=embedder) as bank:
+        item = learn(other, "t1", "Count the rows").items[0]
+        embedder.meddle = lambda: other.edit(item.id, title="Theirs")
+        with pytest.raises(InputError, match="meanwhile"):
+            bank.edit(item.id, content="Mine.")
+        assert [(each.title, each.content) for each in bank.items()] == [("Theirs", item.content)]
 
 
 def test_what_an_edited_lesson_taught_is_found_by_both_of_its_ids(bank: MemoryBank) -> None:
