@@ -209,8 +209,7 @@ class MemoryBank:
         more = {"run_id": run_id, "polarity": polarity, "distiller": distiller, "note": note, "origin": origin}
         new = admit(arguments.experience_draft(self.scope, task, trajectory, verdict, drafts, shown, **more))
         self._append([new])
-        with self._store.reading():
-            stored = self._experience(new.id)
+        stored = self._experience(new.id)
         if stored is None:
             raise writing.removed_since(self._store.location, task.id, new.id)
         return stored
@@ -356,7 +355,7 @@ class MemoryBank:
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
-        id = arguments.id_(id)
+        id = arguments.text("id", id)
         with self._store.reading() as reader:
             found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
             if found is None:
@@ -367,7 +366,7 @@ class MemoryBank:
         """The newest experience of a task, or that of a run; None if there is none."""
         run_id = None if run_id is None else arguments.text("run id", run_id)
         with self._store.reading() as reader:
-            rows = reader.experiences(task_id=arguments.id_(task_id), run_id=run_id)
+            rows = reader.experiences(task_id=arguments.text("task id", task_id), run_id=run_id)
             return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
@@ -401,7 +400,7 @@ class MemoryBank:
         Raises:
             InputError: There is no such item, or it was changed meanwhile; a title or content is empty or too long.
         """
-        item = self._item(arguments.id_(id))
+        item = self._item(arguments.text("id", id))
         texts = {"title": title, "description": description, "content": content}
         new = new_item(checked_draft({n: getattr(item, n) if t is None else t for n, t in texts.items()}))
         if new.id == item.id:
@@ -420,7 +419,7 @@ class MemoryBank:
         Raises:
             InputError: Nothing has this id.
         """
-        return self._remove(arguments.id_(id), kind="delete", descendants=False, note=note, dry_run=dry_run)
+        return self._remove(arguments.text("id", id), kind="delete", descendants=False, note=note, dry_run=dry_run)
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
         """Remove what came from ``source``, with what was learned under its influence.
@@ -434,12 +433,12 @@ class MemoryBank:
         Raises:
             InputError: Nothing came from there.
         """
-        name = arguments.id_(source)
+        name = arguments.text("source", source)
         return self._remove(name, kind="rollback", descendants=descendants, note=note, dry_run=dry_run)
 
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
-        id = arguments.id_(id)
+        id = arguments.text("id", id)
         with self._store.reading() as reader:
             changes = reading.history_of(reader, id)
             if not changes:
@@ -538,7 +537,7 @@ class MemoryBank:
             InputError: Nothing came from there.
             StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
-        scope, name = self._own_scope("purge"), arguments.id_(source)
+        scope, name = self._own_scope("purge"), arguments.text("source", source)
         with scope.write(exclusive=True) as writer:
             removal = writing.purge(writer, name)
         scope.database.vacuum()

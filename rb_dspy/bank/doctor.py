@@ -52,8 +52,6 @@ class Finding(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True)
 
-    severity: Literal["error", "warning"]
-    """An error means that something is lost or wrong; a warning wants a look."""
     kind: Literal["file", "row", "link", "vector", "pending"]
     where: str
     """Scope and id, or what there is to name the place."""
@@ -97,7 +95,7 @@ def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats
     gone = sum(row.ended is not None for row in experiences)
     removed = {entry.subject for entry in reader.journal() if entry.kind in ("delete", "rollback")}
     lost = {id for entry in reader.journal() if entry.kind in ("delete", "rollback") for id in entry.items}
-    known = scope.embedder() or ("", 0)
+    embedder, dimension = scope.embedder() or ("", 0)
     return BankStats(
         scope=scope.name,
         items=len(items),
@@ -109,8 +107,8 @@ def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats
         exposures=sum(seq in seqs for seq, _ in reader.exposures()),
         pending=len(reader.pending()),
         removed=gone + len({id for id in removed | lost if id.startswith("m")} - items.keys()),
-        embedder=known[0],
-        dimension=known[1],
+        embedder=embedder,
+        dimension=dimension,
         bytes_on_disk=database.bytes_on_disk() if database else 0,
         schema_version=SCHEMA,
     )
@@ -119,7 +117,7 @@ def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats
 def findings(scope: Scope, database: Database | None) -> list[Finding]:
     """What is wrong with the file and with one scope."""
     found = [
-        Finding(severity="error", kind="file", where=scope.location, what=what, remedy=_RESTORE)
+        Finding(kind="file", where=scope.location, what=what, remedy=_RESTORE)
         for what in (database.check() if database else ())
     ]
     with scope.reading() as reader:
@@ -128,18 +126,16 @@ def findings(scope: Scope, database: Database | None) -> list[Finding]:
 
 def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:
     def finding(id: str, what: str, kind: str = "row") -> Finding:
-        return Finding.model_validate(
-            {"severity": "error", "kind": kind, "where": f"{scope.name}: {id}", "what": what, "remedy": _RESTORE}
-        )
+        return Finding.model_validate({"kind": kind, "where": f"{scope.name}: {id}", "what": what, "remedy": _RESTORE})
 
     for id in _damaged(reader):
         yield finding(id, "its rollouts cannot be read")
-    known = {row.seq for row in reader.experiences(ended=True)}
+    experiences = {row.seq for row in reader.experiences(ended=True)}
     for row in reader.items(ended=True):
         texts = MemoryDraft.model_construct(title=row.title, description=row.description, content=row.content)
         if new_item(texts).id != row.id:
             yield finding(row.id, "its text is not the one that was stored")
-        if row.experience not in known:
+        if row.experience not in experiences:
             yield finding(row.id, "the experience that gave it is missing", "link")
     for pending in reader.pending():
         (id,) = grouped([pending.key])
@@ -162,7 +158,7 @@ def _damaged(reader: Reader) -> Iterator[str]:
 
 def _vectors(scope: Scope, reader: Reader) -> Iterator[Finding]:
     """Rows without a vector, and vectors that cannot be."""
-    known = scope.embedder()
+    embedder = scope.embedder()
     items = reader.items()
     expected = {"item": {row.seq for row in items}, "experience": {row.experience for row in items}}
     for unit in UNITS:
@@ -170,9 +166,9 @@ def _vectors(scope: Scope, reader: Reader) -> Iterator[Finding]:
         for row in scope.index_rows(unit, after=0, upto=reader.mark()):
             missing.discard(row.seq)
             vector = np.frombuffer(row.data, "<f2").astype(np.float32)
-            odd += known is None or len(vector) != known[1] or not abs(float(np.linalg.norm(vector)) - 1) < 0.01
+            odd += embedder is None or len(vector) != embedder[1] or not abs(float(np.linalg.norm(vector)) - 1) < 0.01
         problems = (len(missing), "rows have no vector", _REINDEX), (odd, "vectors are damaged", _RESTORE)
         for count, what, remedy in problems:
             if count:
                 where = f"{scope.name}: {unit}s"
-                yield Finding(severity="error", kind="vector", where=where, what=f"{count} {what}", remedy=remedy)
+                yield Finding(kind="vector", where=where, what=f"{count} {what}", remedy=remedy)

@@ -76,5 +76,5 @@ def reindex(database: Database, embedder: Embedder) -> int:
         texts = sql.unembedded(connection, embedder.id, None)
         if texts:
             made += sql.add_vectors(connection, embedder.id, texts, embed(embedder, [each.text for each in texts]))
-        sql.change_over(connection, (embedder.id, embedder.dimension), anew=bool(made))
+        sql.change_over(connection, (embedder.id, embedder.dimension), added=bool(made))
     return made

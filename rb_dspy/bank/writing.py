@@ -65,16 +65,16 @@ def append(writer: Writer, page: Sequence[tuple[NewExperience, Vectors | None]])
 
 
 def record(writer: Writer, row: PendingRow, location: str) -> None:
-    """Keep a rollout that is to be learned from; nothing if it is kept, or was learned from.
+    """Store a rollout that is not judged yet; nothing if it is stored, or was learned from.
 
     Raises:
         InputError: What was learned from it was removed since.
     """
     id = attempt_id(row.key.run_id, row.key.task_id) if row.key.run_id else row.key.content
-    known = writer.experiences(ids=[id], ended=True)
-    if known and known[0].ended is not None:
+    stored = writer.experiences(ids=[id], ended=True)
+    if stored and stored[0].ended is not None:
         raise removed_since(location, row.key.task_id, id)
-    if not known:
+    if not stored:
         writer.add_pending(row)
 
 

@@ -150,16 +150,12 @@ def doctor(
         if json_:
             print_json(finding)
             continue
-        colour = "red" if finding.severity == "error" else "yellow"
-        parts = (finding.severity, colour), " ", (finding.kind, "dim"), " ", (finding.where, "bold")
-        out.print(Text.assemble(*parts))
+        out.print(Text.assemble(("error", "red"), " ", (finding.kind, "dim"), " ", (finding.where, "bold")))
         show_below(Text(f"{finding.what}\n→ {finding.remedy}"))
-    errors = sum(finding.severity == "error" for finding in findings)
-    if errors:
-        raise CorruptBank(f"the doctor found {counted(errors, 'error')}; what to do stands with each")
+    if findings:
+        raise CorruptBank(f"the doctor found {counted(len(findings), 'error')}; what to do stands with each")
     if not json_:
-        warned = f"nothing is lost; {counted(len(findings), 'warning')}" if findings else "all is well"
-        out.print(f"{warned} in {counted(scopes, 'scope')}")
+        out.print(f"all is well in {counted(scopes, 'scope')}")
 
 
 @app.command()

@@ -43,6 +43,7 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (recorded("text"), "task: got str; expected Task"),
     (recorded(TASK, "did it"), "trajectory: got str; expected Trajectory"),
     (recorded(run_id="a\u200bb"), "run id"),
+    (lambda bank: bank.get(5), "id: got int; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.known("text", ROLLOUT), "task: got str; expected Task"),  # type: ignore[arg-type]
     (lambda bank: bank.record_failure(TASK, ValueError("x")), "error: got ValueError; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.add("title", None), "content: got NoneType; expected text"),  # type: ignore[arg-type]
@@ -57,16 +58,6 @@ CALLS: list[tuple[Callable[[MemoryBank], object], str]] = [
     (lambda bank: bank.rollback("run:r", note=None), "note: got NoneType; expected text"),  # type: ignore[arg-type]
     (lambda bank: bank.import_jsonl(None), "path: got NoneType; expected the name of a file"),  # type: ignore[arg-type]
     (lambda bank: bank.export_jsonl(3), "path: got int; expected the name of a file"),  # type: ignore[arg-type]
-    *(
-        (partial(use, name), f"path {name!r} has characters that no path can have")
-        for name in ("a\ud800", "a\0b")
-        for use in (
-            lambda name, bank: bank.export_jsonl(name),
-            lambda name, bank: bank.import_jsonl(name),
-            lambda name, bank: MemoryBank.backup("no.db", to=name),
-            lambda name, bank: MemoryBank.restore("no.db", copy=name),
-        )
-    ),
     *(
         (partial(lambda at, _: open_bank(at=at), at), f"at {at!r}: expected the name of a snapshot, or a sequence")
         for at in (1.5, True, [], b"x")

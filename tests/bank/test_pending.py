@@ -305,6 +305,12 @@ def test_a_damaged_rollout_is_named_left_out_and_can_be_taken_away(tmp_path: Pat
 # Lessons written by hand, and lessons that were taken away
 
 
+def test_a_name_that_no_run_has_is_no_error(bank: MemoryBank) -> None:
+    bank.record(a_task("t1"), a_rollout("t1"), run_id="r")
+    assert bank.pending(run_id="\ud800") == bank.pending(task_id="\0") == []
+    assert bank.experience_of("t1", "\ud800") is None
+
+
 def test_a_lesson_written_by_hand_is_found_by_its_own_text(bank: MemoryBank) -> None:
     add(bank, "t0", "bake a cake")
     item = bank.add("Refunds", "Ask Dana first.", "when money goes back to a customer")

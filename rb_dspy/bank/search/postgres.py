@@ -87,7 +87,7 @@ class PostgresSearcher:
         """A connection, and the highest number used. Raises ``EmbedderMismatch`` if the bank was moved."""
         with self._database.reading() as connection:
             mark, _, embedder = self._scope.watermark()
-            if embedder != self._embedder:
+            if embedder and embedder != self._embedder:  # none: this read began before the first vector
                 if self._embedder:
                     moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
                     raise EmbedderMismatch(f"{moved}; open it, or fork it, again")

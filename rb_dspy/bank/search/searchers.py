@@ -59,8 +59,8 @@ class StoreSearcher:
         return self._embedder
 
     def is_empty(self, unit: Unit) -> bool:
-        known = self._vectors.get(unit)
-        return not (known and len(known[0])) and not len(self._index(unit)[0])
+        cached = self._vectors.get(unit)
+        return not (cached and len(cached[0])) and not len(self._index(unit)[0])
 
     def nearest(self, unit: Unit, vector: Vectors, count: int, only: Filter) -> list[Hit]:
         return self._index(unit)[0].search(vector, count, only)
@@ -82,14 +82,14 @@ class StoreSearcher:
                 self._epoch = epoch
                 self._vectors.clear()
                 self._words.clear()
-        if embedder != self._embedder:
+        if embedder and embedder != self._embedder:  # none: this read began before the first vector
             if self._embedder:
                 moved = f"{self._scope.location}: was moved to the embedder {embedder} meanwhile"
                 raise EmbedderMismatch(f"{moved}; open it, or fork it, again")
             self._embedder = embedder
-        known = self._vectors.get(unit)
-        if known is not None and known[1] >= seq:
-            return known
+        cached = self._vectors.get(unit)
+        if cached is not None and cached[1] >= seq:
+            return cached
         with self._lock:
             # popped, so that an index is dropped if this is interrupted
             index, mark = self._vectors.pop(unit) if unit in self._vectors else (self._new_index(unit), 0)
@@ -102,8 +102,8 @@ class StoreSearcher:
                         page.clear()
                 index.add(page)
                 index.end(self._scope.index_ended(unit, after=mark, upto=seq))
-            known = self._vectors[unit] = index, max(mark, seq)
-        return known
+            cached = self._vectors[unit] = index, max(mark, seq)
+        return cached
 
     def _new_index(self, unit: Unit) -> VectorIndex:
         path = self._scope.index_file(unit)

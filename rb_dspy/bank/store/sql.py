@@ -392,8 +392,8 @@ def meta(connection: Connection) -> dict[str, str]:
 
 def embedder_of(connection: Connection) -> tuple[str, int] | None:
     """Id and dimension of the embedder that the bank belongs to; None until vectors are stored."""
-    known = meta(connection)
-    return (known["embedder"], int(known["dimension"])) if "embedder" in known else None
+    values = meta(connection)
+    return (values["embedder"], int(values["dimension"])) if "embedder" in values else None
 
 
 def tables_exist(connection: Connection) -> bool:
@@ -409,12 +409,12 @@ def set_meta(connection: Connection, **values: object) -> None:
 
 def check_embedder(connection: Connection, embedder: tuple[str, int], location: str) -> None:
     """Bind a bank that has no vectors yet to ``embedder``. Raises ``EmbedderMismatch`` if it belongs to another."""
-    known = embedder_of(connection)
-    if known is None:
+    current = embedder_of(connection)
+    if current is None:
         set_meta(connection, embedder=embedder[0], dimension=embedder[1])
-    elif known != embedder:
+    elif current != embedder:
         raise EmbedderMismatch(
-            f"{location}: belongs to the embedder {known[0]} ({known[1]} dimensions), opened with {embedder[0]}"
+            f"{location}: belongs to the embedder {current[0]} ({current[1]} dimensions), opened with {embedder[0]}"
             f" ({embedder[1]}); open it again with the first, or move it to the second with reindex"
         )
 
@@ -458,14 +458,14 @@ def add_vectors(connection: Connection, embedder: str, texts: Sequence[Text], ro
     return len(values)
 
 
-def change_over(connection: Connection, embedder: tuple[str, int], *, anew: bool) -> None:
-    """Let the bank belong to ``embedder``, and delete the vectors of others. ``anew``: vectors were made."""
-    known = meta(connection)
-    moved = known.get("embedder") != embedder[0]
+def change_over(connection: Connection, embedder: tuple[str, int], *, added: bool) -> None:
+    """Let the bank belong to ``embedder``, and delete the vectors of others. ``added``: vectors were made."""
+    values = meta(connection)
+    moved = values.get("embedder") != embedder[0]
     if moved:
         connection.execute(delete(tables.vectors).where(tables.vectors.c.embedder != embedder[0]))
-    if moved or anew:
-        set_meta(connection, embedder=embedder[0], dimension=embedder[1], epoch=int(known.get("epoch", 0)) + 1)
+    if moved or added:
+        set_meta(connection, embedder=embedder[0], dimension=embedder[1], epoch=int(values.get("epoch", 0)) + 1)
 
 
 def scope_names(connection: Connection) -> list[str]:
@@ -475,12 +475,12 @@ def scope_names(connection: Connection) -> list[str]:
 
 def open_scope(database: Database, name: str, *, create: bool) -> SqlScope:
     """The scope of this name, made if it is missing and ``create``. Raises ``UnknownScope``."""
-    known = select(tables.scopes.c.id).where(tables.scopes.c.name == name)
+    query = select(tables.scopes.c.id).where(tables.scopes.c.name == name)
     with database.reading() as connection:
-        scope_id = connection.execute(known).scalar()
+        scope_id = connection.execute(query).scalar()
     if scope_id is None and create:
         with database.writing() as connection:
-            scope_id = connection.execute(known).scalar()
+            scope_id = connection.execute(query).scalar()
             if scope_id is None:
                 made = insert(tables.scopes).values(name=name, seq=0).returning(tables.scopes.c.id)
                 scope_id = connection.execute(made).scalar_one()

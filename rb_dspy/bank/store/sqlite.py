@@ -201,9 +201,9 @@ def restore(path: Path, copy: Path) -> Path | None:
     if path.exists() and copy.exists() and os.path.samefile(path, copy):
         raise InputError(f"{copy}: is the bank itself; name a copy of it")
     SqliteDatabase(copy, create=False).close()  # raises if it is no bank
-    _require_unused(path)
     aside = None
     with _locked(FileLock(f"{path}.lock", timeout=_TIMEOUT, poll_interval=_POLL), str(path)):
+        _require_unused(path)
         try:
             new = path.with_name(f"{path.name}.restoring")
             new.unlink(missing_ok=True)  # of a process that was killed

@@ -8,11 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from rb_dspy.bank import MemoryBank, Pending
+from rb_dspy.cli.again import bank_command
 from rb_dspy.cli.bank_common import line, show_below
 from rb_dspy.cli.bank_embedder import named
-from rb_dspy.cli.bank_options import bank_options
 from rb_dspy.cli.built import give_prompts, program_for
-from rb_dspy.cli.common import command_name, err, out, print_json
+from rb_dspy.cli.common import err, out, print_json
 from rb_dspy.cli.ending import interrupted
 from rb_dspy.cli.prompts import prompts_named
 from rb_dspy.config import BankConfig, Settings
@@ -58,7 +58,7 @@ def _chosen(bank: MemoryBank, ids: Sequence[str], place: BankConfig) -> list[Pen
     waiting = bank.pending()
     unknown = [id for id in ids if id not in {pending.id for pending in waiting}]
     if unknown:
-        look = f"{command_name()} bank pending{bank_options(place.url, place.scope)}"
+        look = bank_command("bank pending", None, place.url, place.scope)
         raise InputError(f"no rollouts wait as {unknown[0]!r}; `{look}` lists those that do")
     return [pending for pending in waiting if not ids or pending.id in ids]
 

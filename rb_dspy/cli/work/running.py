@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,8 +13,8 @@ from rich.text import Text
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.cli import apart
+from rb_dspy.cli.again import bank_command, options
 from rb_dspy.cli.bank_embedder import named
-from rb_dspy.cli.bank_options import bank_options
 from rb_dspy.cli.built import give_prompts, program_for, saved
 from rb_dspy.cli.common import command_name, err, out, print_json
 from rb_dspy.cli.display import Display
@@ -55,9 +54,9 @@ def run_tasks(chosen: Settings, task: str | None, prompts: str | None, track: bo
         seen = opened.seen_tasks() if chosen.run.memory == "on" else ()
         todo = tasks.todo(seen)
         if not todo.tasks:
-            where = bank_options(chosen.bank.url, chosen.bank.scope)
-            look = f"{command_name()} bank list --experiences{where}"
-            again = f"{look} shows what came of them, and {command_name()} bank delete ID{where} lets one be done again"
+            place = None, chosen.bank.url, chosen.bank.scope
+            look, delete = (bank_command(f"bank {what}", *place) for what in ("list --experiences", "delete ID"))
+            again = f"{look} shows what came of them, and {delete} lets one be done again"
             told = f"the bank has seen every task of {tasks.name}; {tasks.more(seen)}"
             err.print(Text(f"{told}; {again}"), soft_wrap=True)
             if json_:  # a reader waits for the line that every run ends with
@@ -180,7 +179,7 @@ def _conclude(
     *,
     json_: bool,
 ) -> None:
-    where = f"--bank {shlex.quote(without_secrets(chosen.bank.url, '...'))} --scope {shlex.quote(chosen.bank.scope)}"
+    where = " ".join(options(bank=without_secrets(chosen.bank.url, "..."), scope=chosen.bank.scope))
     if json_:
         more: dict[str, Any] = {"mlflow_run": tracked.id} if tracked is not None and tracked.id else {}
         print_json(_summed(report, chosen, compiled) | more)
