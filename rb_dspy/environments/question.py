@@ -15,13 +15,21 @@ from rb_dspy.schema import Outcome, Task
 ANSWERS = ("answer", "answers")
 """The arguments of a task that hold its ground truth."""
 
+REVEAL = "reveal"
+"""The argument of a task that says what the agent is told after its answer."""
+
+_REVEALS = ("none", "verdict", "answer")
+
 
 class Question:
     """Questions without a generator.
 
     Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list; any of them is right).
     Case, white space, outer quotes and the way a number is written make no difference; words around the right answer
-    make it wrong. Without either key the outcome is unknown. The agent is not told whether its answer was right.
+    make it wrong. Without either key the outcome is unknown.
+
+    ``env_args["reveal"]`` says what the agent is told after its answer: ``none`` (default), the ``verdict`` (whether it
+    was right), or also the right ``answer``. Without it, tasks teach nothing that was not in the question.
     """
 
     name = "question"
@@ -36,8 +44,16 @@ class Question:
         raise InputError("'question' generates no tasks; pass a file of tasks, or the name of another environment")
 
     def make(self, task: Task) -> Environment:
-        _answers(task)  # refuse a task that cannot be scored before an agent works on it
-        return SingleTurn(_scorer)
+        answers = _answers(task)  # refuse a task that cannot be scored before an agent works on it
+        reveal = task.env_args.get(REVEAL, "none")
+        if reveal not in _REVEALS:
+            raise InputError(f"task {task.id!r}: env_args.reveal is {reveal!r:.40}; expected {', '.join(_REVEALS)}")
+
+        def feedback(outcome: Outcome) -> str:
+            verdict = "Your answer is right." if outcome.success else "Your answer is wrong."
+            return verdict if outcome.success or reveal == "verdict" else f"{verdict} The right answer is: {answers[0]}"
+
+        return SingleTurn(_scorer, None if reveal == "none" else feedback)
 
     def oracle(self, task: Task) -> Sequence[str]:
         """The first right answer. Raises ``InputError`` if none is known."""
@@ -65,8 +81,9 @@ def _scorer(task: Task) -> Score | None:
 
 def _answers(task: Task) -> tuple[str, ...]:
     """All right answers. Raises ``InputError`` for one that cannot be compared, and for a misspelt key."""
-    for key in set(task.env_args) - set(ANSWERS):
-        if near := difflib.get_close_matches(key, ANSWERS, n=1, cutoff=0.75):
+    arguments = (*ANSWERS, REVEAL)
+    for key in set(task.env_args) - set(arguments):
+        if near := difflib.get_close_matches(key, arguments, n=1, cutoff=0.75):
             raise InputError(f"task {task.id!r}: unknown argument env_args.{key[:40]}; did you mean {near[0]!r}?")
     single, several = (task.env_args.get(key) for key in ANSWERS)
     if isinstance(single, list):

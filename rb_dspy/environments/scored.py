@@ -133,7 +133,7 @@ class _Sealed:
         try:
             outcome = self._inner.outcome() if self._intact else None
             if not isinstance(outcome, Outcome | None):
-                raise TypeError(f"got {type(outcome).__name__}; expected an Outcome or None")
+                raise TypeError(f"got {type(outcome).__name__}; expected Outcome(reward=, success=) or None")
         except Exception as exc:  # noqa: BLE001 (an environment may raise anything; the task reports it)
             outcome = None
             self._error = self._error or f"outcome() failed: {describe_error(exc, 300)}"

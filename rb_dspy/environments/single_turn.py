@@ -14,10 +14,14 @@ MAX_ANSWER = 10_000
 
 
 class SingleTurn:
-    """An episode of one turn that does not tell whether the answer is right.
+    """An episode of one turn.
 
-    ``prepare`` is called by ``reset`` and returns the task's scorer, or None if the outcome is unknown. Later actions
-    are ignored unless the question is reopened; then the next action replaces the answer.
+    Later actions are ignored unless the question is reopened; then the next action replaces the answer.
+
+    Args:
+        prepare: Called by ``reset``; returns the task's scorer, or None if the outcome is unknown.
+        feedback: What the agent is told of its answer, after it was scored; None: nothing. A question with feedback
+            cannot be reopened.
     """
 
     action_rules = (
@@ -25,8 +29,11 @@ class SingleTurn:
         " no explanation, no label."
     )
 
-    def __init__(self, prepare: Callable[[Task], Score | None]) -> None:
+    def __init__(
+        self, prepare: Callable[[Task], Score | None], feedback: Callable[[Outcome], str] | None = None
+    ) -> None:
         self._prepare = prepare
+        self._feedback = feedback
         self._score: Score | None = None
         self._open = False
         self._answer: str | None = None
@@ -41,11 +48,14 @@ class SingleTurn:
         if not self._open:
             return "The question is closed: an answer was given before.", True
         self._answer, self._open = action, False
-        return "Your answer was taken.", True
+        outcome = self.outcome()
+        if self._feedback is None or outcome is None:
+            return "Your answer was taken.", True
+        return self._feedback(outcome), True
 
     def reopen(self) -> str | None:
         """Allow another answer; None if there is none to replace. The present one counts until it is replaced."""
-        if self._answer is None:
+        if self._answer is None or self._feedback is not None:
             return None
         self._open = True
         return "The question is open again: your next action replaces your answer."

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import pydantic
 
 from rb_dspy.config import Split
+from rb_dspy.environments.question import ANSWERS, REVEAL
 from rb_dspy.environments.reasoning_gym_families import SMALL_MODEL_TEMPLATES
 from rb_dspy.errors import InputError, InvalidTask, RBError
 from rb_dspy.files import atomic_write
@@ -78,6 +79,9 @@ class TaskStream:
     def from_jsonl(cls, path: str | Path) -> Self:
         """Tasks from JSON Lines: an object with at least ``instruction`` in each line.
 
+        The fields are those of ``Task``. ``answer``, ``answers`` and ``reveal`` may stand beside ``instruction``: they
+        are arguments of the environment ``question``.
+
         Raises:
             InputError: The file cannot be used; the message has file and line.
             InvalidTask: A task cannot be used; likewise.
@@ -129,8 +133,8 @@ class TaskStream:
         Args:
             dataset: Nothing is downloaded here.
             columns: Field of a task -> column: ``{"instruction": "question", "env_args.answer": "gold"}``; other
-                columns are ignored. By default every column must be a field of ``Task``, ``env_args.<argument>``, or
-                ``answer``, the right answer to a question. ``env_args`` may be an object as JSON text.
+                columns are ignored. By default every column must be a field of ``Task``, ``env_args.<argument>``, or an
+                argument of ``question``, as in ``from_jsonl``. ``env_args`` may be an object as JSON text.
             name: Of the stream.
 
         Raises:
@@ -255,6 +259,7 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
             from rb_dspy.program import as_task  # dspy takes a second, and most streams need none of it
 
             return as_task(value)
+        value = _with_arguments(value)
         if "id" in value:
             return Task.model_validate(value)
         key = fingerprint(Task.model_validate({**value, "id": "none"}))
@@ -268,13 +273,23 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
         raise InvalidTask(f"{place}: {field[:200]}: {problem}; a task has the fields {', '.join(FIELDS)}") from None
 
 
+def _with_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """``answer``, ``answers`` and ``reveal`` beside ``instruction`` are arguments of the environment ``question``."""
+    short = {name: value for name, value in fields.items() if name in (*ANSWERS, REVEAL)}
+    env_args = fields.get("env_args")
+    if not short or not isinstance(env_args, Mapping | None):
+        return dict(fields)
+    rest = {name: value for name, value in fields.items() if name not in short}
+    return {**rest, "env_args": {**short, **(env_args or {})}}
+
+
 def _mapped(
     rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Mapping[str, str] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The fields of a task from each row of a table; an empty cell is the field's default."""
     for place, row in rows:
         fields: dict[str, Any] = {}
-        chosen = columns or {"env_args.answer" if name == "answer" else name: name for name in row}
+        chosen = columns or {name: name for name in row}
         for field, column in chosen.items():
             if column not in row:
                 raise InputError(f"{place}: no column {column!r} for {field!r}; columns: {', '.join(map(str, row))}")
@@ -289,6 +304,7 @@ def _mapped(
                     fields[field] = json.loads(value)
                 except (ValueError, RecursionError):
                     raise InvalidTask(f"{place}: env_args: not JSON; expected an object as JSON text") from None
-            else:  # rows and classes often have numbers for names
-                fields[field] = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+            else:  # ids and templates are often numbers
+                number = field in FIELDS and isinstance(value, int) and not isinstance(value, bool)
+                fields[field] = str(value) if number else value
         yield place, fields

@@ -142,3 +142,28 @@ def test_no_answer_and_a_runaway_answer_are_wrong_and_say_why():
     assert "error" in environment.outcome().info
     environment.step("a " * MAX_ANSWER)
     assert (environment.outcome().success, "error" in environment.outcome().info) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("reveal", "right", "wrong"),
+    [("verdict", "Your answer is right.", "Your answer is wrong."), ("answer", "Your answer is right.", "Paris")],
+)
+def test_a_question_can_tell_what_was_right(reveal, right, wrong):
+    task = question(answers=["Paris", "paris, france"], reveal=reveal)
+    for action, expected in (("PARIS", right), ("Rome", wrong)):
+        environment = Question().make(task)
+        environment.reset(task)
+        observation, ended = environment.step(action)
+        assert expected in observation
+        assert ("Paris" in observation) is (reveal == "answer" and action == "Rome")
+        assert ended
+        assert environment.reopen() is None  # the answer is known now
+
+
+def test_what_a_question_reveals_is_checked_and_is_nothing_without_an_answer():
+    with pytest.raises(InputError, match=r"'q'.*verdict"):
+        Question().make(question(answer="a", reveal="all"))
+    task = question(reveal="answer")
+    environment = Question().make(task)
+    environment.reset(task)
+    assert environment.step("a") == ("Your answer was taken.", True)

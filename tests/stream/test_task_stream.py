@@ -117,6 +117,16 @@ def test_json_lines(tmp_path: Path) -> None:
     assert stream[1].env_args == {"answer": "2"}
 
 
+def test_arguments_of_a_question_may_stand_beside_its_instruction(tmp_path):
+    (tmp_path / "short.jsonl").write_text('{"instruction": "2 + 2?", "answer": "4", "reveal": "answer"}\n')
+    (tmp_path / "short.csv").write_text("instruction,answer,reveal\n2 + 2?,4,answer\n")
+    (tmp_path / "long.jsonl").write_text('{"instruction": "2 + 2?", "env_args": {"answer": "4", "reveal": "answer"}}\n')
+    long = TaskStream.from_jsonl(tmp_path / "long.jsonl")
+    assert long[0].env_args == {"answer": "4", "reveal": "answer"}
+    for stream in (TaskStream.from_jsonl(tmp_path / "short.jsonl"), TaskStream.from_csv(tmp_path / "short.csv")):
+        assert stream[0].env_args == long[0].env_args
+
+
 def test_tasks_of_a_file_keep_their_ids_when_others_come(tmp_path: Path) -> None:
     def read(folder: str, *lines: dict[str, Any]) -> list[str]:
         (tmp_path / folder).mkdir()
@@ -205,7 +215,7 @@ ROWS = {
 def test_columns_of_other_tables_are_mapped(tmp_path: Path) -> None:
     dataset = datasets.Dataset.from_dict(ROWS)
     dataset.to_parquet(tmp_path / "quiz.parquet")
-    columns = {"instruction": "question", "template": "kind", "env_args.answer": "gold", "env_args.meta": "meta"}
+    columns = {"instruction": "question", "template": "kind", "answer": "gold", "env_args.meta": "meta"}
     for stream in (
         TaskStream.from_dataset(dataset, columns=columns, name="quiz"),
         TaskStream.from_parquet(tmp_path / "quiz.parquet", columns=columns),
@@ -222,7 +232,6 @@ def test_columns_of_other_tables_are_mapped(tmp_path: Path) -> None:
     [
         (None, "quiz: row 1"),
         ({"instruction": "q"}, "quiz: row 1"),
-        ({"instruction": "question", "answer": "gold"}, "quiz: row 1"),
         ({"instruction": "gold"}, "quiz: row 2"),
         ({"instruction": "meta"}, "quiz: row 1"),
         ({"instruction": "question", "env_args": "text"}, "quiz: row 2"),
