@@ -12,8 +12,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP    := $(BIN)/python -m pip install -qq --no-input --progress-bar off --disable-pip-version-check
-LOCK   := requirements.lock
-LOCKS  := requirements-build.lock $(LOCK) requirements-torch.txt
+LOCKS  := requirements.lock requirements-torch.txt
 
 key     = $(shell $(1) 2>/dev/null | cksum | cut -d ' ' -f 1)
 CREATED := $(STAMPS)/venv-$(call key,pwd)
@@ -33,7 +32,6 @@ help:
 	@echo 'make lock    pin the dependencies of pyproject.toml again, changing only what must (UPGRADE=1: the newest of all)'
 	@echo 'make clean   remove the virtual environment and caches; banks and models stay'
 	@echo 'PYTHON=...   the interpreter to set up with (3.11 or newer); MODEL=... the language model for make run'
-	@echo 'LOCK=requirements-all.lock   every extra, also those for web, swe, postgres and ray'
 
 CHOSEN = $(if $(filter file,$(origin MODEL)),,--set backbones.agent.model=local/$(MODEL))
 
@@ -77,17 +75,20 @@ $(CREATED):
 	$$python -m venv $$clear $(VENV)
 	$(call stamp,venv)
 
+BUILD := editables|hatchling|packaging|pathspec|pluggy|setuptools|tomlkit|trove-classifiers
+
 # Build tools first: a few dependencies come as source and are built with these, not with whatever is newest today.
 # pycosat needs a C compiler; only reasoning-gym needs it. torch carries no hash, so that a CPU build that pip finds
 # on the machine may serve; requirements-torch.txt pins what the other builds need as well.
 $(LOCKED): $(CREATED)
 	@echo 'Installing the locked dependencies (some minutes; with a CPU build of torch about 0.7 GB to download, 2.6 GB on disk)'
-	@$(PIP) --no-deps --require-hashes -r requirements-build.lock
+	@awk '/^[a-z]/ { chosen = /^($(BUILD))==/ } chosen' requirements.lock >$(STAMPS)/build.txt
+	@$(PIP) --no-deps --require-hashes -r $(STAMPS)/build.txt
 	@if $(BIN)/python -c 'import os, shutil, sys, sysconfig as s; \
 	    sys.exit(not (shutil.which(s.get_config_var("CC").split()[0]) and os.path.exists(s.get_path("include") + "/Python.h")))'; \
-	then cp $(LOCK) $(STAMPS)/requirements.txt; \
+	then cp requirements.lock $(STAMPS)/requirements.txt; \
 	else echo 'No C compiler, or no Python headers: leaving out pycosat'; \
-	  awk '/^[a-z]/ { keep = !/^pycosat==/ } keep' $(LOCK) >$(STAMPS)/requirements.txt; fi
+	  awk '/^[a-z]/ { chosen = !/^pycosat==/ } chosen' requirements.lock >$(STAMPS)/requirements.txt; fi
 	@$(PIP) --no-deps --no-build-isolation --require-hashes -r $(STAMPS)/requirements.txt
 	@echo 'Installing torch'
 	@$(PIP) --constraint requirements-torch.txt torch
@@ -98,9 +99,10 @@ $(PACKAGE): $(LOCKED)
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	$(call stamp,package)
 
-# One resolution for all: requirements.lock (core, local, text, dev), requirements-all.lock (every extra), both without torch
-# and what belongs to its GPU builds, which are in requirements-torch.txt. Pins that still fit stay, unless UPGRADE is set.
+# One resolution for all: requirements.lock without torch and what belongs to its GPU builds, which are in
+# requirements-torch.txt. Pins that still fit stay, unless UPGRADE is set.
 TORCH  := torch==2.13.0
+EXTRAS := --extra local --extra text --extra dev
 UV     ?= build/uv/bin/uv
 COMPILE = $(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --no-annotate --no-emit-index-url \
           --no-emit-find-links --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
@@ -114,20 +116,16 @@ lock: $(filter build/%,$(UV))
 	@mkdir -p build/lock
 	@printf 'hatchling\neditables\nsetuptools\n' >build/lock/build.in
 	@echo '$(TORCH)' >build/lock/torch.in
-	@cat requirements.lock requirements-torch.txt >build/lock/full.txt 2>/dev/null || :
+	@cat $(LOCKS) >build/lock/full.txt 2>/dev/null || :
 	@echo 'Resolving'
-	@$(COMPILE) pyproject.toml build/lock/build.in build/lock/torch.in --extra local --extra text --extra dev \
-	  --output-file build/lock/full.txt >/dev/null
+	@$(COMPILE) pyproject.toml build/lock/build.in build/lock/torch.in $(EXTRAS) --output-file build/lock/full.txt >/dev/null
 	@{ echo '# Made by make lock. Constraints: torch and, for its GPU builds only, what they need.'; \
 	  grep -E '$(GPU)' build/lock/full.txt; } >requirements-torch.txt
 	@echo 'Hashing'
-	@set -e; skip=$$(sed -nE 's/$(GPU).*/--no-emit-package \1/p' build/lock/full.txt); \
-	$(COMPILE) --generate-hashes --constraint build/lock/full.txt pyproject.toml build/lock/build.in \
-	  --extra local --extra text --extra dev $$skip --output-file requirements.lock >/dev/null; \
-	$(COMPILE) --generate-hashes --constraint build/lock/full.txt build/lock/build.in --output-file requirements-build.lock >/dev/null; \
-	$(COMPILE) --generate-hashes --constraint build/lock/full.txt pyproject.toml build/lock/build.in \
-	  --all-extras $$skip --output-file requirements-all.lock >/dev/null
-	@wc -l requirements*.lock requirements-torch.txt
+	@skip=$$(sed -nE 's/$(GPU).*/--no-emit-package \1/p' build/lock/full.txt); \
+	$(COMPILE) --generate-hashes --constraint build/lock/full.txt pyproject.toml build/lock/build.in $(EXTRAS) $$skip \
+	  --output-file requirements.lock >/dev/null
+	@wc -l $(LOCKS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

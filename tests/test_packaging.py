@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = ("requirements.lock", "requirements-all.lock", "requirements-build.lock")
+LOCK = "requirements.lock"
 HEAVY = ("torch", "mlflow", "sentence_transformers", "faiss")
 
 
@@ -79,9 +79,8 @@ def test_top_level_signatures_is_a_link_into_the_package() -> None:
     assert Path(os.readlink(ROOT / "signatures")) == Path("rb_dspy/signatures")
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_lock_pins_every_package_with_a_hash(name: str) -> None:
-    entries = read_lock(name)
+def test_lock_pins_every_package_with_a_hash() -> None:
+    entries = read_lock(LOCK)
     assert entries
     for package, (requirement, rest) in entries.items():
         assert re.fullmatch(r"==[^=,*]+", str(requirement.specifier)), package
@@ -89,7 +88,7 @@ def test_lock_pins_every_package_with_a_hash(name: str) -> None:
         assert re.fullmatch(r"(\s*--hash=sha256:[0-9a-f]{64})+\s*", rest), package
 
 
-@pytest.mark.parametrize("name", [*LOCKS, "requirements-torch.txt"])
+@pytest.mark.parametrize("name", [LOCK, "requirements-torch.txt"])
 def test_lock_names_no_address(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text
@@ -99,27 +98,14 @@ def test_lock_names_no_address(name: str) -> None:
 def test_torch_and_its_gpu_packages_are_pinned_apart() -> None:
     apart = pinned("requirements-torch.txt")
     assert apart["torch"] == "2.13.0"
-    for name in LOCKS:
-        assert not {p for p in pinned(name) if p in apart or p.startswith(("nvidia-", "cuda-", "triton"))}
+    assert not {p for p in pinned(LOCK) if p in apart or p.startswith(("nvidia-", "cuda-", "triton"))}
 
 
-@pytest.mark.parametrize(
-    ("name", "extras"),
-    [
-        ("requirements.lock", ("local", "text", "dev")),
-        ("requirements-all.lock", tuple(PROJECT["project"]["optional-dependencies"])),
-    ],
-)
-def test_lock_satisfies_what_the_project_declares(name: str, extras: tuple[str, ...]) -> None:
-    versions = pinned(name)
-    for requirement in [*declared(*extras), *map(Requirement, PROJECT["build-system"]["requires"])]:
+def test_lock_satisfies_what_the_project_declares() -> None:
+    versions = pinned(LOCK)
+    every = declared(*PROJECT["project"]["optional-dependencies"])
+    for requirement in [*every, *map(Requirement, PROJECT["build-system"]["requires"])]:
         assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
-
-
-def test_locks_agree_with_each_other() -> None:
-    everything = pinned("requirements-all.lock")
-    for name in ("requirements.lock", "requirements-build.lock"):
-        assert pinned(name).items() <= everything.items()
 
 
 def test_import_loads_nothing_heavy() -> None:
