@@ -21,7 +21,7 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.testing.embedder import HashEmbedder
 
 # The same examples in every run; HYPOTHESIS_PROFILE=stress looks for new ones.
-settings.register_profile("ci", max_examples=30, derandomize=True, deadline=None, database=None)
+settings.register_profile("ci", max_examples=20, derandomize=True, deadline=None, database=None)
 settings.register_profile("stress", max_examples=500, derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -213,6 +213,7 @@ def check(url: str, files: Sequence[Path]) -> int:
     return len(acknowledged)
 
 
+@pytest.mark.stress
 def test_eight_processes_make_a_bank_and_append_to_it(bare_url: str, tmp_path: Path) -> None:
     files = [tmp_path / f"{writer}" for writer in range(8)]
     for process in [start(WRITER, bare_url, file.name, "10", str(file)) for file in files]:
@@ -434,6 +435,7 @@ INDEX = "SELECT indexname, indexdef FROM pg_indexes WHERE indexname LIKE 'vector
 USED = "SELECT idx_scan FROM pg_stat_all_indexes WHERE indexrelname LIKE 'vectors_nearest_experience%'"
 
 
+@pytest.mark.stress
 def test_ten_rows_beside_twenty_thousand_of_another_scope(
     postgres_url: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
