@@ -265,20 +265,20 @@ class RunConfig(_Config):
     """What ``rb-dspy run`` does."""
 
     stream: str = "directory"
-    """A named stream (``rb-dspy envs``), or a file of tasks: .jsonl, .csv or .parquet."""
+    """The tasks if none are named: a stream (``rb-dspy envs``), or a file: .jsonl, .csv or .parquet."""
     tasks: int = Field(default=16, ge=1)
-    """How many tasks that the bank has not seen yet."""
+    """How many tasks of a named stream are run; of a file all are, unless ``-n`` says otherwise."""
     seed: int = 0
-    """Which tasks a named stream consists of, how a compile splits them, and, if set, how a run shuffles a file."""
+    """Which tasks a named stream consists of, and how a compile splits them; a file is shuffled if ``--seed`` is
+    given."""
     templates: tuple[str, ...] | None = None
     """Kinds of tasks of a named stream; None: all."""
     split: Split = "all"
     """Part of the templates of a named stream; no two parts share one. For families with folds (``twc``,
     ``cookingworld``), ``compile`` is train, ``dev`` is dev, ``held-out`` is test, and there is no ``stream``."""
     memory: Literal["on", "frozen", "off", "both"] = "on"
-    """``frozen``: lessons are shown, nothing is judged or learned; ``off``: none are shown either. Both repeat tasks
-    that the bank has seen, so that runs with and without memory do the same ones. ``both``: the tasks without memory,
-    then with it, from an empty bank that is not stored."""
+    """``on``: show lessons and learn; ``frozen``: show lessons, learn nothing; ``off``: neither; ``both``: the tasks
+    without memory, then with it, from an empty bank that is not stored."""
 
 
 class TrackingConfig(_Config):
@@ -310,15 +310,19 @@ class Settings(_Config):
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
-    """Language models by role; a role that is not named uses the agent's."""
+    """Language models by role; a role that is not named uses the agent's. A text is the model: ``agent =
+    "openai/gpt-4o-mini"``."""
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
     """Where MLflow keeps what runs did."""
 
     @pydantic.field_validator("backbones", mode="before")
     @classmethod
     def _with_agent(cls, value: Any) -> Any:
-        agent = value.get("agent", {}) if isinstance(value, Mapping) else None
-        return {**value, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        roles = {role: {"model": each} if isinstance(each, str) else each for role, each in value.items()}
+        agent = roles.get("agent", {})
+        return {**roles, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else roles
 
 
 def _keys(value: JsonValue) -> Iterator[str]:

@@ -139,7 +139,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-RUN = ("run", "--stream", "tasks.jsonl", "--bank", "bank.sqlite", "--no-track")
+RUN = ("run", "tasks.jsonl", "--bank", "bank.sqlite", "--no-track")
 
 
 def test_a_run_learns_from_every_task_and_says_how_it_went(cli: Any, served: Served) -> None:
@@ -167,7 +167,7 @@ def test_json_output_is_lines_of_json(cli: Any) -> None:
 
 
 def test_a_second_run_does_only_what_is_left(cli: Any, served: Served) -> None:
-    assert cli(*RUN, "--tasks", "1")[0] == 0
+    assert cli(*RUN, "-n", "1")[0] == 0
     assert len(served.prompts) == 3
     assert cli(*RUN)[0] == 0
     assert [role_of(prompt) for prompt in served.prompts[3:]] == ["agent", "judge", "distiller"] * 2
@@ -190,7 +190,7 @@ def test_a_run_again_resumes_what_waits(cli: Any, served: Served) -> None:
 
 
 def test_a_scaled_run_reports_pass_at_k(cli: Any, served: Served) -> None:
-    code, out, err = cli(*RUN, "--tasks", "1", "--matts", "parallel", "--k", "2")
+    code, out, err = cli(*RUN, "-n", "1", "--matts", "parallel", "--k", "2")
     assert code == 0, err
     assert "pass@2" in out + err
     assert sorted(role_of(prompt) for prompt in served.prompts) == sorted(
@@ -249,7 +249,7 @@ def test_models_and_settings_can_be_listed(cli: Any) -> None:
     code, out, _ = cli("models", "list")
     assert code == 0
     assert "qwen2.5-coder-1.5b" in out
-    code, out, _ = cli("settings")
+    code, out, _ = cli("config")
     assert code == 0
     assert "bank.embedder" in out or "[bank]" in out
 
@@ -257,8 +257,8 @@ def test_models_and_settings_can_be_listed(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "options"),
     [
-        (["compile"], ["--tasks-file", "--optimizer", "--budget"]),
-        (["run"], ["--stream", "--matts", "--memory"]),
+        (["compile"], ["TASKS", "--optimizer", "--budget"]),
+        (["run"], ["TASKS", "--matts", "--memory", "--env"]),
         ([], []),
     ],
 )
@@ -282,13 +282,13 @@ def test_a_refused_key_is_exit_code_4_and_nothing_is_learned(cli: Any, served: S
 @pytest.mark.parametrize(
     "args",
     [
-        ["run", "--stream", "missing.jsonl"],
-        ["run", "--stream", "no-such-stream"],
-        ["run", "--stream", "bad.jsonl"],
+        ["run", "missing.jsonl"],
+        ["run", "no-such-stream"],
+        ["run", "bad.jsonl"],
         ["run", "--set", "no.such=1"],
         ["run", "--matts", "sideways"],
         ["run", "--no-such-option"],
-        ["compile", "--tasks-file", "missing.jsonl"],
+        ["compile", "missing.jsonl"],
         ["bank", "import", "missing.jsonl"],
         ["no-such-command"],
     ],
@@ -312,7 +312,7 @@ def test_a_bank_that_is_not_there_is_exit_code_6(cli: Any) -> None:
 def test_the_installed_command_gives_its_exit_code(served: Served, tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "rb-dspy"
     made = subprocess.run(
-        [command, "run", "--stream", "missing.jsonl"],
+        [command, "run", "missing.jsonl"],
         cwd=tmp_path,
         env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,

@@ -1,7 +1,4 @@
-"""A run as people read it while it happens: one block a task.
-
-The steps are dspy modules, so dspy's callbacks say what they were asked and what they returned.
-"""
+"""What a run shows while it goes: a block for each task, filled in by dspy's callbacks around the steps."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from rb_dspy.cli.output import middle_cut, one_line
 from rb_dspy.schema import Outcome, StopReason, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Contrast, Distill, Judge, Memory, Refine, Retrieve, Select
 from rb_dspy.stream import TaskResult
@@ -43,9 +41,9 @@ LABEL_COLOURS = {"success": "green", "failure": "yellow", "unknown": "magenta"}
 
 
 class Display(BaseCallback):
-    """Prints the steps and results of a run to ``console``; on a terminal also shows what is being waited for.
+    """Prints the steps and results of a run to ``console``; on a terminal also the step that is in progress.
 
-    Used as a dspy callback. Steps of several rollouts come as they happen, each line with the rollout's number.
+    A dspy callback. Steps of several rollouts are printed as they end, each line with the rollout's number.
     """
 
     def __init__(self, console: Console, total: int, *, several: bool = False) -> None:
@@ -99,7 +97,7 @@ class Display(BaseCallback):
                 rollout = next((each.rollout_id for each in arguments if isinstance(each, Trajectory)), "0")
                 self._row(self._of(rollout, "verdict"), _verdict(outputs))
             elif isinstance(instance, Select) and self.several and outputs.analysis:
-                self._row("selected", Text(short(outputs.analysis, 300), "dim"))
+                self._row("selected", Text(middle_cut(outputs.analysis, 300), "dim"))
 
     def on_result(self, result: TaskResult) -> None:
         """Show what came of a task."""
@@ -109,20 +107,17 @@ class Display(BaseCallback):
                 self._row("failed", Text.assemble((result.error, "red")))
             prediction = result.prediction
             for lost in () if prediction is None else prediction.get("lost", ()):
-                self._row(f"{lost.rollout_id}·lost", Text(lost.error, "red"))
+                self._row(f"{rollout_number(lost.rollout_id)}·lost", Text(lost.error, "red"))
             if prediction is not None and prediction.experience is not None:
                 self._learned(prediction.experience)
             self._truth(result)
             if result.resumed:
-                self._row(
-                    "resumed", Text("the rollout waited in the bank; it is learned from now, and not scored", "dim")
-                )
+                self._row("resumed", Text("an earlier rollout, learned from now; its outcome is unknown", "dim"))
             usage = result.usage.values()
             tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
             if tokens:
-                seconds = f"{sum(used.seconds for used in usage):.1f} s of calls"
-                beside = ", added up" if self.several else ""
-                self._row("", Text(f"{seconds}{beside} · {counted(tokens, 'token')}", "dim"))
+                seconds = f"{sum(used.seconds for used in usage):.1f} s of model calls"
+                self._row("", Text(f"{seconds} · {counted(tokens, 'token')}", "dim"))
 
     def _heading(self, task: Task) -> None:
         if task.id == self._task:
@@ -131,7 +126,7 @@ class Display(BaseCallback):
         self.number += 1
         title = Text(f"{self.number}/{self.total}  {task.id}")
         self.console.print(Rule(title, align="left", style="dim", characters="─"))
-        self._row("task", Text(short(task.instruction, 400)))
+        self._row("task", Text(middle_cut(task.instruction, 400)))
 
     def _recalled(self, memory: Memory) -> None:
         if not memory:
@@ -147,13 +142,13 @@ class Display(BaseCallback):
         for number, step in enumerate(trajectory.steps, 1):
             name = self._of(trajectory.rollout_id, f"step {number}")
             if step.thought:
-                self._row(name, Text(short(step.thought, 300), "dim"))
-            self._row("" if step.thought else name, Text(f"→ {short(step.action)}", "cyan"))
+                self._row(name, Text(middle_cut(step.thought, 300), "dim"))
+            self._row("" if step.thought else name, Text(f"→ {middle_cut(step.action)}", "cyan"))
             if step.observation:
-                self._row("", Text(short(step.observation, 200), "dim"))
+                self._row("", Text(middle_cut(step.observation, 200), "dim"))
         for check in trajectory.checks:
             colour = "green" if check.decision == "confirm" else "yellow"
-            findings = Text.assemble((check.decision, colour), "  ", (short(check.findings, 300), "dim"))
+            findings = Text.assemble((check.decision, colour), "  ", (middle_cut(check.findings, 300), "dim"))
             self._row(self._of(trajectory.rollout_id, "check"), findings)
         reason = _ENDED_EARLY.get(trajectory.stop_reason)
         if reason is not None:
@@ -162,26 +157,25 @@ class Display(BaseCallback):
     def _learned(self, experience: Any) -> None:
         for item in experience.items:
             self._row("learned" if item is experience.items[0] else "", Text(f"• {item.title}", "blue"))
-            self._row("", Text(f"  {short(item.content, 240)}", "dim"))
+            self._row("", Text(f"  {one_line(item.content, 400)}", "dim"))
         if not experience.items:
             self._row("learned", Text(f"nothing: {experience.note}" if experience.note else "nothing", "dim"))
 
     def _truth(self, result: TaskResult) -> None:
         if result.outcome is None:
             return
-        judge = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
-        said = judge[result.agreed] if result.label is not None else "not judged"
-        self._row(
-            "truth", Text.from_markup(f"{solved(result.outcome)}  [dim]reward {result.outcome.reward:.2f}[/]  {said}")
-        )
+        labels = {True: "the judge agrees", False: "[red]the judge is wrong[/]", None: "the judge abstained"}
+        judge = labels[result.agreed] if result.label is not None else "not judged"
+        reward = f"[dim]reward {result.outcome.reward:.2f}[/]"
+        self._row("truth", Text.from_markup(f"{solved(result.outcome)}  {reward}  {judge}"))
         if self.several and result.outcomes:
             by_id = zip((rollout.rollout_id for rollout in result.rollouts), result.outcomes, strict=True)
-            each = ", ".join(f"{id} {solved(outcome)}" for id, outcome in by_id)
+            each = ", ".join(f"{rollout_number(id)} {solved(outcome)}" for id, outcome in by_id)
             self._row("", Text.from_markup(f"[dim]rollouts:[/] {each}"))
 
     def _of(self, rollout: str, name: str) -> str:
         """``name``, with the rollout's number if there are several."""
-        return f"{rollout}·{name}" if self.several else name
+        return f"{rollout_number(rollout)}·{name}" if self.several else name
 
     def _row(self, name: str, text: Text) -> None:
         grid = Table.grid(padding=(0, 1))
@@ -192,18 +186,16 @@ class Display(BaseCallback):
 
 
 def solved(outcome: Outcome | None) -> str:
-    """In rich's markup, whether ground truth says that a task was solved."""
+    """Ground truth in rich's markup."""
     if outcome is None:
-        return "[dim]not known[/]"
+        return "[dim]unknown[/]"
     return "[green]solved[/]" if outcome.success else "[yellow]not solved[/]"
 
 
-def short(text: str, limit: int = 160) -> str:
-    """``text`` on one line, cut in its middle if it is longer than ``limit``."""
-    line = " ".join(text.split())
-    half = limit // 2
-    return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
+def rollout_number(rollout_id: str) -> str:
+    """The number of a rollout as people read it: from 1."""
+    return str(int(rollout_id) + 1) if rollout_id.isdecimal() else rollout_id
 
 
 def _verdict(verdict: Verdict) -> Text:
-    return Text.assemble((verdict.label, LABEL_COLOURS[verdict.label]), "  ", (short(verdict.reasons, 300), "dim"))
+    return Text.assemble((verdict.label, LABEL_COLOURS[verdict.label]), "  ", (middle_cut(verdict.reasons, 300), "dim"))

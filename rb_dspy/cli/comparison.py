@@ -1,4 +1,4 @@
-"""What ``rb-dspy run --memory both`` does: the same tasks without memory, then with it, side by side."""
+"""``rb-dspy run --memory both``: the same tasks without memory, then with it, side by side."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import typer
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from rb_dspy import plugins
 from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.common import err, out, print_json
-from rb_dspy.cli.display import short
-from rb_dspy.cli.ending import interrupted
+from rb_dspy.cli.output import err, middle_cut, out, print_json
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
@@ -40,7 +40,8 @@ def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chose
             _run(program, tasks, bank, with_memory, before=without, json_=json_)
             summary = _summary(tasks, without, with_memory)
     except KeyboardInterrupt:
-        raise interrupted("nothing was stored") from None
+        err.print("interrupted: nothing was stored")
+        raise typer.Exit(130) from None
     if json_:
         print_json({"comparison": summary})
     else:
@@ -83,7 +84,7 @@ def _run(
 
 
 def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
-    """The task and its answer on one line, and what was learned on a line each."""
+    """The task and its answer on one line; below it what was learned, wrapped and whole."""
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(width=3, justify="right", style="dim")
     for _ in marks:
@@ -91,18 +92,15 @@ def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     grid.add_column(max_width=max(16, out.width // 3), no_wrap=True, overflow="ellipsis", style="cyan")
     done = result.prediction
-    answer = "" if done is None else f"→ {short(str(done.answer))}"
-    grid.add_row(str(number), *marks, Text(short(result.task.instruction, 400)), Text(answer))
+    answer = "" if done is None else f"→ {middle_cut(str(done.answer))}"
+    grid.add_row(str(number), *marks, Text(middle_cut(result.task.instruction, 400)), Text(answer))
     out.print(grid)
-    below = Table.grid(expand=True)
-    below.add_column(width=4 + 2 * len(marks))
-    below.add_column(ratio=1, no_wrap=True, overflow="ellipsis", style="dim")
+    indent = (0, 0, 0, 4 + 2 * len(marks))
     if result.error:
-        below.add_row("", Text(short(result.error, 400), "red"))
+        out.print(Padding(Text(middle_cut(result.error, 400), "red"), indent))
     for item in () if done is None else done.memory_items:
-        below.add_row("", Text(f"learned: {short(f'{item.title}: {item.content}', 400)}"))
-    if below.row_count:
-        out.print(below)
+        lesson = " ".join(f"learned: {item.title}: {item.content}".split())
+        out.print(Padding(Text(lesson, "dim"), indent))
 
 
 def _mark(result: TaskResult) -> Text:
@@ -127,7 +125,7 @@ def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) 
         late = {task.id for task in tasks[half:]}
         numbers[f"{name}_second_half"] = sum(bool(each.solved) for each in report.results if each.task.id in late)
     numbers["second_half"] = len(tasks) - half
-    family: Any = plugins.environment_family(tasks[0].env) if tasks else None
+    family: Any = plugins.environment_family(tasks[0].env) if tasks[0].env in plugins.environment_names() else None
     keeps_fact = getattr(family, "keeps_fact", None)
     if keeps_fact is not None:
         learned = [result for result in with_memory.results if result.prediction is not None]
