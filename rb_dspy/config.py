@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
@@ -282,18 +281,16 @@ class RunConfig(_Config):
 
 
 class TrackingConfig(_Config):
-    """Where MLflow keeps what runs did. Relative paths start at the working directory."""
+    """What is tracked, and where. Relative paths start at the working directory."""
 
     enabled: bool | None = None
     """Track or not; None: each command's own default (see ``--track``)."""
-    uri: str = Field(
-        default_factory=lambda: os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///rb-mlflow.db", min_length=1
-    )
-    """An SQLite file, with its artifacts in a folder beside it, or the address of an MLflow tracking server. Default:
-    MLflow's own setting (``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``), else ``sqlite:///rb-mlflow.db``."""
-    experiment: str = Field(default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rb_dspy", min_length=1)
-    """Name of the MLflow experiment. Default: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``,
-    ``mlflow.set_experiment``), else ``rb_dspy``."""
+    uri: str | None = Field(default=None, min_length=1)
+    """``sqlite:///FILE``, or the address of an MLflow server; None: MLflow's own setting (``MLFLOW_TRACKING_URI``,
+    ``mlflow.set_tracking_uri``)."""
+    experiment: str | None = Field(default=None, min_length=1)
+    """Name of the MLflow experiment; None: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``, ``mlflow.set_experiment``,
+    an active run)."""
     traces: bool = True
     """Keep a trace of every task, with all prompts and answers."""
 
@@ -312,7 +309,7 @@ class Settings(_Config):
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
     """Language models by role; a role that is not named uses the agent's. A text is the model: ``agent =
     "openai/gpt-4o-mini"``."""
-    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
+    tracking: TrackingConfig = TrackingConfig()
     """Where MLflow keeps what runs did."""
 
     @pydantic.field_validator("backbones", mode="before")

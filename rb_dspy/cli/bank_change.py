@@ -19,8 +19,7 @@ from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, ScopeOptio
 from rb_dspy.cli.output import err, one_line, out, print_json, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
 from rb_dspy.schema import MemoryItem, Removal
-from rb_dspy.text import counted
-from rb_dspy.tracking.addresses import without_secrets
+from rb_dspy.text import counted, without_secrets
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank

@@ -28,8 +28,7 @@ from rb_dspy.cli.options import (
 from rb_dspy.cli.output import err, out, print_json, say, usage_table, warn
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError, InputError
-from rb_dspy.text import counted
-from rb_dspy.tracking.addresses import without_secrets
+from rb_dspy.text import counted, without_secrets
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
