@@ -4,7 +4,6 @@ from . import errors as errors, testing as testing
 from .backbones import Backbones as Backbones
 from .bank import BankStore as BankStore, MemoryBank as MemoryBank, Pending as Pending
 from .compile.compile import compile_program as compile_program
-from .compile.matrix import Matrix as Matrix, matrix as matrix
 from .compile.result import Compiled as Compiled
 from .compile.state import load_program as load_program, save_program as save_program
 from .config import (
