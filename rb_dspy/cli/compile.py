@@ -34,7 +34,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
-    from rb_dspy.compile import Compiled
+    from rb_dspy.compile.result import Compiled
 
 
 def compile_(
@@ -73,7 +73,7 @@ def compile_(
     """
     from rb_dspy.cli.program import build_program, reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams, source
-    from rb_dspy.compile import compile_program, plan_compile
+    from rb_dspy.compile.compile import compile_program, plan_compile
 
     chosen = program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)

@@ -48,7 +48,7 @@ def get(
     from rb_dspy.backbones import models
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         bar = progress.add_task(name, total=None)
 
         def show(done: int, total: int, what: str) -> None:
