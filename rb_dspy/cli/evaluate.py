@@ -104,16 +104,13 @@ def evaluate(
         sides = _arms(built, arms, models, start, chosen)
         shared: dict[str, Any] = {"orders": orders, "seed": chosen.run.seed, "baseline": baseline}
         plan = plan_of(sides, stream, program=None, **shared)
-        shared |= {"lessons": lessons, "embedder": chosen.bank.embedder}
-        stated = describe(plan, seed=chosen.run.seed, lessons=lessons, embedder=chosen.bank.embedder)
+        given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
+        stated = describe(plan, seed=chosen.run.seed, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{digest(stated)[:8]}"
-        estimate = evaluation.estimate(sides, stream, **shared)
+        estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
         if not json_:
-            sizes = f"{counted(len(stream), 'task')}, {counted(orders, 'order')}"
-            say((found.name, "bold"), f"  {sizes}: {', '.join(sides)}")
-            cost = "price unknown" if estimate.cost is None else f"US $ {estimate.cost:.2f}"
-            tokens = f"{short_number(estimate.tokens)} tokens, {cost}"
-            say((f"about {counted(estimate.calls, 'call')}, {tokens}; results in {place}", "dim"))
+            say((found.name, "bold"), f"  {', '.join(sides)}")
+            say((f"{estimate}; results in {place}", "dim"))
         if not yes and not json_ and err.is_terminal and estimate.calls > ASKED:
             confirm("start?")
         with (

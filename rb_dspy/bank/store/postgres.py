@@ -237,7 +237,9 @@ class PostgresDatabase:
             return f"{self.location}: others have been using it for {_TIMEOUT} seconds; try again"
         message, hint = summary_line(cause, 300), ""
         if isinstance(cause, psycopg.OperationalError):
-            refused = "FATAL" in message and not re.search("starting up|shutting down|recovery|connection slots", message)
+            refused = "FATAL" in message and not re.search(
+                "starting up|shutting down|recovery|connection slots", message
+            )
             hint = "; correct the address, or create the database" if refused else "; try again"
         return f"{self.location}: {message}{hint}"
 
