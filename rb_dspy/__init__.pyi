@@ -20,6 +20,7 @@ from .config import (
 from .config_file import load_settings as load_settings
 from .environments import make_environment as make_environment
 from .errors import RBError as RBError
+from .evaluation.run import evaluate as evaluate
 from .matts import MaTTS as MaTTS
 from .program import ReasoningBank as ReasoningBank
 from .protocols import (
