@@ -107,14 +107,17 @@ def plan(
         check_budget(budget, train, dev)
     cost: float | None
     calls, tokens, cost = 0.0, 0.0, 0.0
+    sides = {"before": program, "after": program}
     for part, stream in parts.items():
-        once = estimate({"before": program}, stream, orders=1)
-        if step == "all":
-            times = budget * size / len(stream) if part == "compile" else 2.0 * orders
-        else:  # a run that gives examples; the step itself is a part of what a task costs
-            times = 1 + (budget / len(stream) if part == "compile" else 2.0)
-        calls, tokens = calls + times * once.calls, tokens + times * once.tokens
-        cost = None if cost is None or once.cost is None else cost + times * once.cost
+        both = estimate(sides, stream, orders=1)
+        if part != "compile":
+            times = float(orders) if step == "all" else 1.5  # a step: one run for examples, and the step twice
+        elif step == "all":
+            times = budget * size / len(stream) / 2
+        else:
+            times = (1 + budget / len(stream)) / 2
+        calls, tokens = calls + times * both.calls, tokens + times * both.tokens
+        cost = None if cost is None or both.cost is None else cost + times * both.cost
     return CompilePlan(
         optimizer=optimizer_name(optimizer),
         step=step,
