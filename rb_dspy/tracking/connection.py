@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,7 @@ def connect(config: TrackingConfig) -> None:
     Raises:
         ConfigError: The store cannot be used, or a run is active in another one.
     """
+    experiment = config.experiment
     active = mlflow.active_run()
     current = mlflow.get_tracking_uri()
     if config.uri is not None and config.uri != current:
@@ -41,12 +43,13 @@ def connect(config: TrackingConfig) -> None:
                 f" {without_secrets(config.uri)}; end the run first, or leave tracking.uri out"
             )
         mlflow.set_tracking_uri(config.uri)
+        experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"  # an id is of another store
     uri = mlflow.get_tracking_uri()
     with _setting_up(uri):
         if uri.startswith(("http://", "https://")):
             requests.get(uri, timeout=_SECONDS, allow_redirects=False)
-        if config.experiment is not None:
-            mlflow.set_experiment(config.experiment)
+        if experiment is not None:
+            mlflow.set_experiment(experiment)
         else:
             mlflow.search_experiments(max_results=1)
 
