@@ -6,11 +6,14 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mlflow
 import requests
 from mlflow.exceptions import MlflowException
+from sqlalchemy import NullPool, create_engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError
@@ -18,11 +21,11 @@ from rb_dspy.text import summary_line, without_secrets
 
 log = logging.getLogger("rb_dspy")
 
-FAILURES = (MlflowException, OSError)
+FAILURES = (MlflowException, SQLAlchemyError, OSError)
 """What a store that fails raises: a database, a server (errors of ``requests`` are ``OSError``) or a full disk."""
 _NOT_FOUND = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 _SECONDS = 10.0
-"""How long a server may take to say that it is there. MLflow itself would try again for minutes."""
+"""How long a server may take to say that it is there."""
 
 
 def connect(config: TrackingConfig) -> None:
@@ -46,8 +49,7 @@ def connect(config: TrackingConfig) -> None:
         experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"  # an id is of another store
     uri = mlflow.get_tracking_uri()
     with _setting_up(uri):
-        if uri.startswith(("http://", "https://")):
-            requests.get(uri, timeout=_SECONDS, allow_redirects=False)
+        _probe(uri)
         if experiment is not None:
             mlflow.set_experiment(experiment)
         else:
@@ -129,11 +131,21 @@ def registry_errors(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except MlflowException as exc:
-        kind = InputError if exc.error_code in _NOT_FOUND else InfrastructureError
+    except FAILURES as exc:
+        missing = isinstance(exc, MlflowException) and exc.error_code in _NOT_FOUND
+        kind = InputError if missing else InfrastructureError
         raise kind(f"{what}: {summary_line(exc, 300)}") from exc
-    except OSError as exc:
-        raise InfrastructureError(f"{what}: {summary_line(exc, 300)}") from exc
+
+
+def _probe(uri: str) -> None:
+    """Raise now if the store cannot be reached: MLflow itself would try again for minutes."""
+    if uri.startswith(("http://", "https://")):
+        requests.get(uri, timeout=_SECONDS, allow_redirects=False)
+    elif uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")):
+        url = make_url(uri)
+        if url.drivername != "sqlite" or Path(url.database or "").parent.exists():  # else MLflow makes the folder
+            with create_engine(url, poolclass=NullPool).connect():
+                pass
 
 
 @contextmanager
