@@ -102,7 +102,7 @@ class StreamRun:
         else:
             log.warning("MLflow: run %s has no results; pass on_result=run.on_result to run_stream", run.id)
         if self._rates:
-            run.figure(learning_curve({"": self._rates}), "learning_curve.png")
+            run.figure(learning_curve({"": self._rates}, "solved so far"), "learning_curve.png")
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             file = Path(folder) / "bank.jsonl"
             try:
@@ -181,7 +181,7 @@ class EvaluationRun:
         run.params({"arms": ", ".join(report.arms)})
         metrics: dict[str, float | None] = {}
         for name, arm in report.arms.items():
-            metrics[f"success.{_key(name)}"] = arm.success.mean
+            metrics[f"success.{_key(name)}"] = None if arm.success is None else arm.success.mean
         for name, comparison in report.comparisons.items():
             metrics |= _interval(f"difference.{_key(name)}", comparison.difference)
         costs = [arm.cost for arm in report.arms.values()]
@@ -193,7 +193,9 @@ class EvaluationRun:
         verdicts = {f"verdict.{_key(name)}": each.verdict for name, each in report.comparisons.items()}
         run.tags({**verdicts, "exploratory": report.exploratory, "headroom": report.headroom or "not measured"})
         run.table([_cells(row) for row in report.rows()], "arms.json")
-        run.figure(learning_curve({name: arm.curve for name, arm in report.arms.items()}), "learning_curve.png")
+        run.figure(
+            learning_curve({name: arm.curve for name, arm in report.arms.items()}, "share solved"), "learning_curve.png"
+        )
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             report.save(folder)
             run.write(mlflow.log_artifacts, folder)
