@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import pandas as pd  # type: ignore[import-untyped]
 import requests
 from mlflow.exceptions import MlflowException
 from sqlalchemy import NullPool, create_engine, make_url
@@ -113,7 +114,7 @@ class RunLog:
     def table(self, rows: list[dict[str, Any]], file: str) -> None:
         """Log rows as a table that MLflow's pages show."""
         if rows:
-            self.write(mlflow.log_table, {name: [row.get(name) for row in rows] for name in rows[0]}, file)
+            self.write(mlflow.log_table, pd.DataFrame(rows, dtype=object), file)  # of texts, MLflow and pandas 3 warn
 
     def figure(self, figure: Any, file: str) -> None:
         """Log a figure of matplotlib."""

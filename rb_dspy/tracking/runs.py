@@ -97,6 +97,8 @@ class StreamRun:
                 "seconds": time.monotonic() - self._started,
                 **usage_metrics(summary.usage, self._models),
             }
+            if summary.scaling is not None:
+                totals |= {f"pass_at_{each.j}": each.rate for each in summary.scaling.pass_at[-1:]}
             run.metrics(totals, step=len(self._results))
             run.table([_cells(row) for row in report.rows()], "results.json")
         else:
