@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mlflow
+import pandas as pd  # type: ignore[import-untyped]
 import requests
 from mlflow.exceptions import MlflowException
+from sqlalchemy import NullPool, create_engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from rb_dspy.config import TrackingConfig
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError
@@ -17,11 +22,11 @@ from rb_dspy.text import summary_line, without_secrets
 
 log = logging.getLogger("rb_dspy")
 
-FAILURES = (MlflowException, OSError)
+FAILURES = (MlflowException, SQLAlchemyError, OSError)
 """What a store that fails raises: a database, a server (errors of ``requests`` are ``OSError``) or a full disk."""
 _NOT_FOUND = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 _SECONDS = 10.0
-"""How long a server may take to say that it is there. MLflow itself would try again for minutes."""
+"""How long a server may take to say that it is there."""
 
 
 def connect(config: TrackingConfig) -> None:
@@ -32,6 +37,7 @@ def connect(config: TrackingConfig) -> None:
     Raises:
         ConfigError: The store cannot be used, or a run is active in another one.
     """
+    experiment = config.experiment
     active = mlflow.active_run()
     current = mlflow.get_tracking_uri()
     if config.uri is not None and config.uri != current:
@@ -41,12 +47,12 @@ def connect(config: TrackingConfig) -> None:
                 f" {without_secrets(config.uri)}; end the run first, or leave tracking.uri out"
             )
         mlflow.set_tracking_uri(config.uri)
+        experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"  # an id is of another store
     uri = mlflow.get_tracking_uri()
     with _setting_up(uri):
-        if uri.startswith(("http://", "https://")):
-            requests.get(uri, timeout=_SECONDS, allow_redirects=False)
-        if config.experiment is not None:
-            mlflow.set_experiment(config.experiment)
+        _probe(uri)
+        if experiment is not None:
+            mlflow.set_experiment(experiment)
         else:
             mlflow.search_experiments(max_results=1)
 
@@ -108,7 +114,7 @@ class RunLog:
     def table(self, rows: list[dict[str, Any]], file: str) -> None:
         """Log rows as a table that MLflow's pages show."""
         if rows:
-            self.write(mlflow.log_table, {name: [row.get(name) for row in rows] for name in rows[0]}, file)
+            self.write(mlflow.log_table, pd.DataFrame(rows, dtype=object), file)  # of texts, MLflow and pandas 3 warn
 
     def figure(self, figure: Any, file: str) -> None:
         """Log a figure of matplotlib."""
@@ -126,11 +132,21 @@ def registry_errors(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except MlflowException as exc:
-        kind = InputError if exc.error_code in _NOT_FOUND else InfrastructureError
+    except FAILURES as exc:
+        missing = isinstance(exc, MlflowException) and exc.error_code in _NOT_FOUND
+        kind = InputError if missing else InfrastructureError
         raise kind(f"{what}: {summary_line(exc, 300)}") from exc
-    except OSError as exc:
-        raise InfrastructureError(f"{what}: {summary_line(exc, 300)}") from exc
+
+
+def _probe(uri: str) -> None:
+    """Raise now if the store cannot be reached: MLflow itself would try again for minutes."""
+    if uri.startswith(("http://", "https://")):
+        requests.get(uri, timeout=_SECONDS, allow_redirects=False)
+    elif uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")):
+        url = make_url(uri)
+        if url.drivername != "sqlite" or Path(url.database or "").parent.exists():  # else MLflow makes the folder
+            with create_engine(url, poolclass=NullPool).connect():
+                pass
 
 
 @contextmanager

@@ -12,19 +12,20 @@ _TEXT = "#707880"
 _COLOURS = ("#3b82e0", "#2f9e63", "#d65a4a", "#b07cc6", "#d99a2b", "#4fb3bf", "#8a8f98", "#c2577f")
 
 
-def learning_curve(curves: Mapping[str, Sequence[float]]) -> Any:
-    """Share of tasks solved so far, by the number of tasks done, for each name in ``curves``."""
+def learning_curve(curves: Mapping[str, Sequence[float | None]], label: str) -> Any:
+    """Shares of solved tasks by position in the stream, for each name in ``curves``; None leaves a gap."""
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for number, (name, rates) in enumerate(curves.items()):
+    for number, (name, curve) in enumerate(curves.items()):
+        rates = [float("nan") if rate is None else rate for rate in curve]
         marker = "o" if len(rates) == 1 else ""
-        label = name.replace("$", r"\$")  # matplotlib reads text between dollar signs as a formula
+        title = name.replace("$", r"\$")  # matplotlib reads text between dollar signs as a formula
         axes.plot(
             range(1, len(rates) + 1), rates, color=_COLOURS[number % len(_COLOURS)], linewidth=2, marker=marker,
-            label=label,
+            label=title,
         )  # fmt: skip
-    axes.set(xlabel="tasks with a known outcome", ylabel="solved so far", ylim=(-0.03, 1.03))
+    axes.set(xlabel="tasks with a known outcome", ylabel=label, ylim=(-0.03, 1.03))
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.locator_params(axis="x", integer=True)
     axes.tick_params(colors=_TEXT, labelsize=8)

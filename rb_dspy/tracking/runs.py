@@ -17,6 +17,7 @@ import pydantic
 from mlflow.data.pandas_dataset import from_pandas
 
 from rb_dspy.backbones import Backbones, active
+from rb_dspy.backbones.prices import price_of
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import prompts_of
 from rb_dspy.config import ROLES
@@ -27,14 +28,17 @@ from rb_dspy.stream import RunReport, TaskResult, TaskStream
 from rb_dspy.text import summary_line
 from rb_dspy.tracking.connection import RunLog
 from rb_dspy.tracking.plots import learning_curve
-from rb_dspy.tracking.prices import costs, without_price
 from rb_dspy.tracking.traces import TaskTraces
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
-    from rb_dspy.evaluation import Comparison, Report
+    from rb_dspy.evaluation.intervals import Comparison
+    from rb_dspy.evaluation.report import Report
 
 log = logging.getLogger("rb_dspy")
+
+_SECONDS = 10.0
+"""Between two reports of how far an evaluation is."""
 
 
 class StreamRun:
@@ -65,7 +69,7 @@ class StreamRun:
         run.write(mlflow.log_dict, prompts_of(program), "prompts.json")
 
     def on_result(self, result: TaskResult) -> None:
-        """Log a task: whether it was solved, the success rate so far, and both on its trace. For ``run_stream``."""
+        """Log whether a task was solved, and the success rate so far. For ``run_stream``."""
         self._results.append(result)
         if result.solved is not None:
             self._solved += result.solved
@@ -73,12 +77,12 @@ class StreamRun:
             if not self._run.failed:  # else each task would wait for a store that is down
                 step: dict[str, float | None] = {"task.solved": float(result.solved), "success_rate": self._rates[-1]}
                 self._run.metrics(step, step=len(self._results))
-        if self._traces is not None:
-            self._traces.log_result(result)
 
     def finish(self) -> None:
         """Log totals, the learning curve, the table of results and the bank."""
         run = self._run
+        if self._traces is not None:
+            self._traces.log_results(self._results)
         if self._results:
             report = RunReport(self._run_id, self._results)
             summary = report.summary()
@@ -93,12 +97,14 @@ class StreamRun:
                 "seconds": time.monotonic() - self._started,
                 **usage_metrics(summary.usage, self._models),
             }
+            if summary.scaling is not None:
+                totals |= {f"pass_at_{each.j}": each.rate for each in summary.scaling.pass_at[-1:]}
             run.metrics(totals, step=len(self._results))
             run.table([_cells(row) for row in report.rows()], "results.json")
         else:
             log.warning("MLflow: run %s has no results; pass on_result=run.on_result to run_stream", run.id)
         if self._rates:
-            run.figure(learning_curve({"": self._rates}), "learning_curve.png")
+            run.figure(learning_curve({"": self._rates}, "solved so far"), "learning_curve.png")
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             file = Path(folder) / "bank.jsonl"
             try:
@@ -141,7 +147,7 @@ class CompileRun:
                 "metric_calls": compiled.metric_calls,
                 "broken": compiled.broken,
                 "seconds": compiled.seconds,
-                **usage_metrics(compiled.usage, {"reflection": self._models.get("agent", ""), **self._models}),
+                **usage_metrics(compiled.usage, self._models),
             }
         )
         run.tags({"improved": compiled.improved, "changed": ", ".join(compiled.changed) or "nothing"})
@@ -159,12 +165,15 @@ class EvaluationRun:
     def __init__(self, run: RunLog, stream: TaskStream) -> None:
         self.id: str | None = run.id
         self._run = run
+        self._logged = time.monotonic()
         run.params(stream_params("stream", stream))
         log_dataset(run, stream, "evaluation")
 
     def on_progress(self, progress: Any) -> None:
-        """Log how much is done. For ``evaluate``."""
-        if not self._run.failed:
+        """Log now and then how many tasks are done. For ``evaluate``."""
+        now = time.monotonic()
+        if progress.done == progress.total or (now - self._logged > _SECONDS and not self._run.failed):
+            self._logged = now
             self._run.metrics({"done": progress.done}, step=progress.done)
 
     def log_report(self, report: Report) -> None:
@@ -174,7 +183,7 @@ class EvaluationRun:
         run.params({"arms": ", ".join(report.arms)})
         metrics: dict[str, float | None] = {}
         for name, arm in report.arms.items():
-            metrics[f"success.{_key(name)}"] = arm.success.mean
+            metrics[f"success.{_key(name)}"] = None if arm.success is None else arm.success.mean
         for name, comparison in report.comparisons.items():
             metrics |= _interval(f"difference.{_key(name)}", comparison.difference)
         costs = [arm.cost for arm in report.arms.values()]
@@ -186,7 +195,9 @@ class EvaluationRun:
         verdicts = {f"verdict.{_key(name)}": each.verdict for name, each in report.comparisons.items()}
         run.tags({**verdicts, "exploratory": report.exploratory, "headroom": report.headroom or "not measured"})
         run.table([_cells(row) for row in report.rows()], "arms.json")
-        run.figure(learning_curve({name: arm.curve for name, arm in report.arms.items()}), "learning_curve.png")
+        run.figure(
+            learning_curve({name: arm.curve for name, arm in report.arms.items()}, "share solved"), "learning_curve.png"
+        )
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             report.save(folder)
             run.write(mlflow.log_artifacts, folder)
@@ -233,11 +244,8 @@ def log_dataset(run: RunLog, stream: TaskStream, context: str) -> None:
 
 def usage_metrics(usage: Usage, models: Mapping[str, str]) -> dict[str, float | None]:
     """Tokens of all roles, and their price in US dollars if that of each model is known."""
-    known = not without_price(usage, models)
-    return {
-        "tokens": sum(used.prompt_tokens + used.completion_tokens for used in usage.values()),
-        "cost": sum(costs(usage, models).values()) if known else None,
-    }
+    tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage.values())
+    return {"tokens": tokens, "cost": price_of(usage, models)}
 
 
 def _comparison(part: str, comparison: Comparison) -> dict[str, float | None]:

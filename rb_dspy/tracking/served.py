@@ -5,8 +5,9 @@ MLflow copies this file into the model ("models from code"), and what it imports
 
 from __future__ import annotations
 
+import json
 import threading
-from typing import Any
+from typing import Annotated, Any
 
 import dspy
 import mlflow
@@ -16,23 +17,29 @@ from mlflow.pyfunc.model import PythonModel
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import load_program
-from rb_dspy.errors import BackboneError, MissingDependency, RBError
+from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
+from rb_dspy.text import summary_line
 from rb_dspy.tracking.settings import BackbonesLike, build_program, import_attribute, serving_backbones
 
 _NO_ID = "served"
 """Id of a task that comes without one."""
 
 
+def _as_json(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
 class TaskIn(pydantic.BaseModel):
     """A task: what ``Task`` has; all but ``instruction`` may be left out."""
 
     instruction: str
-    id: str = _NO_ID
-    env: str = "question"
-    env_args: dict[str, Any] = {}
-    domain: str = ""
+    id: str | None = None
+    env: str | None = None
+    env_args: Annotated[str | None, pydantic.BeforeValidator(_as_json)] = None
+    """A JSON object, or its text: MLflow knows no type for an object with any fields."""
+    domain: str | None = None
     template: str | None = None
 
 
@@ -94,20 +101,28 @@ class ServedProgram(PythonModel):
 
 def _answer(program: BankProgram, bank: MemoryBank, given: TaskIn) -> AnswerOut:
     try:
-        task = Task(**given.model_dump())
+        task = _task(given)
         with dspy.context(disable_history=True):
             done = program(task=task, bank=bank, learn=False)
     except (BackboneError, MissingDependency):
         raise
     except RBError as exc:
-        return AnswerOut(id=given.id, error=str(exc))
+        return AnswerOut(id=given.id or _NO_ID, error=str(exc))
     return AnswerOut(
-        id=given.id,
+        id=task.id,
         answer=done.answer or "",
         steps=len(done.trajectory.steps),
         stop_reason=done.trajectory.stop_reason,
         lessons=[item.title for item in done.memory.items],
     )
+
+
+def _task(given: TaskIn) -> Task:
+    fields = {name: value for name, value in given.model_dump().items() if value is not None}
+    try:
+        return Task(**{"id": _NO_ID, **fields, "env_args": json.loads(given.env_args or "{}")})
+    except ValueError as exc:  # pydantic's and json's
+        raise InputError(f"not a task: {summary_line(exc, 200)}") from None
 
 
 mlflow.models.set_model(ServedProgram())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -72,7 +72,6 @@ class TaskTraces:
                 yield
             finally:
                 _current.reset(token)
-                self._flush()
 
     def name_root(self, span: Any) -> None:
         """Say on the trace whose root has just ended which task it is of."""
@@ -90,21 +89,14 @@ class TaskTraces:
             response_preview=None if answer is None else str(answer),
         )
 
-    def log_result(self, result: TaskResult) -> None:
-        """Add to the trace of a task whether it was solved, and its error."""
-        trace = self._ids.pop(result.task.id, None)
-        if trace is None or self._run.failed:
-            return
-        self._flush()  # feedback needs a trace that is stored
-        if result.solved is not None:
-            self._run.write(
-                lambda run_id: mlflow.log_feedback(trace_id=trace, name="solved", value=bool(result.solved))
-            )
-        if result.error:
-            self._run.write(lambda run_id: mlflow.set_trace_tag(trace, "rb.error", result.error[:250]))
-
-    def _flush(self) -> None:
+    def log_results(self, results: Iterable[TaskResult]) -> None:
+        """Add to the trace of each task whether it was solved. Waits until the traces are stored."""
         self._run.write(lambda run_id: mlflow.flush_trace_async_logging())
+        for result in results:
+            trace = self._ids.get(result.task.id)
+            if trace is not None and result.solved is not None and not self._run.failed:
+                feedback = {"trace_id": trace, "name": "solved", "value": result.solved}
+                self._run.write(lambda run_id, feedback=feedback: mlflow.log_feedback(**feedback))
 
 
 class _Autologging:

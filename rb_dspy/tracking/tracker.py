@@ -36,8 +36,8 @@ class Tracker:
 
     Without settings it uses MLflow's own: ``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``,
     ``mlflow.set_experiment``, and an active run, inside which its runs are nested. ``TrackingConfig.uri`` and
-    ``.experiment`` override them for the process, as ``mlflow.set_tracking_uri`` and ``mlflow.set_experiment`` do. If the
-    store fails during a run, that is one warning, and the run goes on without it.
+    ``.experiment`` override them for the process, as ``mlflow.set_tracking_uri`` and ``mlflow.set_experiment`` do. If
+    the store fails during a run, that is one warning, and the run goes on without it.
 
     Args:
         config: Settings, or the address alone; ``enabled=False`` tracks nothing and never imports MLflow.
@@ -164,7 +164,7 @@ class Tracker:
             name: Letters, digits, ``_``, ``-`` and spaces.
             bank: The lessons that the model serves with; without one it has none.
             embedder: The name of the bank's embedder.
-            environments: ``package.module:attribute`` of the program's environments, if they are not the installed ones.
+            environments: ``package.module:attribute`` of the program's environments, unless they are installed ones.
             backbones: Instead of the program's own. Names, addresses and sampling settings are stored, never a key.
 
         Raises:
