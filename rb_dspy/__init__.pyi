@@ -4,7 +4,6 @@ from . import errors as errors, testing as testing
 from .backbones import Backbones as Backbones
 from .bank import BankStore as BankStore, MemoryBank as MemoryBank, Pending as Pending
 from .compile.compile import compile_program as compile_program
-from .compile.matrix import Matrix as Matrix, matrix as matrix
 from .compile.result import Compiled as Compiled
 from .compile.state import load_program as load_program, save_program as save_program
 from .config import (
@@ -21,6 +20,7 @@ from .config import (
 from .config_file import load_settings as load_settings
 from .environments import make_environment as make_environment
 from .errors import RBError as RBError
+from .evaluation.run import evaluate as evaluate
 from .matts import MaTTS as MaTTS
 from .program import ReasoningBank as ReasoningBank
 from .protocols import (

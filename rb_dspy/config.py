@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
@@ -265,35 +264,33 @@ class RunConfig(_Config):
     """What ``rb-dspy run`` does."""
 
     stream: str = "directory"
-    """A named stream (``rb-dspy envs``), or a file of tasks: .jsonl, .csv or .parquet."""
+    """The tasks if none are named: a stream (``rb-dspy envs``), or a file: .jsonl, .csv or .parquet."""
     tasks: int = Field(default=16, ge=1)
-    """How many tasks that the bank has not seen yet."""
+    """How many tasks of a named stream are run; of a file all are, unless ``-n`` says otherwise."""
     seed: int = 0
-    """Which tasks a named stream consists of, how a compile splits them, and, if set, how a run shuffles a file."""
+    """Which tasks a named stream consists of, and how a compile splits them; a file is shuffled if ``--seed`` is
+    given."""
     templates: tuple[str, ...] | None = None
     """Kinds of tasks of a named stream; None: all."""
     split: Split = "all"
     """Part of the templates of a named stream; no two parts share one. For families with folds (``twc``,
     ``cookingworld``), ``compile`` is train, ``dev`` is dev, ``held-out`` is test, and there is no ``stream``."""
     memory: Literal["on", "frozen", "off", "both"] = "on"
-    """``frozen``: lessons are shown, nothing is judged or learned; ``off``: none are shown either. Both repeat tasks
-    that the bank has seen, so that runs with and without memory do the same ones. ``both``: the tasks without memory,
-    then with it, from an empty bank that is not stored."""
+    """``on``: show lessons and learn; ``frozen``: show lessons, learn nothing; ``off``: neither; ``both``: the tasks
+    without memory, then with it, from an empty bank that is not stored."""
 
 
 class TrackingConfig(_Config):
-    """Where MLflow keeps what runs did. Relative paths start at the working directory."""
+    """What is tracked, and where. Relative paths start at the working directory."""
 
     enabled: bool | None = None
     """Track or not; None: each command's own default (see ``--track``)."""
-    uri: str = Field(
-        default_factory=lambda: os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///rb-mlflow.db", min_length=1
-    )
-    """An SQLite file, with its artifacts in a folder beside it, or the address of an MLflow tracking server. Default:
-    MLflow's own setting (``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``), else ``sqlite:///rb-mlflow.db``."""
-    experiment: str = Field(default_factory=lambda: os.environ.get("MLFLOW_EXPERIMENT_NAME") or "rb_dspy", min_length=1)
-    """Name of the MLflow experiment. Default: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``,
-    ``mlflow.set_experiment``), else ``rb_dspy``."""
+    uri: str | None = Field(default=None, min_length=1)
+    """``sqlite:///FILE``, or the address of an MLflow server; None: MLflow's own setting (``MLFLOW_TRACKING_URI``,
+    ``mlflow.set_tracking_uri``)."""
+    experiment: str | None = Field(default=None, min_length=1)
+    """Name of the MLflow experiment; None: MLflow's own setting (``MLFLOW_EXPERIMENT_NAME``, ``mlflow.set_experiment``,
+    an active run)."""
     traces: bool = True
     """Keep a trace of every task, with all prompts and answers."""
 
@@ -310,15 +307,19 @@ class Settings(_Config):
     matts: MattsConfig | None = None
     """Test-time scaling; None: one rollout a task."""
     backbones: dict[Role, BackboneConfig] = {"agent": BackboneConfig(model=DEFAULT_MODEL)}
-    """Language models by role; a role that is not named uses the agent's."""
-    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
+    """Language models by role; a role that is not named uses the agent's. A text is the model: ``agent =
+    "openai/gpt-4o-mini"``."""
+    tracking: TrackingConfig = TrackingConfig()
     """Where MLflow keeps what runs did."""
 
     @pydantic.field_validator("backbones", mode="before")
     @classmethod
     def _with_agent(cls, value: Any) -> Any:
-        agent = value.get("agent", {}) if isinstance(value, Mapping) else None
-        return {**value, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        roles = {role: {"model": each} if isinstance(each, str) else each for role, each in value.items()}
+        agent = roles.get("agent", {})
+        return {**roles, "agent": {"model": DEFAULT_MODEL, **agent}} if isinstance(agent, Mapping) else roles
 
 
 def _keys(value: JsonValue) -> Iterator[str]:

@@ -23,6 +23,10 @@ _INVISIBLE = re.compile(
 _CJK = re.compile(
     r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
 )
+_USER = re.compile(r"(?<=://)(?!/)\S*@")  # to the last @: a password may hold a slash
+_SECRET = re.compile(
+    r"(?i)([?&;#][^=&?#;\s]*(?:pass|pwd|token|secret|credential|auth|signature|\bsig\b|key)[^=&?#;\s]*=)[^&\s]*"
+)
 
 
 def normalise(text: str, limit: int = MAX_TEXT) -> str:
@@ -69,6 +73,11 @@ def summary_line(exc: BaseException, limit: int | None = None) -> str:
     if limit is not None and len(message) > limit:
         message = f"{message[:limit]}…"
     return message or type(exc).__name__
+
+
+def without_secrets(text: str, mask: str = "…") -> str:
+    """``text`` with the user and password of every address in it masked, and query values that may be secrets."""
+    return _SECRET.sub(lambda match: match[1] + mask, _USER.sub(f"{mask}@", text))
 
 
 def first_error(exc: pydantic.ValidationError) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # before dspy: else litellm waits for a network that is not there
@@ -58,11 +59,11 @@ def _fresh_dspy() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables, to be copied: making one takes seconds."""
-    from rb_dspy.config import TrackingConfig
-    from rb_dspy.tracking import Tracker
+    import mlflow
 
     file = tmp_path_factory.mktemp("empty") / "store.db"
-    Tracker(TrackingConfig(uri=f"sqlite:///{file}", experiment="none"))
+    with chdir(file.parent):  # MLflow's files of the first experiment are below the working directory
+        mlflow.MlflowClient(tracking_uri=f"sqlite:///{file}").search_experiments()
     return file
 
 

@@ -67,6 +67,7 @@ def test_public_names_are_the_pinned_ones() -> None:
         "__version__",
         "compile_program",
         "errors",
+        "evaluate",
         "load_program",
         "load_settings",
         "make_environment",

@@ -1,303 +1,262 @@
-"""``rb-dspy bank``: look into a bank. What changes one is in ``bank_change``, what keeps one whole in ``bank_keep``."""
+"""``rb-dspy bank``: look into a bank. What changes it is in ``bank_change``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.cli import bank_change, bank_keep, work
-from rb_dspy.cli.again import bank_command
-from rb_dspy.cli.bank_common import (
-    FEW,
-    chosen_settings,
-    line,
-    show_below,
-    show_experience,
-    show_item,
-    table,
-)
-from rb_dspy.cli.bank_experiences import show_experiences
-from rb_dspy.cli.common import out, print_json
-from rb_dspy.cli.options import AtOption, BankOption, ConfigOption, JsonLinesOption, JsonOption, ScopeOption
-from rb_dspy.errors import InputError
+from rb_dspy.cli import bank_change
+from rb_dspy.cli.bank_open import open_bank, open_every_scope
+from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, ScopeOption, SetOption, program_settings, settings
+from rb_dspy.cli.output import err, facts, one_line, out, print_json, say, table
+from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
 
-Mode = Literal["dense", "lexical", "hybrid"]
-"""As in ``rb_dspy.bank.retrieval``, which imports numpy."""
+if TYPE_CHECKING:
+    from rb_dspy.bank import MemoryBank, Pending
 
-AllOption = Annotated[bool, typer.Option("--all", help=f"Every time that it was learned, not the first {FEW} only.")]
+app = typer.Typer(no_args_is_help=True, help="Look into a bank, change it, back it up.")
 
-app = typer.Typer(no_args_is_help=True, help="Look into a bank, change it, keep it.")
+_SOURCES = 5
+"""How many of the experiences that taught a lesson are shown."""
 
 
 @app.command("list")
 def list_items(
-    config: ConfigOption = None,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    at: AtOption = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="Only the newest N.")] = None,
     experiences: Annotated[
-        bool, typer.Option("--experiences", help="The tasks that were learned from instead, with or without lessons.")
+        bool, typer.Option("--experiences", help="The tasks that were learned from, with or without lessons.")
     ] = False,
-    json_: JsonLinesOption = False,
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
 ) -> None:
-    """The lessons, oldest first; an edited one stays where it was learned."""
-    run = Text(bank_command("run", config, bank, scope), "bold")
-    with work.opened_bank(config, bank, scope, at) as found:
-        if experiences:
-            _list_experiences(found.experiences()[-last if last else 0 :], run, json_=json_)
-            return
-        items = found.items()[-last if last else 0 :]
-        learned_from = 0 if items else len(found.seen_tasks())
+    """The lessons, oldest first."""
+    with open_bank(config, bank, scope) as opened:
+        found: Any = (opened.experiences() if experiences else opened.items())[-last if last else 0 :]
+        learned_from = 0 if found else len(opened.seen_tasks())
     if json_:
-        for item in items:
-            print_json(item)
-        return
-    shown = table("id", "from", "title", "description")
-    for item in items:
-        colour = "green" if item.polarity == "success" else "yellow"
-        times = f" (first of {len(item.provenances)})" if len(item.provenances) > 1 else ""
-        source = Text.assemble((item.polarity, colour), times)
-        shown.add_row(item.id, source, Text(item.title), Text(item.description, "dim"))
-    if items:
+        for each in found:
+            print_json(each)
+    elif not found and learned_from:
+        say(f"no lessons from the {counted(learned_from, 'task')} of this scope; --experiences lists them")
+    elif not found:
+        say("this scope is empty; rb-dspy run fills it")
+    elif experiences:
+        shown = table("id", "verdict", "lessons", "run", "task", right=("lessons",))
+        for each in found:
+            labels = ", ".join(dict.fromkeys(verdict.label for verdict in each.verdicts))
+            task = Text(one_line(f"{each.task.id}: {each.task.instruction}", 100))
+            if each.note and not each.items:
+                task.append(f"\n{one_line(each.note, 200)}", "dim")
+            shown.add_row(each.id, labels, str(len(each.items)), Text(each.run_id, "dim"), task)
         out.print(shown)
-    elif learned_from:
-        told = f"no lessons came of the {counted(learned_from, 'task')} that this scope has learned from"
-        out.print(f"{told}; [bold]--experiences[/] lists them")
     else:
-        out.print(Text.assemble("this scope holds no lessons yet; ", run, " makes some"), soft_wrap=True)
-
-
-def _list_experiences(found: Sequence[Experience], run: Text, *, json_: bool) -> None:
-    if json_:
-        for experience in found:
-            print_json(experience)
-        return
-    if found:
-        show_experiences(found)
-    else:
-        out.print(Text.assemble("this scope holds no experiences yet; ", run, " makes some"), soft_wrap=True)
+        width = max(40, out.width - 4)
+        for item in found:
+            colour = "green" if item.polarity == "success" else "yellow"
+            times = len(item.provenances)
+            source = f"{item.polarity}{f', learned {times} times' if times > 1 else ''}"
+            out.print(Text.assemble((item.id, "dim"), "  ", (item.title, "bold"), "  ", (source, colour)))
+            out.print(Padding(Text(one_line(item.content, 2 * width)), (0, 0, 0, 4)))
 
 
 @app.command()
 def show(
     id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience.")],
-    config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
-    at: AtOption = None,
-    all_: AllOption = False,
+    config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """One lesson, or one experience with its whole trajectory."""
-    with work.opened_bank(config, bank, scope, at) as looked_into:
-        found = looked_into.get(id)
+    """One lesson with where it comes from, or one experience with its whole trajectory."""
+    with open_bank(config, bank, scope) as opened:
+        found = opened.get(id)
         if json_:
             print_json(found)
         elif isinstance(found, MemoryItem):
-            show_item(found, looked_into.history(id), every=all_)
+            show_item(found, opened.history(id))
         else:
-            show_experience(found, looked_into.history, every=all_)
+            _show_experience(found, opened)
 
 
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help="A task, in words.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 5,
-    items: Annotated[bool, typer.Option("--items", help="The same as --unit item.")] = False,
+    k: Annotated[int | None, typer.Option("-k", min=1, help="How many; default: program.retrieve.k.")] = None,
     unit: Annotated[
         Literal["item", "experience"] | None,
-        typer.Option(help="Compare with lessons (item) or with tasks (experience); default: program.retrieve.unit."),
+        typer.Option(help="Compare with lessons (item) or tasks (experience); default: program.retrieve.unit."),
     ] = None,
     mode: Annotated[
-        Mode | None, typer.Option(help=f"What decides: {', '.join(get_args(Mode))}; default: as in the settings.")
+        Literal["dense", "lexical", "hybrid"] | None, typer.Option(help="Ranking; default: program.retrieve.mode.")
     ] = None,
-    config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
-    at: AtOption = None,
-    json_: JsonLinesOption = False,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
 ) -> None:
-    """The lessons nearest to a task: an agent is shown the first of them.
-
-    How many is program.retrieve.k, and how near they must be program.retrieve.min_score; the others are marked.
-    """
-    if items and unit == "experience":
-        raise InputError("--items and --unit experience: lessons, or tasks; give one of the two")
-    usual = chosen_settings(config, bank, scope).program.retrieve
-    items = items or (unit or usual.unit) == "item"
-    how = mode or usual.mode
-    with work.opened_bank(config, bank, scope, at, embeds=how != "lexical") as looked_into:
-        found = looked_into.retrieve(query, k=k, unit="item" if items else "experience", mode=how)
-        usual_floor = getattr(looked_into.embedder, "min_score", None) if usual.mode == "dense" and found else None
-    floor = usual_floor if usual.min_score is None else usual.min_score
-    if json_:
-        for match in found:
-            print_json(match)
-        return
-    other = "--unit experience compares with tasks" if items else "--unit item compares with lessons"
-    out.print(Text(f"compared with {'lessons' if items else 'tasks'}, by mode {how}; {other}", "dim"))
-    near = [match for match in found[: usual.k] if floor is None or match.score >= floor]
-    as_usual = how == usual.mode and items == (usual.unit == "item")
+    """The lessons nearest to a task, best first, and which of them an agent would be shown."""
+    usual = settings(config, None, bank__url=bank, bank__scope=scope).program.retrieve
+    ranked_by, compared = mode or usual.mode, unit or usual.unit
+    with open_bank(config, bank, scope, embeds=ranked_by != "lexical") as opened:
+        found = opened.retrieve(query, k=k or max(usual.k, 1), unit=compared, mode=ranked_by)
+        floor = usual.min_score
+        if floor is None and ranked_by == "dense" and found:
+            floor = getattr(opened.embedder, "min_score", None)
     for number, match in enumerate(found):
-        if as_usual and number == len(near):
-            out.print(Text("── what follows, an agent is not shown (program.retrieve.k, min_score)", "dim"))
-        instruction = line(match.instruction, 300)
-        head = Text.assemble((f"{match.score:.3f}", "bold"), f"  {match.experience_id}  ", (instruction, "dim"))
-        out.print(head, no_wrap=True, overflow="ellipsis")
+        if json_:
+            print_json(match)
+            continue
+        shown = number < usual.k and (floor is None or match.score >= floor)
+        head = Text.assemble((f"{match.score:.3f}", "bold"), "  ", (one_line(match.instruction, 120), "dim"))
+        out.print(head if shown else head.append("  (not shown to agents)", "yellow"))
         for item in match.items:
-            out.print(Text.assemble(f"       • {item.title} ", (f"({item.id})", "dim")))
-    if not found:
-        out.print("nothing found")
+            lesson = Text.assemble((item.title, "bold"), f": {one_line(item.content, 300)} ", (item.id, "dim"))
+            out.print(Padding(lesson, (0, 0, 0, 7)))
+    if not found and not json_:
+        say("nothing found")
 
 
 @app.command()
 def stats(
-    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonOption = False
+    bank: BankOption = None, scope: ScopeOption = None, config: ConfigOption = None, json_: JsonOption = False
 ) -> None:
-    """Counts, sizes, and which embedder the bank belongs to."""
-    with work.opened_bank(config, bank, scope) as looked_into:
-        found = looked_into.stats()
+    """Counts and sizes, the embedder, and the scopes of the bank."""
+    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
+    with open_every_scope(chosen, scope) as opened:
+        found, scopes = opened.stats(), opened.scopes()
     if json_:
-        print_json(found)
+        print_json({**found.model_dump(mode="json"), "scopes": scopes})
         return
-    shown = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in found.model_dump().items():
-        text = ", ".join(f"{key}: {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
-        shown.add_row(name.replace("_", " "), Text(text))
+    shown = facts()
+    for name, value in {**found.model_dump(), "scopes": scopes}.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key}: {count}" for key, count in value.items())
+        shown.add_row(name.replace("_", " "), Text(", ".join(value) if isinstance(value, list) else str(value)))
     out.print(shown)
 
 
 @app.command()
-def scopes(config: ConfigOption = None, bank: BankOption = None, json_: JsonLinesOption = False) -> None:
-    """The banks within the file: how many lessons each has, from how many experiences."""
-    with work.whole_bank(chosen_settings(config, bank, None).bank, None) as looked_into:
-        names = looked_into.scopes()
-    shown = table("scope", "lessons", "experiences")
-    for name in names:
-        with work.opened_bank(config, bank, name) as each:
-            found = each.stats()
-        if json_:
-            print_json({"scope": name, "lessons": found.items, "experiences": found.experiences})
-        shown.add_row(Text(name), f"{found.items:,}", f"{found.experiences:,}")
-    if not json_:
-        out.print(shown)
-
-
-@app.command()
-def history(
-    id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience, also of one that is gone.")],
-    config: ConfigOption = None,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    all_: AllOption = False,
-    json_: JsonLinesOption = False,
-) -> None:
-    """What happened to a lesson or an experience, oldest first."""
-    with work.opened_bank(config, bank, scope) as looked_into:
-        found = looked_into.history(id)
-    if json_:
-        for change in found:
-            print_json(change)
-        return
-    appends = [change.seq for change in found if change.kind == "append"]
-    left_out = set() if all_ else set(appends[FEW:])
-    for change in found:
-        if change.seq in left_out:
-            continue
-        when = f"{change.created_at} · number {change.seq}"
-        out.print(Text.assemble((change.kind, "bold"), " ", (when, "dim")))
-        if change.note:
-            show_below(Text(change.note, "yellow"))
-        _show_edit(change)
-    if left_out:
-        out.print(Text(f"and learned {counted(len(left_out), 'time')} more; --all shows when", "dim"))
-
-
-@app.command()
 def pending(
-    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonLinesOption = False
-) -> None:
-    """Rollouts that nothing was learned from yet, oldest first; `rb-dspy resume` learns from them."""
-    with work.opened_bank(config, bank, scope) as looked_into:
-        found = looked_into.pending()
-        ids = [waiting.id for waiting in found]
-    shown = table("id", "task", "run", "rollouts", "tries", "error")
-    for id, waiting in zip(ids, found, strict=True):
-        rollouts, error = len(waiting.trajectories), Text(line(waiting.error, 300), "dim")
-        if json_:
-            names = ("task", "trajectories", "run_id", "tries", "error", "created_at")
-            print_json({"id": id, **{name: getattr(waiting, name) for name in names}})
-        shown.add_row(id, Text(line(waiting.task.id)), Text(waiting.run_id), str(rollouts), str(waiting.tries), error)
-    if not json_:
-        out.print(shown if found else "nothing is pending")
-
-
-@app.command()
-def duplicates(
-    min_score: Annotated[float, typer.Option(min=-1, max=1, help="Cosine from which two lessons are shown.")] = 0.9,
-    config: ConfigOption = None,
+    learn: Annotated[bool, typer.Option("--learn", help="Judge them, and learn from them, now.")] = False,
     bank: BankOption = None,
     scope: ScopeOption = None,
-    json_: JsonLinesOption = False,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
 ) -> None:
-    """Pairs of lessons that may say the same, nearest first. Read both: a negated lesson is very near, too."""
-    with work.opened_bank(config, bank, scope) as looked_into:
-        found = looked_into.near_duplicates(min_score)
+    """Rollouts that wait to be learned from, oldest first."""
+    if learn:
+        _learn(program_settings(config, set_, None, None, bank__url=bank, bank__scope=scope), json_=json_)
+        return
+    with open_bank(config, bank, scope) as opened:
+        found = opened.pending()
+    shown = table("id", "task", "run", "rollouts", "tries", "last error", right=("rollouts", "tries"))
+    for each in found:
+        rollouts = len(each.trajectories)
+        if json_:
+            names = ("run_id", "tries", "error", "created_at")
+            print_json(
+                {"id": each.id, "task": each.task.id, "rollouts": rollouts} | {n: getattr(each, n) for n in names}
+            )
+        task, error = Text(one_line(each.task.id)), Text(one_line(each.error, 200), "dim")
+        shown.add_row(each.id, task, Text(each.run_id), str(rollouts), str(each.tries), error)
+    if not json_:
+        out.print(shown if found else "nothing waits to be learned from")
+
+
+def _learn(chosen: Any, *, json_: bool) -> None:
+    """Learn from what is pending. Raises the last error if every one failed."""
+    from rb_dspy.bank import MemoryBank
+    from rb_dspy.cli.program import build_program
+    from rb_dspy.matts import MaTTS
+
+    program = build_program(chosen)
+    learner = program if isinstance(program, MaTTS) else MaTTS(program)  # it learns from any number of rollouts
+    config, errors = chosen.bank, list[RBError]()
+    with MemoryBank.open(config.url, scope=config.scope, embedder=config.embedder, create=False) as opened:
+        waiting = opened.pending()
+        for each in waiting:
+            try:
+                with err.status(Text(f"learning from {one_line(each.task.id)} …")):
+                    experience = learner.resume(each).experience
+            except (ConfigError, BackboneError):
+                raise
+            except (InfrastructureError, UnparseableOutput, InputError) as exc:
+                errors.append(exc)
+                _print_learned(each, [], str(exc), json_=json_)
+            else:
+                _print_learned(each, experience.items, "", json_=json_)
+    if not waiting and not json_:
+        say("nothing waits to be learned from")
+    if errors and len(errors) == len(waiting):
+        raise errors[-1]
+
+
+def _print_learned(waiting: Pending, items: Iterable[MemoryItem], error: str, *, json_: bool) -> None:
+    titles = [item.title for item in items]
     if json_:
-        for pair in found:
-            print_json(pair)
-        return
-    for pair in found:
-        out.print(f"[bold]{pair.score:.3f}[/]")
-        for item in (pair.first, pair.second):
-            show_below(Text.assemble(f"{item.id}  ", (item.title, "bold")))
-            texts = (line(item.description, 600), "dim"), f"\n{line(item.content, 2000)}\n"
-            show_below(Text.assemble(*texts))
-    if not found:
-        out.print("none so near")
-        return
-    edit = (bank_command("bank edit ID", config, bank, scope), "bold")
-    pairs = counted(len(found), "pair")
-    out.print(Text.assemble(f"{pairs}; ", edit, ", or ", ("delete ID", "bold"), " in its place, settles them"))
+        print_json({"id": waiting.id, "task": waiting.task.id, "learned": titles, "error": error})
+    else:
+        outcome = (one_line(error, 300), "red") if error else (", ".join(titles) or "no lesson", "blue")
+        say((waiting.task.id, "bold"), "  ", outcome)
 
 
-@app.command()
-def snapshots(
-    config: ConfigOption = None, bank: BankOption = None, scope: ScopeOption = None, json_: JsonLinesOption = False
-) -> None:
-    """The states that have a name."""
-    with work.opened_bank(config, bank, scope) as looked_into:
-        found = looked_into.snapshots()
-    if json_:
-        for snapshot in found:
-            print_json(snapshot)
-        return
-    shown = table("name", "number", "made", "digest")
-    for snapshot in found:
-        digest = f"{snapshot.digest[:12]}…"
-        shown.add_row(Text(snapshot.name), str(snapshot.seq), Text(snapshot.created_at, "dim"), Text(digest, "dim"))
-    if found:
-        out.print(shown)
-        return
-    make = bank_command("bank snapshot NAME", config, bank, scope)
-    out.print(Text.assemble("none yet; ", (make, "bold"), " makes one"), soft_wrap=True)
+def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
+    """One lesson whole, where it comes from, and its edits."""
+    out.print(Text.assemble((item.title, "bold"), "  ", (item.id, "dim")))
+    out.print(Text(f"{item.description}\n\n{item.content}\n"))
+    for source in item.provenances[:_SOURCES]:
+        parts = [f"task {source.task_id}", f"experience {source.experience_id}"]
+        for name, value in (("run", source.run_id), ("written by", source.distiller), ("from", source.origin)):
+            parts += [f"{name} {value}"] if value else []
+        out.print(Text(f"from a {item.polarity} · {' · '.join(parts)}", "dim"))
+    if len(item.provenances) > _SOURCES:
+        out.print(Text(f"and {len(item.provenances) - _SOURCES:,} more", "dim"))
+    for change in changes:
+        if change.kind == "edit" and change.before is not None and change.after is not None:
+            out.print(Text(f"edited {change.created_at}{f': {change.note}' if change.note else ''}", "yellow"))
+            for name in MemoryDraft.model_fields:
+                before, after = getattr(change.before, name), getattr(change.after, name)
+                if before != after:
+                    out.print(Text.assemble(f"  {name}: ", (before, "red"), " → ", (after, "green")))
 
 
-def _show_edit(change: Change) -> None:
-    if change.before is None or change.after is None:
-        return
-    for name in MemoryDraft.model_fields:
-        before, after = getattr(change.before, name), getattr(change.after, name)
-        if before != after:
-            show_below(Text.assemble(f"{name}: ", (before or "nothing", "red"), " → ", (after or "nothing", "green")))
+def _show_experience(experience: Experience, opened: MemoryBank) -> None:
+    from rb_dspy.cli.live import rollout_number
+
+    out.print(Text.assemble((experience.task.id, "bold"), "  ", (experience.id, "dim")))
+    out.print(Text(experience.task.instruction))
+    about = {"run": experience.run_id, "from": experience.origin, "at": experience.created_at}
+    out.print(Text(" · ".join(f"{name} {value}" for name, value in about.items() if value), "dim"))
+    for trajectory, verdict in zip(experience.trajectories, experience.verdicts, strict=True):
+        number = rollout_number(trajectory.rollout_id)
+        out.print(Text.assemble("\n", (f"rollout {number}", "bold"), f" ({trajectory.stop_reason})"))
+        out.print(Text(trajectory.first_observation))
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=9, justify="right", style="bold")
+        grid.add_column(overflow="fold")
+        for place, step in enumerate(trajectory.steps, 1):
+            grid.add_row(f"step {place}", Text(step.thought, "dim"))
+            grid.add_row("", Text(f"→ {step.action}", "cyan"))
+            grid.add_row("", Text(step.observation, "dim"))
+        out.print(grid)
+        out.print(Text.assemble("verdict: ", (verdict.label, "bold"), "  ", (verdict.reasons, "dim")))
+    if experience.shown:
+        out.print(Text(f"\nlessons shown: {', '.join(experience.shown)}", "dim"))
+    for item in experience.items:
+        out.print()
+        show_item(item, opened.history(item.id))
+    if experience.note:
+        out.print(Text(f"\n{experience.note}", "yellow"))
 
 
-for part in (bank_change.app, bank_keep.app):
-    app.add_typer(part)
+app.add_typer(bank_change.app)

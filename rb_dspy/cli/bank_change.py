@@ -1,34 +1,38 @@
-"""``rb-dspy bank add``, ``edit``, ``delete``, ``rollback``, ``purge``."""
+"""``rb-dspy bank``: change a bank, move it, back it up, check it."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import shlex
-import subprocess
+import contextlib
+import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.padding import Padding
 from rich.text import Text
 
-from rb_dspy.cli import work
-from rb_dspy.cli.again import bank_command
-from rb_dspy.cli.bank_common import removal_counts, show_item, show_removal
-from rb_dspy.cli.common import out, print_json
-from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, NoteOption, ScopeOption
-from rb_dspy.errors import CorruptBank, InputError
-from rb_dspy.schema import MemoryDraft, MemoryItem, Removal
-from rb_dspy.text import counted
+from rb_dspy.cli.bank_open import open_bank, open_every_scope
+from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, ScopeOption, YesOption, settings
+from rb_dspy.cli.output import err, one_line, out, print_json, say, table
+from rb_dspy.errors import BankError, CorruptBank, InputError
+from rb_dspy.schema import MemoryItem, Removal
+from rb_dspy.text import counted, without_secrets
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
+    from rb_dspy.protocols import Embedder, Vectors
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")]
+SourceArgument = Annotated[str, typer.Argument(help="Id of an experience or a lesson, run:NAME, or origin:NAME.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
+NoteOption = Annotated[str, typer.Option("--note", help="Why; kept in the history.")]
 
 app = typer.Typer()
+
+_LISTED = 20
+"""How many experiences, and how many lessons, are listed of a removal."""
 
 
 @app.command()
@@ -36,16 +40,15 @@ def add(
     title: Annotated[str, typer.Argument(help="What the lesson is about, in a few words.")],
     content: Annotated[str, typer.Argument(help="The lesson itself.")],
     description: Annotated[str, typer.Option(help="When it helps, in one sentence.")] = "",
-    origin: Annotated[str, typer.Option(help="Who wrote it; `bank rollback origin:NAME` takes it back.")] = "user",
-    config: ConfigOption = None,
+    origin: Annotated[str, typer.Option(help="Who wrote it; bank rollback origin:NAME removes it.")] = "user",
     bank: BankOption = None,
     scope: ScopeOption = None,
+    config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Add a lesson that you wrote; a bank that does not exist is created."""
-    with work.opened_bank(config, bank, scope, embeds=True, create=True) as changed:
-        item = changed.add(title, content, description, origin)
-    print_json(item) if json_ else show_item(item)
+    """Add a lesson that you wrote; a bank that does not exist is made."""
+    with open_bank(config, bank, scope, embeds=True, create=True) as opened:
+        _print_item(opened.add(title, content, description, origin), json_=json_)
 
 
 @app.command()
@@ -55,177 +58,311 @@ def edit(
     description: Annotated[str | None, typer.Option(help="The new description.")] = None,
     content: Annotated[str | None, typer.Option(help="The new content.")] = None,
     note: NoteOption = "",
-    config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Give a lesson another text; without any of title, description and content: in your editor."""
-    given = {"title": title, "description": description, "content": content}
-    with work.opened_bank(config, bank, scope, embeds=True) as changed:
-        if all(text is None for text in given.values()):
-            if not _attended():
-                raise InputError(
-                    "nothing to change; give --title, --description or --content, or a terminal to edit in"
-                )
-            item = changed.get(id)
-            if not isinstance(item, MemoryItem):
-                raise InputError(f"{id} is an experience; only a lesson can be edited, by its own id")
-            given |= _in_editor(item)
-        item = changed.edit(id, **given, note=note)
-    if json_:
-        print_json(item)
-    else:
-        show_item(item)
+    """Give a lesson another text; bank show still shows the text before."""
+    if title is None and description is None and content is None:
+        raise InputError("nothing to change; give --title, --description or --content")
+    with open_bank(config, bank, scope, embeds=True) as opened:
+        item = opened.edit(id, title=title, description=description, content=content, note=note)
+    _print_item(item, json_=json_)
 
 
 @app.command()
 def delete(
-    id: Annotated[str, typer.Argument(help="Id of a lesson, an experience, or of rollouts that are pending.")],
+    id: Annotated[str, typer.Argument(help="Id of a lesson, an experience, or pending rollouts.")],
     dry_run: DryRunOption = False,
     note: NoteOption = "",
-    config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Take away a lesson, or an experience with its lessons; the history keeps them."""
-    with work.opened_bank(config, bank, scope) as changed:
-        before = changed.fork()
-        removal = changed.delete(id, dry_run=True)
-        reached = () if json_ or removal.pending else _reached(changed, removal, id)
-        if not dry_run:
-            removal = changed.delete(id, note=note)
-        if json_:
-            print_json(removal)
-            return
-        show_removal(before, removal, "would go:" if dry_run else "gone:")
-        if reached:
-            told = f"stays: what was learned under its influence, {counted(len(reached), 'experience')}"
-            back = bank_command(f"bank rollback {id}", config, bank, scope)
-            out.print(Text(f"{told}; {back} takes that too", "yellow"), soft_wrap=True)
-            show_removal(before, Removal(experiences=reached), "to look at:")
+    """Remove a lesson, or an experience with its lessons; the history keeps them.
 
-
-def _reached(bank: MemoryBank, removal: Removal, id: str) -> tuple[str, ...]:
-    """Experiences that it may have misled, which a delete leaves alone."""
-    try:
-        influenced = bank.rollback(id, dry_run=True).experiences
-    except CorruptBank as exc:  # rollouts that wait, for one
-        out.print(Text(f"what was learned under its influence cannot be told: {exc}", "yellow"), soft_wrap=True)
-        return ()
-    return tuple(one for one in influenced if one not in removal.experiences)
+    What was learned under their influence stays: bank rollback removes that too.
+    """
+    with open_bank(config, bank, scope) as opened:
+        before = opened.fork()
+        removal = opened.delete(id, note=note, dry_run=dry_run)
+        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=json_)
 
 
 @app.command()
 def rollback(
-    source: Annotated[str, typer.Argument(help="Id of an experience or a lesson, run:NAME, or origin:NAME.")],
+    source: SourceArgument,
     keep_descendants: Annotated[
         bool, typer.Option("--keep-descendants", help="Keep what was learned under its influence.")
     ] = False,
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     note: NoteOption = "",
-    config: ConfigOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Take away all that came from a source, with all that was learned under its influence; the history keeps it."""
-    asks = not (dry_run or yes)
-    with work.opened_bank(config, bank, scope) as changed:
-        before = changed.fork()
-        removal = changed.rollback(source, descendants=not keep_descendants, dry_run=True)
-        if asks and not _attended():
-            raise InputError(
-                "rollback asks before it takes anything away, and nobody can answer here; give --yes, or --dry-run"
-            )
-        if not json_ and (dry_run or asks):
-            show_removal(before, removal, "would go:")
-        if asks:
-            typer.confirm("take it away?", abort=True, err=True)
-        if not dry_run:
-            removal = changed.rollback(source, descendants=not keep_descendants, note=note)
+    """Remove all that came from a source, and what was learned under its influence; the history keeps it."""
+    with open_bank(config, bank, scope) as opened:
+        before = opened.fork()
+        remove: Callable[..., Removal] = lambda dry: opened.rollback(  # noqa: E731
+            source, descendants=not keep_descendants, note=note, dry_run=dry
+        )
+        removal = remove(True)
+        if not (dry_run or yes):
             if not json_:
-                if not asks:
-                    show_removal(before, removal, "gone:")
-                out.print("it is gone; the history and the snapshots keep it")
-    if json_:
-        print_json(removal)
+                _print_removal(before, removal, "would be removed", json_=False)
+            confirm("remove it?")
+        if not dry_run:
+            removal = remove(False)
+        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=json_)
 
 
 @app.command()
 def purge(
-    source: Annotated[str, typer.Argument(help="Id of an experience or a lesson, run:NAME, or origin:NAME.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: ConfigOption = None,
+    source: SourceArgument,
+    yes: YesOption = False,
     bank: BankOption = None,
     scope: ScopeOption = None,
+    config: ConfigOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Delete a text for good, history included: a secret, for example. Backups, exports and MLflow are not reached."""
-    with work.opened_bank(config, bank, scope) as changed:
+    with open_bank(config, bank, scope) as opened:
         if not yes:
-            if not _attended():
-                raise InputError("purge asks before it deletes, and nobody can answer here; give --yes")
-            typer.confirm(f"delete what came from {source} for good, with its history?", abort=True, err=True)
-        removal = changed.purge(source)
+            confirm(f"delete what came from {source} for good, with its history?")
+        removal = opened.purge(source)
+    print_json(removal) if json_ else say(("deleted for good: ", "bold"), _counts(removal))
+
+
+@app.command("export")
+def export_(
+    file: Annotated[str, typer.Argument(help="Where to; - is standard output.")] = "-",
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Write a scope as JSON Lines: every experience whole, with its provenance."""
+    with open_bank(config, bank, scope) as opened, tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "export.jsonl" if file == "-" else Path(file)
+        number = opened.export_jsonl(target)
+        waiting = len(opened.pending())
+        if file == "-":
+            sys.stdout.flush()
+            with target.open("rb") as lines:
+                shutil.copyfileobj(lines, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+    if json_:
+        print_json({"path": file, "experiences": number, "pending": waiting})
+        return
+    left = f"; rollouts of {counted(waiting, 'task')} wait to be learned from, and are not in it" if waiting else ""
+    say(f"{counted(number, 'experience')} written to {file}{left}")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A file of bank export; - is standard input.")],
+    origin: Annotated[
+        str, typer.Option("--origin", metavar="NAME", help="Who brought it; bank rollback origin:NAME removes it.")
+    ] = "",
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Append what was exported; what is here already, or was removed here, is not repeated."""
+    from rb_dspy import plugins
+    from rb_dspy.bank import MemoryBank
+    from rb_dspy.bank.admission import checked_name
+    from rb_dspy.bank.transfer import read
+
+    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
+    with _as_file(file) as path:
+        for _ in read(path, checked_name("origin", origin) if origin else ""):
+            pass  # before a bank is made
+        with (
+            _watched(plugins.embedder(chosen.embedder)) as embedder,
+            MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder) as opened,
+        ):
+            before = opened.stats().experiences
+            ids = opened.import_jsonl(path, origin=origin)
+            new = opened.stats().experiences - before
+    if json_:
+        print_json({"path": file, "experiences": len(ids), "new": new})
+        return
+    others = f"; {len(ids) - new:,} were here before, or had been removed" if len(ids) > new else ""
+    say(f"{counted(new, 'experience')} imported into {without_secrets(chosen.url)}, scope {chosen.scope}{others}")
+
+
+@app.command()
+def backup(
+    file: Annotated[str, typer.Argument(help="Where the copy goes; the file must not exist.")],
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Copy the bank's file with all scopes, also while others write to it."""
+    from rb_dspy.bank import MemoryBank
+
+    url = settings(config, None, bank__url=bank).bank.url
+    MemoryBank.backup(url, to=file)
+    print_json({"path": url, "copy": file}) if json_ else say(f"{file} is a copy of {url}")
+
+
+@app.command()
+def restore(
+    copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is only read.")],
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Put a copy in the place of the bank's file, once it has been checked; the old file is moved aside."""
+    from rb_dspy.bank import MemoryBank
+
+    url = settings(config, None, bank__url=bank).bank.url
+    with err.status("checking the copy …"):
+        aside = MemoryBank.restore(url, copy=copy)
+    if json_:
+        print_json({"path": url, "copy": copy, "moved_aside": aside})
+    else:
+        say(f"{url} is restored from {copy}{f'; the old file is {aside}' if aside else ''}")
+
+
+@app.command()
+def reindex(
+    embedder: Annotated[
+        str | None, typer.Option("--embedder", metavar="NAME", help="Move the whole bank to this embedding model.")
+    ] = None,
+    bank: BankOption = None,
+    scope: ScopeOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Make vectors that are missing, in all scopes."""
+    from rb_dspy import plugins
+
+    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
+    with (
+        _watched(plugins.embedder(embedder or chosen.embedder)) as model,
+        open_every_scope(chosen, scope, embeds=embedder is None) as opened,
+    ):
+        made = opened.reindex(None if embedder is None else model)
+        name = opened.stats().embedder
+    if json_:
+        print_json({"embedder": name, "vectors": made})
+        return
+    moved = embedder is not None and embedder != chosen.embedder
+    hint = f'; set bank.embedder = "{embedder}" in rb.toml' if moved else ""
+    say(f"{counted(made, 'vector')} made{hint}")
+
+
+@app.command()
+def doctor(
+    bank: BankOption = None, scope: ScopeOption = None, config: ConfigOption = None, json_: JsonOption = False
+) -> None:
+    """Read everything, and say what is wrong and what to do. Exits with 6 if anything is."""
+    from rb_dspy.bank import MemoryBank
+    from rb_dspy.bank.opening import scopes
+
+    url = settings(config, None, bank__url=bank).bank.url
+    names = scopes(url) if scope is None else [scope]
+    findings: dict[Any, None] = {}  # what is wrong with the file is found in every scope
+    with err.status("reading everything …"):
+        for name in names:
+            with MemoryBank.open(url, scope=name, create=False) as opened:
+                findings |= dict.fromkeys(opened.doctor())
+    for finding in findings:
         if json_:
-            print_json(removal)
-        else:
-            out.print(f"[bold]deleted for good:[/] {removal_counts(removal)}")
+            print_json(finding)
+            continue
+        out.print(Text.assemble(("error", "red"), " ", (finding.kind, "dim"), " ", (finding.where, "bold")))
+        out.print(Padding(Text(f"{finding.what}\n→ {finding.remedy}"), (0, 0, 0, 2)))
+    if findings:
+        raise CorruptBank(f"the doctor found {counted(len(findings), 'error')}")
+    if not json_:
+        say(f"no errors in {counted(len(names), 'scope')}")
 
 
-def _attended() -> bool:
-    """Whether somebody can be asked."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+def confirm(question: str) -> None:
+    """Ask a person. Raises ``InputError`` if nobody can answer; ends the command on no."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InputError("this needs an answer, and there is no terminal; give --yes")
+    typer.confirm(question, abort=True, err=True)
 
 
-def _in_editor(item: MemoryItem) -> dict[str, str]:
-    """The fields that were changed there. Ends the command where none was."""
-    texts = {name: getattr(item, name) for name in MemoryDraft.model_fields}
-    # A line of the lesson may look like any heading that is known beforehand.
-    headings = {name: f"--- {name} --- {secrets.token_hex(4)}" for name in texts}
-    form = "".join(f"{heading}\n{texts[name]}\n\n" for name, heading in headings.items())
-    filled = _filled(_edited(form), headings)
-    changed = {name: text for name, text in filled.items() if text != _plain(texts[name])}
-    if not changed:
-        out.print(f"{item.id} was left as it is")
-        raise typer.Exit
-    return changed
+def _print_item(item: MemoryItem, *, json_: bool) -> None:
+    from rb_dspy.cli.bank import show_item
+
+    print_json(item) if json_ else show_item(item)
 
 
-def _filled(text: str, headings: dict[str, str]) -> dict[str, str]:
-    """What stands below each heading."""
-    names = {heading: name for name, heading in headings.items()}
-    parts: list[tuple[str, list[str]]] = [("", [])]
-    for line in _plain(text).split("\n"):
-        if name := names.get(line.strip()):
-            parts.append((name, []))
-        else:
-            parts[-1][1].append(line)
-    above, *below = parts
-    if [name for name, _ in below] != list(headings) or any(map(str.strip, above[1])):
-        raise InputError(
-            "the lesson is as before: its three headings, the lines that begin with ---, are needed, each once and in"
-            " this order, with no text above them; edit it again"
-        )
-    return {name: _plain("\n".join(lines)) for name, lines in below}
+def _print_removal(bank: MemoryBank, removal: Removal, verb: str, *, json_: bool) -> None:
+    """What is removed; ``bank`` still has it."""
+    if json_:
+        print_json(removal)
+        return
+    say((f"{verb}: ", "bold"), _counts(removal))
+    shown = table("id", "what")
+    for ids in (removal.experiences, removal.items):
+        for id in ids[:_LISTED]:
+            shown.add_row(id, Text(one_line(_title(bank, id), max(20, out.width - 24))))
+        if len(ids) > _LISTED:
+            shown.add_row(f"[dim]and {len(ids) - _LISTED:,} more[/]", "")
+    if shown.row_count:
+        out.print(shown)
 
 
-def _plain(text: str) -> str:
-    """``text`` as it is compared: an editor may end lines, and the last of them, in its own way."""
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").strip()
+def _counts(removal: Removal) -> str:
+    parts = {"experience": removal.experiences, "lesson": removal.items, "pending rollout": removal.pending}
+    return ", ".join(counted(len(ids), what) for what, ids in parts.items() if ids)
 
 
-def _edited(text: str) -> str:
-    """``text`` as it was saved in the editor that the environment names."""
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+def _title(bank: MemoryBank, id: str) -> str:
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "lesson.txt"
-            file.write_bytes(text.encode("utf-8"))  # line ends as they are
-            subprocess.run([*shlex.split(editor), str(file)], check=True)
-            return file.read_bytes().decode("utf-8")
-    except (OSError, ValueError, subprocess.CalledProcessError) as exc:
-        raise InputError(f"the editor {editor!r} did not do: {exc}; set EDITOR, or give --title and so on") from exc
+        found = bank.get(id)
+    except (InputError, BankError):  # removed meanwhile, or damaged
+        return ""
+    return found.title if isinstance(found, MemoryItem) else f"{found.task.id}: {found.task.instruction}"
+
+
+@contextlib.contextmanager
+def _as_file(file: Path) -> Iterator[Path]:
+    """``file``, or a copy of standard input: an import is read twice."""
+    if str(file) != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "stdin.jsonl"
+        with copy.open("wb") as target:
+            shutil.copyfileobj(sys.stdin.buffer, target)
+        yield copy
+
+
+class _Counting:
+    """An embedder that reports how many texts it has embedded."""
+
+    def __init__(self, embedder: Embedder, report: Callable[[int], object]) -> None:
+        self.id, self.dimension = embedder.id, embedder.dimension
+        self.min_score: float | None = getattr(embedder, "min_score", None)
+        self._embedder, self._report = embedder, report
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        vectors = self._embedder.embed(texts)
+        self._report(len(texts))
+        return vectors
+
+
+@contextlib.contextmanager
+def _watched(embedder: Embedder) -> Iterator[Embedder]:
+    """``embedder``, with a counter of texts on a terminal."""
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("embedding: {task.completed:,} texts"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("", total=None)
+        yield _Counting(embedder, lambda number: progress.advance(bar, number))

@@ -1,91 +1,191 @@
-"""``rb-dspy compile``: better prompts for a program, from tasks, and how much better they are."""
+"""``rb-dspy compile``: better prompts from tasks, measured on tasks that were held out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.rule import Rule
+from rich.text import Text
 
-from rb_dspy.cli import work
-from rb_dspy.cli.again import options, settings_options
+from rb_dspy.cli.bank_change import confirm
 from rb_dspy.cli.options import (
-    CompileTrackOption,
     ConfigOption,
+    EnvOption,
     JsonOption,
-    LessonsOption,
-    LessonsScopeOption,
+    KOption,
+    MattsOption,
+    NumberOption,
     ProgramOption,
+    ScopeOption,
     SeedOption,
     SetOption,
-    StreamOption,
-    TasksFileOption,
+    StartBankOption,
+    TasksArgument,
+    TrackOption,
+    YesOption,
+    program_settings,
 )
-from rb_dspy.cli.scaling import KOption, MattsOption, settings_for
+from rb_dspy.cli.output import err, out, print_diff, print_json, say, short_number, table, usage_table
+from rb_dspy.errors import InputError
+from rb_dspy.text import counted
 
-Stage = Literal["judge", "select", "agent", "all"]
-"""As in ``rb_dspy.compile.stages``, which imports dspy."""
+if TYPE_CHECKING:
+    from rb_dspy.compile.result import Compiled
 
 
 def compile_(
-    tasks_file: TasksFileOption = None,
-    stream: StreamOption = None,
-    tasks: Annotated[
-        int | None,
-        typer.Option("--tasks", "-n", min=3, help="How many in all; default: all of a file, 100 of a stream."),
-    ] = None,
-    stage: Annotated[Stage, typer.Option(help="One step, or the whole program.")] = "all",
-    optimizer: Annotated[str, typer.Option(help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")] = "gepa",
-    budget: Annotated[int, typer.Option(min=1, help="How often a candidate may be run on an example and rated.")] = 100,
-    reflection: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Who proposes prompts: a model, or a role; default: the agent.")
-    ] = None,
-    out_file: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the result goes.")] = Path(
-        "program.json"
-    ),
-    folder: Annotated[
-        Path | None, typer.Option(help="What a stopped compile goes on from; default: below .rb/compile, by arguments.")
-    ] = None,
-    orders: Annotated[
-        int, typer.Option(min=1, help="Orders of the tasks in scoring, in stage all; fewer than 3 show nothing.")
-    ] = 8,
-    window: Annotated[int | None, typer.Option(min=1, help="Tasks of one example, in stage all.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Examples at the same time.")] = 1,
+    tasks: TasksArgument = None,
+    number: NumberOption = None,
     seed: SeedOption = None,
-    name: Annotated[str | None, typer.Option(help="What it is for, in MLflow; default: the tasks' name.")] = None,
-    program_file: ProgramOption = None,
+    optimizer: Annotated[str, typer.Option(help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")] = "gepa",
+    step: Annotated[Literal["all", "judge", "select", "agent"], typer.Option(help="One step, or all.")] = "all",
+    budget: Annotated[int, typer.Option(min=1, help="How many examples may be run and rated in the search.")] = 100,
+    reflection: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Proposes prompts: a model or a role; default: the agent's.")
+    ] = None,
+    orders: Annotated[int, typer.Option(min=1, help="Orders of the tasks in scoring.")] = 8,
+    window: Annotated[int | None, typer.Option(min=1, help="Tasks of one example of --step all.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Examples at the same time.")] = 1,
+    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="Where the result goes.")] = Path("program.json"),
+    register: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Register the result in MLflow; the champion if it improved.")
+    ] = None,
+    env: EnvOption = None,
+    program: ProgramOption = None,
     matts: MattsOption = None,
     k: KOption = None,
-    bank: LessonsOption = None,
-    scope: LessonsScopeOption = None,
-    track: CompileTrackOption = None,
+    bank: StartBankOption = None,
+    scope: ScopeOption = None,
+    track: TrackOption = None,
+    yes: YesOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Compile the prompts for tasks of yours, and measure them on tasks that were kept apart.
+    """Compile the prompts on some of the tasks, and measure before and after on others.
 
-    If it is stopped, the same command goes on where it was.
+    The right answers of the tasks must be known. A compile that was interrupted asks only for what is missing if the
+    same command is given again.
     """
-    work.compile_prompts(
-        settings_for(config, set_, matts, k, run__stream=stream, run__seed=seed),
-        tasks_file=tasks_file,
-        stream=stream,
-        tasks=tasks,
-        stage=stage,
-        optimizer=optimizer,
-        budget=budget,
-        reflection=reflection,
-        out_file=out_file,
-        folder=folder,
-        orders=orders,
-        window=window,
-        threads=threads,
-        name=name,
-        program_file=program_file,
-        bank=bank,
-        scope=scope,
-        track=track,
-        same=settings_options(config, set_) + options(matts=matts, k=k),
-        json_=json_,
+    from rb_dspy.cli.program import build_program, reflection_model, start_bank, tracker
+    from rb_dspy.cli.tasks import compile_streams, source
+    from rb_dspy.compile.compile import compile_program, plan_compile
+
+    chosen = program_settings(config, set_, matts, k, run__seed=seed)
+    found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
+    streams = compile_streams(found, number)
+    if save.is_dir() or not save.absolute().parent.is_dir():
+        raise InputError(f"--save {save}: expected the name of a file in a folder that exists")
+    built = build_program(chosen, env, program)
+    tracking = tracker(chosen, track, usual=True)
+    with start_bank(chosen, bank, scope) as start:
+        arguments: dict[str, Any] = {
+            "optimizer": optimizer,
+            "step": step,
+            "budget": budget,
+            "reflection": reflection_model(chosen, reflection),
+            "bank": start,
+            "embedder": chosen.bank.embedder,
+            "orders": orders,
+            "window": window,
+            "seed": chosen.run.seed,
+            "threads": threads,
+        }
+        plan = plan_compile(built, streams, **arguments)
+        if not json_:
+            say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
+            say((str(plan), "dim"))
+        if not yes and err.is_terminal and not json_:
+            confirm("start?")
+        with (
+            tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
+            _bar(budget) as show,
+        ):
+
+            def on_progress(progress: Any) -> None:
+                show(progress)
+                tracked.on_progress(progress)
+
+            try:
+                compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
+            except KeyboardInterrupt:
+                err.print("interrupted: answers are in DSPy's cache; the same command asks only for what is missing")
+                raise typer.Exit(130) from None
+            compiled.save(save)
+            tracked.log_compiled(compiled)
+        version = None
+        if register is not None:
+            version = tracker(chosen, True).register(
+                compiled, built, register, bank=start, embedder=chosen.bank.embedder, environments=env
+            )
+    if json_:
+        left_out = {"state", "candidates", "prompts_before", "prompts_after", "task_parts"}
+        about = {"improved": compiled.improved, "changed": compiled.changed, "diff": compiled.diff()}
+        about |= {"saved": save, "version": version, "mlflow_run": tracked.id}
+        print_json({**compiled.model_dump(mode="json", exclude=left_out), **about})
+        return
+    _print_result(compiled)
+    say("saved: ", (str(save), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
+    if version is not None:
+        say(f"registered: {register} version {version}{', the champion' if compiled.improved else ''}")
+    elif compiled.changed:
+        say("use it: ", (f"rb-dspy run {found.name} --program {save}", "bold"))
+
+
+@contextmanager
+def _bar(budget: int) -> Iterator[Any]:
+    """A line for each phase, and on a terminal a bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[best]}"),
+        TimeElapsedColumn(),
+    )
+    phase = ""
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        bar = bars.add_task("", total=budget, best="")
+
+        def on_progress(progress: Any) -> None:
+            nonlocal phase
+            if progress.phase != phase:
+                phase = progress.phase
+                err.print(Text(phase, "dim"))
+            tokens = sum(used.prompt_tokens + used.completion_tokens for used in progress.usage.values())
+            best = "" if progress.best is None else f"best {progress.best:.2f} · "
+            best += f"{short_number(tokens)} tokens"
+            bars.update(bar, description=phase, completed=progress.done, total=progress.total or None, best=best)
+
+        yield on_progress
+
+
+def _print_result(compiled: Compiled) -> None:
+    """Before and after, the changed prompts, and the cost."""
+    out.print(Rule("scores", align="left", style="dim"))
+    shown = table("", "before", "after", "difference", "tasks", "", right=("tasks",))
+    for name, each in (("dev", compiled.dev), ("held-out", compiled.held_out)):
+        verdict = Text("better", "green") if each.better else Text("not shown to be better", "yellow")
+        cells = (f"{each.before:.2f}", f"{each.after:.2f}", f"{each.difference:+}", str(each.tasks))
+        shown.add_row(Text(name, "bold"), *cells, verdict if name == "held-out" else "")
+    out.print(shown)
+    say((f"measured: {compiled.measure}; prompts were chosen on dev, which flatters them", "dim"))
+    out.print(Rule("prompts", align="left", style="dim"))
+    if compiled.changed:
+        print_diff(compiled.diff())
+    else:
+        say("unchanged: no candidate was better on dev; a larger --budget or a stronger --reflection may find one")
+    out.print(Rule("cost", align="left", style="dim"))
+    out.print(usage_table(compiled.usage))
+    broken = f"; {compiled.broken} failed and count as 0" if compiled.broken else ""
+    say(
+        (
+            f"{compiled.metric_calls} of {counted(compiled.budget, 'metric call')}, {compiled.seconds:,.0f} s{broken}",
+            "dim",
+        )
     )

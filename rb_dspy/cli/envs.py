@@ -1,29 +1,65 @@
-"""``rb-dspy envs``: what there is to do."""
+"""``rb-dspy envs``: the environments, and the streams of tasks that they make."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from rb_dspy.cli import work
-from rb_dspy.cli.options import JsonLinesOption
-from rb_dspy.errors import InputError
+from rb_dspy.cli.options import JsonOption
+from rb_dspy.cli.output import out, print_json, say, table
+from rb_dspy.errors import describe_error
+from rb_dspy.text import counted
 
 
 def envs(
-    name: Annotated[str | None, typer.Argument(help="One environment; default: all of them, a line each.")] = None,
-    baselines: Annotated[bool, typer.Option("--baselines", help="Play random, empty and oracle policies.")] = False,
-    tasks: Annotated[int, typer.Option("--tasks", "-n", min=1, help="Tasks that each policy plays.")] = 20,
-    seed: Annotated[int, typer.Option(help="Which tasks.")] = 0,
-    json_: JsonLinesOption = False,
+    name: Annotated[str | None, typer.Argument(help="One stream; default: all of them, a line each.")] = None,
+    json_: JsonOption = False,
 ) -> None:
-    """The environments, their templates, and how baselines do in them."""
-    if name is None:
-        if baselines:
-            raise InputError("--baselines needs the name of one environment, for example: rb-dspy envs twc --baselines")
-        work.list_environments(json_=json_)
-    elif baselines:
-        work.play_baselines(name, tasks, seed, json_=json_)
-    else:
-        work.show_environment(name, json_=json_)
+    """The environments, their templates, and whether they can run here."""
+    from rb_dspy.plugins import environment_family, environment_names
+    from rb_dspy.stream import PRESETS
+
+    if name is not None:
+        _show(name, json_=json_)
+        return
+    shown = table("stream", "environment", "templates", "ready")
+    for stream in (*environment_names(), *PRESETS):
+        env, preset = PRESETS.get(stream, (stream, None))
+        templates, problem = len(preset or ()), ""
+        try:
+            family = environment_family(env)
+            family.check()
+            templates = len(preset or family.templates())
+        except Exception as exc:  # noqa: BLE001 (a family of another package may raise anything)
+            problem = describe_error(exc)
+        if json_:
+            print_json({"stream": stream, "environment": env, "templates": templates, "problem": problem})
+        ready = Text(problem, "red") if problem else Text("yes", "green")
+        shown.add_row(Text(stream), Text(env), str(templates or "your file"), ready)
+    if not json_:
+        out.print(shown)
+        say(("rb-dspy envs NAME shows one; rb-dspy run NAME runs its tasks; --env takes one of your own", "dim"))
+
+
+def _show(name: str, *, json_: bool) -> None:
+    """The templates of one, and its first task."""
+    from rb_dspy.plugins import environment_family
+    from rb_dspy.stream import PRESETS, TaskStream
+
+    env, preset = PRESETS.get(name, (name, None))
+    family = environment_family(env)
+    family.check()
+    templates = list(preset or family.templates())
+    (task,) = TaskStream.named(name, n=1) if templates else (None,)
+    if json_:
+        print_json({"stream": name, "environment": env, "templates": templates, "task": task})
+        return
+    say((counted(len(templates), "template"), "bold"), f"  {', '.join(templates) or 'your own file of tasks'}")
+    for paragraph in (inspect.getdoc(type(family)) or "").split("\n\n"):
+        if about := " ".join(paragraph.replace("``", "").split()):
+            out.print(Text(f"\n{about}", "dim"))
+    if task is not None:
+        out.print(Text.assemble("\n", (task.id, "bold"), f"\n{task.instruction}"))

@@ -1,4 +1,4 @@
-"""``rb-dspy models``: the language models that run on this machine."""
+"""``rb-dspy models``: files of language models for this machine, and whether the models of all roles answer."""
 
 from __future__ import annotations
 
@@ -6,52 +6,76 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.backbones import models
-from rb_dspy.cli.common import err, out, print_json
-from rb_dspy.cli.options import JsonLinesOption, JsonOption
+from rb_dspy.cli.options import ConfigOption, JsonOption, SetOption, settings
+from rb_dspy.cli.output import err, out, print_json, say, table
+from rb_dspy.errors import BackboneError
 
-app = typer.Typer(no_args_is_help=True, help="The language models that run on this machine.")
+app = typer.Typer(no_args_is_help=True, help="Language models: files for this machine, and a check of every role.")
 
 
 @app.command("list")
 def list_models(
-    verify: Annotated[bool, typer.Option("--verify", help="Compare what is here with its checksum; slow.")] = False,
-    json_: JsonLinesOption = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compute the checksums of files; slow.")] = False,
+    json_: JsonOption = False,
 ) -> None:
-    """The catalogue, and what of it is here."""
-    table = Table("name", "size", "licence", "here", "SHA-256", box=None, pad_edge=False, header_style="bold")
+    """The models that can run on this machine, and which files are here."""
+    from rb_dspy.backbones import models
+
+    shown = table("name", "size", "licence", "here", "SHA-256")
     for spec in models.catalogue():
         status = models.status(spec.name, verify=verify)
         if json_:
             print_json({**spec.model_dump(mode="json"), "status": status})
         hint = f"[dim]rb-dspy models get {spec.name}[/]"
         mark = {"present": "[green]yes[/]", "absent": hint, "damaged": f"[red]damaged:[/] {hint}"}[status]
-        table.add_row(spec.name, f"{spec.size / 1e6:,.0f} MB", spec.licence, mark, f"[dim]{spec.sha256[:12]}…[/]")
+        shown.add_row(spec.name, f"{spec.size / 1e6:,.0f} MB", spec.licence, mark, f"[dim]{spec.sha256[:12]}…[/]")
     if not json_:
-        out.print(table)
+        out.print(shown)
 
 
 @app.command()
 def get(
     name: Annotated[str, typer.Argument(help="A name from rb-dspy models list.")],
-    source: Annotated[Path | None, typer.Option("--from", help="A file you already have; it is copied.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Check one that is here, replace a bad one.")] = False,
+    source: Annotated[Path | None, typer.Option("--from", help="Copy this file instead of downloading.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check a file that is here; replace a bad one.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Download a model, unless it is here. Finished parts of an interrupted download are not fetched again."""
+    """Download a model, unless it is here. An interrupted download continues."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from rb_dspy.backbones import models
+
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         bar = progress.add_task(name, total=None)
 
         def show(done: int, total: int, what: str) -> None:
             progress.update(bar, completed=done, total=total, description=what)
 
         path = models.get(name, source=source, progress=show, verify=verify)
-    if json_:
-        print_json({"name": name, "path": path})
-    else:
-        out.print(Text(f"{name} is here: {path}"), soft_wrap=True)
+    print_json({"name": name, "path": path}) if json_ else say(f"{name} is here: {path}")
+
+
+@app.command()
+def check(config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
+    """Ask the model of each role once: its answer and its time, or what is wrong."""
+    from dataclasses import asdict
+
+    from rb_dspy.backbones.check import check as probes
+
+    shown = table("role", "model", "seconds", "answer")
+    problems: dict[str, list[str]] = {}
+    with err.status("asking each model once …"):
+        for probe in probes(settings(config, set_).backbones):
+            if json_:
+                print_json(asdict(probe))
+            if probe.problem:
+                problems.setdefault(probe.problem, []).append(probe.role)
+            answer = Text("no answer", "red") if probe.problem else Text(probe.answer)
+            shown.add_row(probe.role, Text(probe.model), f"{probe.seconds:.1f}", answer)
+    if not json_:
+        out.print(shown)
+    if problems:
+        raise BackboneError("; ".join(f"{', '.join(roles)}: {problem}" for problem, roles in problems.items()))

@@ -1,24 +1,22 @@
-"""The options that several commands share, as they are written and as ``--help`` explains them."""
+"""The options that several commands share, and the settings that come of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from rb_dspy.cli.common import CONFIG_FILE
-from rb_dspy.config import BankConfig, RunConfig
+from rb_dspy.config import BankConfig, MattsConfig, MattsMode, RunConfig, Settings
+from rb_dspy.errors import ConfigError
+
+CONFIG_FILE = Path("rb.toml")
+MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
 
 
 def default(key: str, value: object) -> str:
-    """How a help text ends that is of an option which a setting stands in for."""
+    """The end of the help of an option that a setting replaces."""
     return f"default: {key} in {CONFIG_FILE}, else {value}."
-
-
-def _track_option(usual: str) -> Any:
-    told = f"Whether it is kept in MLflow (tracking.uri); {default('tracking.enabled', usual)}"
-    return typer.Option("--track/--no-track", show_default=False, help=told)
 
 
 ConfigOption = Annotated[
@@ -27,9 +25,8 @@ ConfigOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
-"""Of commands that may print several."""
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value a line.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 BankOption = Annotated[
     str | None,
@@ -40,39 +37,89 @@ BankOption = Annotated[
 ScopeOption = Annotated[
     str | None, typer.Option("--scope", help=f"The bank's scope; {default('bank.scope', BankConfig().scope)}")
 ]
-AtOption = Annotated[
-    str | None, typer.Option("--at", metavar="NAME", help="As it was at this snapshot; see `bank snapshots`.")
+StartBankOption = Annotated[
+    str | None, typer.Option("--bank", help="Start from a copy of this bank; default: from an empty one.")
 ]
-NoteOption = Annotated[str, typer.Option("--note", help="Why; kept in the history.")]
-
-LessonsOption = Annotated[
-    str | None, typer.Option("--bank", help="Begin every run with the lessons of this bank; default: with none.")
-]
-LessonsScopeOption = Annotated[
-    str | None, typer.Option("--scope", help=f"The scope of --bank; {default('bank.scope', BankConfig().scope)}")
-]
-
-TasksFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tasks-file", metavar="FILE", help="Tasks of your own: JSON Lines, CSV or Parquet (.jsonl, .csv, .parquet)."
+TasksArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TASKS",
+        show_default=False,
+        help="A file of tasks (.jsonl, .csv, .parquet), or the name of a stream (see rb-dspy envs);"
+        f" {default('run.stream', RunConfig().stream)}",
     ),
 ]
-StreamOption = Annotated[
-    str | None,
-    typer.Option(help=f"A named stream instead (see rb-dspy envs); {default('run.stream', RunConfig().stream)}"),
+NumberOption = Annotated[
+    int | None,
+    typer.Option("--number", "-n", min=1, show_default=False, help="How many tasks; default: all of a file."),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option(help=f"Which tasks, and how they are split; {default('run.seed', RunConfig().seed)}")
+    int | None,
+    typer.Option("--seed", help=f"Chooses the tasks of a stream, shuffles those of a file; {default('run.seed', 0)}"),
 ]
-
+EnvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--env",
+        metavar="MODULE:NAME",
+        help="Environment of your own, imported from this folder: a function (task, rollout_id) that returns one, an"
+        " Environment class (called without arguments, or with the task), or an EnvironmentFamily class.",
+    ),
+]
 ProgramOption = Annotated[
     str | None,
     typer.Option(
         "--program",
-        metavar="FILE",
-        help="With the prompts that rb-dspy compile saved, or those of a registered program: models:/NAME@champion.",
+        metavar="PROGRAM",
+        help="Prompts that rb-dspy compile saved: a file, the NAME of a registered program, or models:/NAME/2.",
     ),
 ]
-TrackOption = Annotated[bool | None, _track_option("no")]
-CompileTrackOption = Annotated[bool | None, _track_option("yes")]
+MattsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--matts",
+        metavar="MODE",
+        help=f"Several rollouts of each task: {MODES}; off for one; {default('matts.mode', 'one rollout')}",
+    ),
+]
+KOption = Annotated[
+    int | None,
+    typer.Option("--k", "-k", help=f"Rollouts, or passes, of --matts; {default('matts.k', MattsConfig().k)}"),
+]
+TrackOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--track/--no-track",
+        show_default=False,
+        help="Track in MLflow; default: tracking.enabled in rb.toml, else if it has a table [tracking].",
+    ),
+]
+
+
+def settings(config: Path | None, overrides: list[str] | None, **options: Any) -> Settings:
+    """Settings of all sources. ``options``: the command's own as ``section__key=value``; None: not given."""
+    from rb_dspy.config_file import load_settings, own_file
+
+    path = config if config is not None else (CONFIG_FILE if CONFIG_FILE.exists() else None)
+    names = {"bank__url": "--bank"}
+    chosen = {
+        name.replace("__", "."): (names.get(name, f"--{name.rpartition('__')[2]}"), value)
+        for name, value in options.items()
+        if value is not None
+    }
+    return load_settings(path, overrides or (), chosen, own=own_file())
+
+
+def program_settings(
+    config: Path | None, overrides: list[str] | None, matts: str | None, k: int | None, **options: Any
+) -> Settings:
+    """``settings`` of a command that works with a program."""
+    mode = matts and matts.strip().lower().replace("-", "_")
+    if mode not in (None, "off", *get_args(MattsMode)):
+        raise ConfigError(f"--matts {matts!r}: no such mode; expected {MODES}, or off")
+    chosen = settings(config, overrides, **options)
+    if k is not None and (mode == "off" or (mode is None and chosen.matts is None)):
+        raise ConfigError(f"--k {k} is for test-time scaling; choose it with --matts MODE: {MODES}")
+    if mode == "off":
+        return chosen.model_copy(update={"matts": None})
+    return settings(config, overrides, matts__mode=mode, matts__k=k, **options)

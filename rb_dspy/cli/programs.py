@@ -1,109 +1,152 @@
-"""``rb-dspy programs``: compiled programs in MLflow's model registry."""
+"""``rb-dspy programs``: compiled programs in MLflow's registry."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from rb_dspy.cli import work
-from rb_dspy.cli.again import settings_options
-from rb_dspy.cli.common import settings
-from rb_dspy.cli.options import ConfigOption, JsonLinesOption, JsonOption, LessonsScopeOption, SetOption
-from rb_dspy.cli.scaling import KOption, MattsOption
+from rb_dspy.cli.options import (
+    ConfigOption,
+    EnvOption,
+    JsonOption,
+    KOption,
+    MattsOption,
+    ScopeOption,
+    SetOption,
+    program_settings,
+    settings,
+)
+from rb_dspy.cli.output import out, print_json, say, table
+from rb_dspy.errors import InputError
+from rb_dspy.text import counted
 
-app = typer.Typer(no_args_is_help=True, help="Compiled programs in MLflow: versions, scores, who is champion.")
+if TYPE_CHECKING:
+    from rb_dspy.tracking.registry import ProgramVersion
+
+app = typer.Typer(no_args_is_help=True, help="Compiled programs in MLflow: versions, scores, the champion.")
 
 NameArgument = Annotated[str, typer.Argument(help="Name of a registered program.")]
 
 
 @app.command("list")
 def list_programs(
-    name: Annotated[str | None, typer.Argument(help="Only the versions of this one.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Only the versions of this program.")] = None,
     config: ConfigOption = None,
     set_: SetOption = None,
-    json_: JsonLinesOption = False,
+    json_: JsonOption = False,
 ) -> None:
-    """Programs and their versions: which is champion, and what held-out tasks said of each."""
-    work.list_programs(settings(config, set_), name, json_=json_)
+    """Programs and their versions, and what held-out tasks say about each."""
+    from rb_dspy.cli.program import tracker
+
+    found = tracker(settings(config, set_), True).programs(name)
+    if json_:
+        for each in found:
+            print_json(_as_json(each))
+        return
+    shown = table("program", "version", "", "improved", "held-out tasks", "step", "created", right=("version",))
+    for each in found:
+        champion = Text("champion" if each.champion else "", "bold green")
+        improved = Text("yes", "green") if each.improved else Text("not shown", "yellow")
+        cells = (each.held_out or "not measured", each.step, f"{each.created:%Y-%m-%d %H:%M}")
+        shown.add_row(Text(each.name), str(each.version), champion, improved, *map(Text, cells))
+    out.print(shown) if found else say("no program is registered; rb-dspy programs register NAME FILE registers one")
 
 
 @app.command()
 def show(
     name: NameArgument,
-    version: Annotated[
-        str | None, typer.Argument(help="A number, or an alias; default: the champion, else the newest.")
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also the prompts that were not compiled, whole.")] = False,
+    version: Annotated[int | None, typer.Argument(help="Default: the champion, else the newest.")] = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """One version: its scores, settings, language models and the prompts that were compiled."""
-    keep = settings_options(config, set_)
-    work.show_program(settings(config, set_), name, version, whole=all_, keep=keep, json_=json_)
+    """One version: its scores, and its prompts."""
+    from rb_dspy.cli.program import tracker
+    from rb_dspy.compile.state import prompts_of
+
+    tracking = tracker(settings(config, set_), True)
+    found = tracking.programs(name)
+    if not found:
+        raise InputError(f"no program {name!r} is registered")
+    champion = next((each for each in found if each.champion), found[-1])
+    each = champion if version is None else next((each for each in found if each.version == version), None)
+    if each is None:
+        raise InputError(f"{name} has no version {version}; known: {', '.join(str(each.version) for each in found)}")
+    prompts = prompts_of(tracking.program(name, version=each.version))
+    if json_:
+        print_json({**_as_json(each), "prompts": prompts})
+        return
+    say((f"{each.name} version {each.version}", "bold"), "  ", ("champion" if each.champion else "", "bold green"))
+    scores = each.held_out or "not measured"
+    say((f"{each.optimizer or 'not compiled'} · held-out tasks: {scores} · {counted(each.lessons, 'lesson')}", "dim"))
+    for predictor, prompt in prompts.items():
+        demos = f", {counted(len(prompt['demos']), 'demonstration')}" if prompt["demos"] else ""
+        out.print(Text.assemble("\n", (predictor, "bold"), demos))
+        out.print(Text(prompt["instructions"]))
+    say(("\nuse it: ", "dim"), f"rb-dspy run --program models:/{each.name}/{each.version}")
 
 
 @app.command()
-def diff(
-    name: NameArgument,
-    old: Annotated[str, typer.Argument(help="A version, by number or alias; or uncompiled.")],
-    new: Annotated[
-        str | None,
-        typer.Argument(
-            help="Another; default: the champion. Where there is no other, OLD is compared with uncompiled."
-        ),
-    ] = None,
+def register(
+    name: Annotated[str, typer.Argument(help="The name; a program of this name gets a new version.")],
+    file: Annotated[Path, typer.Argument(help="A file of rb-dspy compile, or of save_program.")],
+    env: EnvOption = None,
+    matts: MattsOption = None,
+    k: KOption = None,
+    bank: Annotated[str | None, typer.Option("--bank", help="Register it with the lessons of this bank.")] = None,
+    scope: ScopeOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """What is different in the prompts of two versions, or of one and those before any compile."""
-    work.compare_programs(settings(config, set_), name, old, new, json_=json_)
+    """Register a program with its prompts, settings and the names of its models; the champion if it improved."""
+    from rb_dspy.cli.program import build_program, start_bank, tracker
+    from rb_dspy.compile.result import Compiled
+    from rb_dspy.errors import RBError
 
-
-@app.command()
-def lessons(
-    name: NameArgument,
-    version: Annotated[
-        str | None, typer.Argument(help="A number, or an alias; default: the champion, else the newest.")
-    ] = None,
-    out_file: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where they go, as JSON Lines.")] = Path(
-        "lessons.jsonl"
-    ),
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Write the lessons inside a version to a file, which `bank import` puts into a bank."""
-    work.write_lessons(settings(config, set_), name, version, out_file, json_=json_)
+    chosen = program_settings(config, set_, matts, k)
+    built = build_program(chosen, env, str(file))
+    compiled: Compiled | None = None
+    try:
+        compiled = Compiled.load(file)
+    except RBError:
+        pass  # prompts of save_program, which have no scores
+    tracking = tracker(chosen, True)
+    with start_bank(chosen, bank, scope) as start:
+        number = tracking.register(compiled, built, name, bank=start, embedder=chosen.bank.embedder, environments=env)
+    each = next(each for each in tracking.programs(name) if each.version == number)
+    if json_:
+        print_json(_as_json(each))
+        return
+    say((f"{name} version {number}", "bold"), " is the champion" if each.champion else " is registered")
+    if not each.champion:
+        say((f"held-out tasks: {each.held_out or 'not measured'}", "dim"))
+        say("make it the champion all the same: ", (f"rb-dspy programs promote {name} {number} --force", "bold"))
 
 
 @app.command()
 def promote(
     name: NameArgument,
-    version: Annotated[str, typer.Argument(help="A number, or an alias.")],
-    force: Annotated[bool, typer.Option("--force", help="Also where held-out tasks do not say better.")] = False,
+    version: Annotated[int, typer.Argument(help="Number of the version.")],
+    force: Annotated[bool, typer.Option("--force", help="Even if held-out tasks do not show an improvement.")] = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make a version the champion, if held-out tasks say that it is better: the interval must be above 0."""
-    work.promote_program(settings(config, set_), name, version, force=force, json_=json_)
+    """Make a version the champion, which is used by default."""
+    from rb_dspy.cli.program import tracker
+
+    tracker(settings(config, set_), True).promote(name, version, force=force)
+    if json_:
+        print_json({"name": name, "version": version, "champion": True})
+    else:
+        say(f"{name} version {version} is the ", ("champion", "bold green"))
 
 
-@app.command()
-def register(
-    name: Annotated[str, typer.Argument(help="What to register it as; a name that is known gets a new version.")],
-    file: Annotated[Path, typer.Argument(help="What rb-dspy compile saved, or save_program.")],
-    matts: MattsOption = None,
-    k: KOption = None,
-    bank: Annotated[str | None, typer.Option("--bank", help="Put the lessons of this bank into it.")] = None,
-    scope: LessonsScopeOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Keep a program in MLflow, with its settings and models' names; the champion, if it is shown to be better."""
-    work.register_program(name, file, matts=matts, k=k, bank=bank, scope=scope, config=config, set_=set_, json_=json_)
+def _as_json(version: ProgramVersion) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(version), "created": version.created.isoformat(timespec="seconds")}

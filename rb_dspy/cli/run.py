@@ -1,72 +1,274 @@
-"""``rb-dspy run``: the ReasoningBank program, or MaTTS, over a stream of tasks."""
+"""``rb-dspy run``: the program over tasks, each of which is learned from."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
-from rb_dspy.cli import work
 from rb_dspy.cli.options import (
     BankOption,
     ConfigOption,
-    JsonLinesOption,
+    EnvOption,
+    JsonOption,
+    KOption,
+    MattsOption,
+    NumberOption,
     ProgramOption,
     ScopeOption,
+    SeedOption,
     SetOption,
+    TasksArgument,
     TrackOption,
     default,
+    program_settings,
 )
-from rb_dspy.cli.scaling import KOption, MattsOption, settings_for
-from rb_dspy.config import RunConfig
-from rb_dspy.errors import InputError
+from rb_dspy.cli.output import err, out, print_json, say, usage_table, warn
+from rb_dspy.config import Settings
+from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.text import counted, without_secrets
+
+if TYPE_CHECKING:
+    from rb_dspy.bank import MemoryBank
+    from rb_dspy.cli.records import Record
+    from rb_dspy.cli.tasks import Source
+    from rb_dspy.matts import BankProgram
+    from rb_dspy.schema import Task
+    from rb_dspy.stream import RunReport, TaskResult
+    from rb_dspy.tracking import Tracker
 
 
 def run(
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    stream: Annotated[
-        str | None,
-        typer.Option(
-            help="A named stream (see rb-dspy envs) or a file of tasks, a .jsonl, .csv or .parquet;"
-            f" {default('run.stream', RunConfig().stream)}"
-        ),
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="One question of your own instead of a stream.")] = None,
-    tasks: Annotated[
-        int | None,
-        typer.Option(
-            "--tasks",
-            "-n",
-            help=f"How many tasks that the bank has not seen; {default('run.tasks', RunConfig().tasks)}",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Which tasks a named stream is made of, or how a file is shuffled; without it a file keeps its order;"
-            f" {default('run.seed', RunConfig().seed)}"
-        ),
-    ] = None,
+    tasks: TasksArgument = None,
+    number: NumberOption = None,
+    task: Annotated[str | None, typer.Option(help="One question of your own, instead of TASKS.")] = None,
+    seed: SeedOption = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start another run, also of tasks that the bank has learned from.")
+    ] = False,
     memory: Annotated[
         Literal["on", "frozen", "off", "both"] | None,
         typer.Option(
-            help="frozen: show lessons, learn nothing; off: no memory; both: the same tasks without, then with"
-            f" memory, side by side, nothing is stored; {default('run.memory', RunConfig().memory)}"
+            help="frozen: show lessons, learn nothing; off: neither; both: the same tasks without memory, then with it,"
+            f" nothing is stored; {default('run.memory', 'on')}"
         ),
     ] = None,
+    env: EnvOption = None,
     program: ProgramOption = None,
     matts: MattsOption = None,
     k: KOption = None,
     bank: BankOption = None,
     scope: ScopeOption = None,
     track: TrackOption = None,
-    json_: JsonLinesOption = False,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
 ) -> None:
-    """Run the program over a stream of tasks, learning from each; a second run goes on where the first ended."""
-    if task is not None and stream is not None:
-        raise InputError("--task and --stream: one question, or a stream of tasks; give one of the two")
-    given = {"run__stream": stream, "run__tasks": tasks, "run__seed": seed, "run__memory": memory}
-    given |= {"bank__url": bank, "bank__scope": scope}
-    chosen = settings_for(config, set_, matts, k, **given)
-    work.run_tasks(chosen, task, program, track, json_=json_)
+    """Run the program over tasks; it learns from each.
+
+    Tasks that the bank has learned from are left out. A run that was interrupted goes on if the same command is given
+    again. Results are kept beside the bank: see rb-dspy runs.
+    """
+    from rb_dspy.cli.program import build_program, tracker
+    from rb_dspy.cli.records import folder_of
+    from rb_dspy.cli.tasks import source
+
+    options = {"run__seed": seed, "run__memory": memory, "bank__url": bank, "bank__scope": scope}
+    chosen = program_settings(config, set_, matts, k, **options)
+    found = source(chosen.run, tasks, text=task, seed=seed, any_env=env is not None)
+    built = build_program(chosen, env, program)
+    if chosen.run.memory == "both":
+        from rb_dspy.cli.comparison import compare_memory
+
+        if track:
+            raise InputError("--memory both is not tracked; remove --track")
+        compare_memory(built, found.name, found.take(number)[0], chosen, json_=json_)
+        return
+    with _open_bank(chosen, built) as opened:
+        head = {"key": found.key(number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
+        head |= {
+            "program": program or "",
+            "matts": "" if chosen.matts is None else chosen.matts.model_dump(mode="json"),
+        }
+        planned = _plan(found, number, opened, folder_of(chosen.bank.url), head, built, chosen, new=new)
+        if planned is None:
+            if json_:
+                print_json({"run_id": None, "finished": True, "summary": None})
+            else:
+                others = "" if found.stream is not None else ", another --seed gives others"
+                say(f"the bank has learned from all of these tasks of {found.name}; --new does them again{others}")
+            return
+        record, todo = planned
+        with record.writing():
+            _run(built, found, todo, opened, record, chosen, tracker(chosen, track), json_=json_)
+
+
+def _open_bank(chosen: Settings, program: BankProgram) -> MemoryBank:
+    """The bank of the settings; if memory is off an empty one, of which ``program`` is shown nothing."""
+    from rb_dspy.bank import MemoryBank
+
+    config, memory = chosen.bank, chosen.run.memory
+    if memory == "off":
+        program.retrieve.config = program.retrieve.config.model_copy(update={"k": 0})
+    url = None if memory == "off" else config.url
+    return MemoryBank.open(url, scope=config.scope, embedder=config.embedder, create=memory != "frozen")
+
+
+def _plan(
+    found: Source,
+    number: int | None,
+    bank: MemoryBank,
+    folder: Any,
+    head: dict[str, Any],
+    program: BankProgram,
+    chosen: Settings,
+    *,
+    new: bool,
+) -> tuple[Record, list[Task]] | None:
+    """The run of these tasks that is unfinished, or a new one, and all its tasks; None if nothing is left to do."""
+    from rb_dspy.cli.program import model_names
+    from rb_dspy.cli.records import new_record, unfinished
+    from rb_dspy.stream import TaskStream
+
+    learns = chosen.run.memory == "on"
+    record = None if new else unfinished(folder, **head)
+    if record is not None:
+        return record, found.find(record.tasks)
+    seen = bank.seen_tasks() if learns and not new and found.text is None else ()
+    tasks, left_out = found.take(number, seen)
+    if not tasks:
+        return None
+    if left_out:
+        err.print(Text(f"left out: {counted(left_out, 'task')} that the bank has learned from; --new does them too"))
+    stream = TaskStream(found.name, tasks)
+    about = {"stream": found.name, "digest": stream.digest, "seed": chosen.run.seed, "models": model_names(program)}
+    return new_record(folder, [task.id for task in tasks], **about, **head), tasks
+
+
+def _run(
+    program: BankProgram,
+    found: Source,
+    tasks: list[Task],
+    bank: MemoryBank,
+    record: Record,
+    chosen: Settings,
+    tracker: Tracker,
+    *,
+    json_: bool,
+) -> None:
+    """Run what is left of a run, and print its results, also if it is interrupted or a language model fails."""
+    from rb_dspy.cli.live import Display
+    from rb_dspy.stream import RunReport, TaskStream, run_stream
+
+    learns = chosen.run.memory == "on"
+    if learns:
+        _add_missing(record, bank)
+    else:  # the bank does not know what has been done
+        tasks = [task for task in tasks if task.id not in record.done]
+    report = RunReport(record.id)
+    left = len(tasks) - (len(record.done) if learns else 0)
+    display = Display(out, left, several=chosen.matts is not None and chosen.matts.k > 1)
+    if not json_:
+        _print_head(program, found, bank, record, chosen)
+    tracked: Any = None
+
+    def on_result(result: TaskResult) -> None:
+        report.results.append(result)
+        record.add(result.row())
+        tracked.on_result(result)
+        if json_:
+            usage = {role: used.model_dump() for role, used in result.usage.items()}
+            print_json({**result.row(), "outcome": result.outcome, "usage": usage})
+        else:
+            display.on_result(result)
+
+    params = {"seed": chosen.run.seed, "memory": chosen.run.memory}
+    stream = TaskStream(found.name, tasks)
+    try:
+        with (
+            tracker.stream_run(program, stream, bank, run_id=record.id, params=params) as tracked,
+            display.listening() if not json_ else nullcontext(),
+        ):
+            given = [found.text] if found.text is not None else tasks
+            run_stream(program, given, bank, run_id=record.id, on_result=on_result, learn=learns)
+    except KeyboardInterrupt:
+        _print_end(report, record, bank, chosen, tracked, json_=json_)
+        err.print(Text(f"interrupted: what was learned is stored; the same command continues run {record.id}"))
+        raise typer.Exit(130) from None
+    except BaseException:
+        _print_end(report, record, bank, chosen, tracked, json_=json_)
+        raise
+    _print_end(report, record, bank, chosen, tracked, json_=json_)
+    _check_errors(report)
+
+
+def _add_missing(record: Record, bank: MemoryBank) -> None:
+    """Add rows for tasks that were learned from when the process ended before their rows were written."""
+    from rb_dspy.stream import TaskResult
+
+    learned = bank.learned(record.id)
+    for position, id in enumerate(record.tasks, 1):
+        if id not in learned or id in record.done:
+            continue
+        experience = bank.experience_of(id, record.id)
+        if experience is not None:
+            verdict, lessons = experience.verdicts[0].label, [item.title for item in experience.items]
+            row = TaskResult(experience.task, run_id=record.id, position=position, resumed=True).row()
+            record.add({**row, "verdict": verdict, "learned": lessons})
+
+
+def _print_head(program: BankProgram, found: Source, bank: MemoryBank, record: Record, chosen: Settings) -> None:
+    from rb_dspy.cli.program import model_names
+
+    matts = chosen.matts
+    scaled = "" if matts is None else f"  {matts.mode.replace('_', '-')} MaTTS, k = {matts.k}"
+    say((found.name, "bold"), f"  {counted(len(record.tasks), 'task')}{scaled}  ", (model_names(program), "dim"))
+    place = f"bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope} · {counted(len(bank), 'lesson')}"
+    notes = {"off": "memory off: no lesson is shown, nothing is learned", "frozen": f"{place}, frozen"}
+    say((f"{notes.get(chosen.run.memory, place)} · run {record.id}", "dim"))
+    if record.rows:
+        say((f"continues this run: {len(record.done)} of {counted(len(record.tasks), 'task')} are done", "yellow"))
+    others = sum(waiting.run_id != record.id for waiting in bank.pending())
+    if others:
+        text = f"{counted(others, 'task')} of other runs wait to be learned from: rb-dspy bank pending --learn"
+        say((text, "yellow"))
+
+
+def _print_end(
+    report: RunReport, record: Record, bank: MemoryBank, chosen: Settings, tracked: Any, *, json_: bool
+) -> None:
+    from rb_dspy.cli.summary import numbers, print_scaling, print_summary
+
+    rows = [record.rows[id] for id in record.tasks if id in record.rows]
+    summary = report.summary()
+    run_id = tracked.id if tracked is not None and tracked.id else None
+    if json_:
+        place = {"bank": without_secrets(chosen.bank.url), "scope": chosen.bank.scope, "mlflow_run": run_id}
+        totals = {**numbers(rows), "usage": summary.usage, "scaling": summary.scaling}
+        print_json({"run_id": record.id, "finished": record.finished, "summary": totals, **place})
+        return
+    if not rows:
+        return
+    print_summary(rows, len(record.tasks))
+    if summary.usage:
+        out.print(usage_table(summary.usage))
+    if summary.scaling is not None:
+        print_scaling(summary.scaling)
+    if chosen.run.memory != "off":
+        say(f"\n{counted(len(bank), 'lesson')} in bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope}")
+        say("look at them: ", ("rb-dspy bank list", "bold"), "; take this run back: ",
+            (f"rb-dspy bank rollback run:{record.id}", "bold"))  # fmt: skip
+    say("results: ", (f"rb-dspy runs show {record.id}", "bold"), f"; in MLflow: run {run_id}" if run_id else "")
+
+
+def _check_errors(report: RunReport) -> None:
+    """Raise ``InfrastructureError`` if every task failed; warn if none could be scored because scoring failed."""
+    if not report.results or not all(result.error for result in report.results):
+        return
+    last = report.results[-1].error
+    if any(result.prediction is not None for result in report.results):
+        warn(f"no task could be scored; the last one: {last}")
+    else:
+        raise InfrastructureError(f"every task failed; the last one: {last}")

@@ -1,76 +1,195 @@
-"""The tasks that a command compiles on, chooses by, and measures with."""
+"""The TASKS argument, ``--task`` and ``--env``: what is to be done, and in which environment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rb_dspy.config import RunConfig
-from rb_dspy.errors import InputError
-from rb_dspy.plugins import environment_family
-from rb_dspy.stream import COMPILE_SHARES, SPLITS, Streams, TaskStream, split_streams
+from rb_dspy.errors import InputError, RBError, describe_error
+from rb_dspy.schema import Task
 
-_READ: dict[str, Callable[[Path], TaskStream]] = {
-    ".jsonl": TaskStream.from_jsonl,
-    ".parquet": TaskStream.from_parquet,
-    ".csv": TaskStream.from_csv,
-}
+if TYPE_CHECKING:
+    from rb_dspy.protocols import EnvironmentFactory
+    from rb_dspy.stream import Streams, TaskStream
 
-USUAL = 100
-"""Tasks of a named stream if nobody says how many: 30 are held out, which show a gain of 20 points in eight orders."""
+SUFFIXES = (".jsonl", ".csv", ".parquet")
+COMPILED = 100
+"""Tasks of a named stream in a compile: 30 of them are held out, which in eight orders show a gain of 20 points."""
 
 
-def compile_streams(config: RunConfig, file: Path | None, n: int | None) -> Streams:
-    """Three streams without a template in common: a file's tasks split, or the splits that a named stream has.
+@dataclass(frozen=True)
+class Source:
+    """Where tasks come from: a file, a named stream, or a text."""
 
-    ``n``: tasks of all three together; None: all that a file has, ``USUAL`` of a named stream.
+    name: str
+    config: RunConfig
+    stream: TaskStream | None = None
+    """Of a file or a text, in order; None for a named stream, which may never end."""
+    text: str | None = None
+
+    def key(self, n: int | None) -> str:
+        """A digest of the tasks that ``take(n)`` chooses from: equal for equal arguments."""
+        if self.stream is not None:
+            content: tuple[object, ...] = (self.stream.digest, n)
+        else:
+            config = self.config
+            content = (self.name, config.seed, config.split, config.templates, n or config.tasks)
+        return hashlib.sha256(repr(content).encode()).hexdigest()[:20]
+
+    def take(self, n: int | None, seen: Collection[str] = ()) -> tuple[list[Task], int]:
+        """The first ``n`` tasks that are not in ``seen``, and how many were left out before them.
+
+        None: all tasks of a file, ``run.tasks`` of a named stream.
+        """
+        n = n or (None if self.stream is not None else self.config.tasks)
+        tasks, left_out = [], 0
+        for task in self._tasks():
+            if task.id in seen:
+                left_out += 1
+                continue
+            tasks.append(task)
+            if len(tasks) == n:
+                break
+        return tasks, left_out
+
+    def find(self, ids: Sequence[str]) -> list[Task]:
+        """The tasks with these ids, in this order. Raises ``InputError`` if one is missing."""
+        missing, tasks = set(ids), {}
+        for task in islice(self._tasks(), 100 * len(ids) + 10_000):
+            if task.id in missing:
+                missing.discard(task.id)
+                tasks[task.id] = task
+            if not missing:
+                return [tasks[id] for id in ids]
+        raise InputError(f"{self.name}: has no task {min(missing)!r} any more; start another run with --new")
+
+    def _tasks(self) -> Iterator[Task]:
+        from rb_dspy.stream import named_tasks
+
+        if self.stream is not None:
+            return iter(self.stream)
+        config = self.config
+        return named_tasks(self.name, seed=config.seed, split=config.split, templates=config.templates)
+
+
+def source(
+    config: RunConfig, tasks: str | None, *, text: str | None = None, seed: int | None = None, any_env: bool = False
+) -> Source:
+    """The source that TASKS or ``--task TEXT`` names, else ``run.stream``.
+
+    ``any_env``: tasks may be of environments that are not installed, since ``--env`` makes them.
+    Raises ``InputError`` if it cannot be used.
     """
-    if file is not None:
-        return split_streams(of_file(file, n), seed=config.seed)
-    return Streams(_named(config, "compile", n), _named(config, "dev", n), _named(config, "held_out", n))
+    from rb_dspy.stream import TaskStream
+
+    if text is not None:
+        if tasks is not None:
+            raise InputError("TASKS and --task: give a file or stream, or one question")
+        return Source("your task", config, TaskStream("your task", [text]), text)
+    name = tasks if tasks is not None else config.stream
+    if not name.lower().endswith(SUFFIXES):
+        found = Source(name, config)
+        if not found.take(1)[0]:
+            raise InputError(f"{name}: no task in its split {config.split}; choose another one")
+        return found
+    for key, usual in (("split", "all"), ("templates", None)):
+        if getattr(config, key) != usual:
+            raise InputError(f"run.{key} is for named streams, and {name} is a file; remove it")
+    stream = _read(Path(name), any_env=any_env)
+    return Source(name, config, stream if seed is None else TaskStream(stream.name, stream.permuted(seed).tasks))
 
 
-def held_out(config: RunConfig, file: Path | None, n: int | None, *, whole: bool) -> TaskStream:
-    """The held-out part of ``compile_streams``; with ``whole`` all tasks of a file."""
-    if whole and file is None:
-        raise InputError("--whole takes all tasks of a file; give one with --tasks-file")
-    if file is None:
-        return _named(config, "held_out", n)
-    stream = of_file(file, n)
-    return stream if whole else split_streams(stream, seed=config.seed).held_out
+def task_stream(found: Source, n: int | None) -> TaskStream:
+    """The first ``n`` tasks as a stream."""
+    from rb_dspy.stream import TaskStream
+
+    name = found.stream.name if found.stream is not None else found.name
+    return TaskStream(name, found.take(n)[0])
 
 
-def chosen_file(config: RunConfig, file: Path | None, stream: str | None) -> Path | None:
-    """The file of tasks, whichever option names it; None for a named stream."""
-    if file is not None and stream is not None:
-        raise InputError(f"--tasks-file {file} and --stream {stream}: two sources of tasks; give one of them")
-    return Path(config.stream) if file is None and is_file(config.stream) else file
+def compile_streams(found: Source, n: int | None) -> Streams:
+    """Three parts without a template in common: a file is split, a named stream has splits.
 
-
-def is_file(stream: str) -> bool:
-    """Whether what is called a stream is a file of tasks."""
-    return stream.lower().endswith(tuple(_READ))
-
-
-def _named(config: RunConfig, part: str, n: int | None) -> TaskStream:
-    tasks = max(1, round(COMPILE_SHARES[part] * (n or USUAL)))
-    split = SPLITS[part]
-    found = TaskStream.named(config.stream, n=tasks, seed=config.seed, split=split, templates=config.templates)
-    if not len(found):
-        raise InputError(f"{config.stream}: no task in its split {split}; choose another stream, or a file of tasks")
-    return TaskStream(f"{config.stream}/{part}", found.tasks)
-
-
-def of_file(file: Path, n: int | None = None) -> TaskStream:
-    """The first ``n`` tasks of a file, or all of them.
-
-    Raises ``InputError`` or ``InvalidTask`` that names the file and the line, also for an environment that nothing here
-    is called.
+    ``n``: tasks of all three together; None: all of a file, ``COMPILED`` of a named stream.
     """
-    stream = _READ.get(file.suffix.lower(), TaskStream.from_jsonl)(file)
-    for task in stream:
+    from rb_dspy.stream import COMPILE_SHARES, SPLITS, Streams, TaskStream, split_streams
+
+    if found.stream is not None:
+        return split_streams(task_stream(found, n), seed=found.config.seed)
+    parts = {}
+    for part, split in SPLITS.items():
+        count = max(1, round(COMPILE_SHARES[part] * (n or COMPILED)))
+        config = found.config
+        tasks = TaskStream.named(found.name, n=count, seed=config.seed, split=split, templates=config.templates)
+        if not len(tasks):
+            raise InputError(f"{found.name}: no task in its split {split}; choose another stream, or a file of tasks")
+        parts[part] = TaskStream(f"{found.name}/{part}", tasks.tasks)
+    return Streams(**parts)
+
+
+def environment_factory(spec: str) -> EnvironmentFactory:
+    """What ``--env MODULE:NAME`` names, as a factory. Raises ``InputError`` in one line for anything else."""
+    module, _, name = spec.partition(":")
+    if not (module and name):
+        raise InputError(f"--env {spec}: expected MODULE:NAME, such as my_env:Desk")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except RBError:
+        raise
+    except Exception as exc:
+        raise InputError(f"--env {spec}: cannot be imported from this folder: {describe_error(exc, 300)}") from exc
+    from rb_dspy.plugins import lacks
+
+    if not callable(found):
+        raise InputError(f"--env {spec}: is a {type(found).__name__}; expected a function or a class")
+    if inspect.isclass(found) and hasattr(found, "make") and hasattr(found, "tasks"):
+        family = found()
+        family.check()
+        return lambda task, rollout_id: family.make(task)
+    if inspect.isclass(found):
+        needed = ("reset", "step", "valid_actions", "answer", "outcome", "close")
+        if missing := lacks(found, needed):
+            raise InputError(
+                f"--env {spec}: {found.__name__} has no {', '.join(missing)}; expected an Environment (docs/agents.md)"
+            )
+    count = _parameters(found, spec)
+    return lambda task, rollout_id: found(*(task, rollout_id)[:count])
+
+
+def _parameters(factory: Any, spec: str) -> int:
+    """How many of (task, rollout_id) it is called with."""
+    parameters = inspect.signature(factory).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [each for each in parameters if each.kind in kinds and each.default is each.empty]
+    if len(required) > 2:
+        raise InputError(f"--env {spec}: takes {len(required)} arguments; expected (task, rollout_id), (task) or none")
+    if required or inspect.isclass(factory):
+        return len(required)
+    return 2 if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters) else 0
+
+
+def _read(file: Path, *, any_env: bool) -> TaskStream:
+    """All tasks of a file. Raises ``InputError`` that names the file, also for an environment that is not installed."""
+    from rb_dspy.plugins import environment_family
+    from rb_dspy.stream import TaskStream
+
+    readers = (TaskStream.from_jsonl, TaskStream.from_csv, TaskStream.from_parquet)
+    stream = dict(zip(SUFFIXES, readers, strict=True))[file.suffix.lower()](file)
+    for task in stream if not any_env else ():
         try:
             environment_family(task.env)
         except InputError as exc:
             raise InputError(f"{file}: task {task.id!r}: {exc}") from None
-    return stream if n is None else TaskStream(stream.name, stream.tasks[:n])
+    return stream

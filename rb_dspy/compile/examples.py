@@ -1,93 +1,96 @@
-"""Labelled examples of single steps: what the step is given, and beside it what an environment knows of the truth."""
+"""The examples of a compile: windows of a stream for the whole program, labelled calls for a single step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
-import pydantic
 
-from rb_dspy.compile.stages import Stage
-from rb_dspy.errors import InputError
-from rb_dspy.schema import Outcome, Task, Trajectory, Verdict
-from rb_dspy.steps import Memory
-from rb_dspy.text import summary_line
-
-_ROLLOUT: dict[str, Any] = {"task": Task, "trajectory": Trajectory}
-_ROLLOUTS: dict[str, Any] = {"task": Task, "trajectories": tuple[Trajectory, ...], "verdicts": tuple[Verdict, ...]}
-
-INPUTS: dict[Stage, dict[str, Any]] = {
-    "judge": _ROLLOUT,
-    "select": _ROLLOUTS,
-    "agent": {"task": Task, "memory": Memory},
-}
-"""Stage -> name and type of what its module is called with."""
-
-LABELS: dict[Stage, dict[str, Any]] = {
-    "judge": {"success": bool, "reward": float, "decisive": int | None},
-    "select": {"rewards": list[float]},
-    "agent": {},
-}
-"""Stage -> name and type of the truth beside it.
-
-``decisive``: number of the step that decided the rollout, from 1 on, where another rollout shows it.
-"""
-
-_KINDS = {
-    stage: {name: pydantic.TypeAdapter(kind) for name, kind in {**INPUTS[stage], **LABELS[stage]}.items()}
-    for stage in INPUTS
-}
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.models import Models
+from rb_dspy.compile.plan import most_dev, no_truth
+from rb_dspy.compile.progress import Reporter
+from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, first_error
+from rb_dspy.compile.steps import CompileStep, step_examples, stratified
+from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.matts import BankProgram
+from rb_dspy.protocols import Embedder
+from rb_dspy.stream import Streams, run_stream, stream_example
 
 
-def judge_example(task: Task, trajectory: Trajectory, outcome: Outcome, decisive: int | None = None) -> Any:
-    """Was it a success? The task is as the judge sees it."""
-    return _example(
-        "judge",
-        task=task.without_ground_truth(),
-        trajectory=trajectory,
-        success=outcome.success,
-        reward=outcome.reward,
-        decisive=decisive,
-    )
+@dataclass(frozen=True)
+class Examples:
+    """What an optimizer works on, and for a single step what it is scored on."""
+
+    train: list[Any]
+    dev: list[Any]
+    """Those that candidates are chosen by: a sample, so that the budget pays for several candidates."""
+    scored: dict[str, list[Any]] = field(default_factory=dict)
+    """``dev`` and ``held_out`` -> all examples; empty for the whole program, which is scored on whole streams."""
 
 
-def select_example(
-    task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict], rewards: Sequence[float]
-) -> Any:
-    """Which is to be handed in? ``rewards`` are aligned with ``trajectories``."""
-    return _example(
-        "select",
-        task=task.without_ground_truth(),
-        trajectories=tuple(trajectories),
-        verdicts=tuple(verdicts),
-        rewards=list(rewards),
-    )
+def stream_examples(streams: Streams, window: int, budget: int, seed: int) -> Examples:
+    """One example for each window of ``window`` tasks."""
+    train, dev = ([stream_example(each) for each in part.windows(window)] for part in (streams.compile, streams.dev))
+    most = most_dev(budget)
+    return Examples(train, dev if len(dev) <= most else random.Random(f"{seed}/dev").sample(dev, most))
 
 
-def agent_example(task: Task, memory: Memory) -> Any:
-    """A task to be done with these lessons; the task keeps its ground truth, which only the environment reads."""
-    return _example("agent", task=task, memory=memory)
+def run_examples(
+    program: BankProgram,
+    step: CompileStep,
+    streams: Streams,
+    models: Models,
+    reporter: Reporter,
+    *,
+    bank: MemoryBank | None,
+    embedder: Embedder | str | None,
+    budget: int,
+    seed: int,
+) -> Examples:
+    """Run the program once over each part, each from a fork of ``bank``, and take the examples from these runs.
+
+    Raises:
+        InputError: A part gave none.
+    """
+    found: dict[str, list[Any]] = {}
+    for name in ("compile", "dev", "held_out"):
+        stream = getattr(streams, name)
+        reporter.phase(f"running the {name} part", len(stream))
+        fork = MemoryBank.open(None, scope="compile", embedder=embedder) if bank is None else bank.fork()
+        with closing(fork), models.use():
+            report = run_stream(program, stream, fork, on_result=lambda result: reporter.step())
+        found[name] = step_examples(step, report)
+        if not found[name]:
+            if all(result.unscored for result in report.results):
+                raise no_truth(stream)
+            raise InputError(f"{stream.name}: no example for step {step!r} in {report!r}; add tasks, or use step 'all'")
+    train = stratified(found["compile"], len(found["compile"]), f"{seed}/train")
+    return Examples(train, stratified(found["dev"], most_dev(budget), f"{seed}/dev"), found)
 
 
-def to_plain(stage: Stage, example: Any) -> dict[str, Any]:
-    """``example`` as JSON values."""
-    return {name: kind.dump_python(example[name], mode="json") for name, kind in _KINDS[stage].items()}
+def check_streams(run: Callable[[dict[str, Any]], dspy.Prediction], examples: Examples, streams: Streams) -> None:
+    """See that the program works and that there is ground truth, before anything is spent.
 
+    Runs dev windows until one has a score; the search gets their answers from the cache.
 
-def from_plain(stage: Stage, plain: Mapping[str, Any]) -> Any:
-    """What ``to_plain`` was given. Raises ``InputError`` for a field that is missing or cannot be read."""
-    fields: dict[str, Any] = {}
-    for name, kind in _KINDS[stage].items():
-        if name not in plain:
-            raise InputError(f"an example for {stage!r} lacks {name!r}; harvest again with this version")
-        try:
-            fields[name] = kind.validate_python(plain[name])
-        except (pydantic.ValidationError, InputError) as exc:
-            why = f"{name!r} cannot be read ({summary_line(exc, 200)})"
-            raise InputError(f"an example for {stage!r}: {why}; harvest again") from None
-    return _example(stage, **fields)
-
-
-def _example(stage: Stage, **fields: Any) -> Any:
-    return dspy.Example(**fields).with_inputs(*INPUTS[stage])
+    Raises:
+        InputError: No window has ground truth.
+        InfrastructureError: The first windows all fail.
+    """
+    error = ""
+    for number, example in enumerate(examples.dev, 1):
+        prediction = run(example.inputs())
+        broken = first_error(prediction)
+        if prediction.score is not None and not broken:
+            return
+        error = error or broken
+        if error and number == MAX_ERRORS_IN_A_ROW:
+            break
+    if error:
+        raise InfrastructureError(f"the program fails on every task that was tried; the first: {error}")
+    raise no_truth(streams.dev)

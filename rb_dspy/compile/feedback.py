@@ -1,319 +1,362 @@
-"""What happened in a stream, as the language model reads it that is to write a better prompt for one predictor.
+"""What happened, in words, for the language model that writes a better prompt for one predictor.
 
-An optimizer shows that model single calls, often one a stream; what only the whole stream tells stands in this text.
+An optimizer shows that model single calls. This text adds what only the environment and the rest of the stream show:
+which verdicts were wrong and why, what became of the tasks that were shown a lesson, which attempt was better.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rb_dspy.compile.evidence import (
-    decisive_step,
-    ending,
-    literals,
-    made_of,
-    misjudged,
-    passed_over,
-    quoted,
-    short,
-    spoken,
-    step_text,
-    taken_up,
-)
 from rb_dspy.config import MattsMode
-from rb_dspy.schema import MemoryItem, Task, Trajectory
+from rb_dspy.schema import MemoryItem, Outcome, Task, Trajectory, Verdict
+from rb_dspy.steps import Selection
 from rb_dspy.stream import RunReport, TaskResult
+from rb_dspy.text import counted
 
-MOST = 4000
-"""Characters of a feedback text."""
+MAX_CHARS = 4000
+"""Longest feedback."""
+MAX_ENTRIES = 5
+"""Entries under one heading."""
 
-SHOWN = 5
-"""Entries of one kind."""
+Entries = list[tuple[TaskResult, str]]
 
-_DROPPED = re.compile(r"(dropped: |not distilled|no lesson).*", re.DOTALL)
+_STOPPED = {
+    "max_steps": "was stopped at the step limit",
+    "context": "was stopped because the transcript became too long",
+    "unparseable": "was stopped because an answer of the agent could not be parsed",
+}
+_NO_LESSON = re.compile(r"(dropped: |not distilled|no lesson).*", re.DOTALL)
+_LITERAL = re.compile(r"\b\w*\d\w*\b|(?<=[a-z,;] )[A-Z]\w+")
+"""Numbers, and words with a capital letter inside a sentence."""
 
 
 def stream_feedback(report: RunReport, predictor: str, *, mode: MattsMode | None = None, task: str = "") -> str:
-    """What the run says about ``predictor``, as ``judge.predict``; of any other than the eight, how the stream went.
+    """Describe the run from the point of view of ``predictor``, in at most ``MAX_CHARS`` characters.
 
-    ``mode`` is that of ``MaTTS``, None for a program that is not scaled. ``task``: the instruction of the task whose
-    call is shown beside this text; what is about that one stands first. At most ``MOST`` characters.
+    Args:
+        report: The run.
+        predictor: Its name in the program, such as ``judge.predict``.
+        mode: Of ``MaTTS``; None for a ``ReasoningBank``. Tells which predictor wrote a lesson.
+        task: The instruction of the task whose call is shown beside this text; its entries come first.
     """
-    view = _View(report, mode, task)
-    told = _TOLD[predictor](view) if predictor in _TOLD else []
-    text = "\n".join([view.head(), *told])
-    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
+    describe = _PREDICTORS.get(predictor)
+    lines = [_summary(report), *(describe(_View(report, mode, task)) if describe else [])]
+    return _cut("\n".join(lines))
+
+
+def judge_feedback(gold: Any, verdict: Verdict) -> str:
+    """About one verdict; ``gold`` is an example of the step ``judge``."""
+    if verdict.label == "unknown":
+        return _cut(f"Wrong: no label could be read. {verdict.reasons}")
+    if (verdict.label == "success") == gold.success:
+        return f"Right: the environment also says {verdict.label} (reward {gold.reward:g})."
+    return _cut(f"Wrong. {_misjudged(gold.task, gold.trajectory, verdict, gold.reward, gold.decisive)}")
+
+
+def select_feedback(gold: Any, selection: Selection) -> str:
+    """About one choice; ``gold`` is an example of the step ``select``."""
+    if gold.rewards[selection.index] == max(gold.rewards):
+        return f"Right: no attempt was better than the one that {_ending(gold.trajectories[selection.index])}."
+    best = gold.rewards.index(max(gold.rewards))
+    note = f" {selection.note}" if selection.note else ""
+    return _cut(f"Wrong. {_passed_over(gold.task, gold.trajectories, selection, best, gold.rewards[best] == 1)}{note}")
+
+
+def agent_feedback(gold: Any, trajectory: Trajectory, outcome: Outcome | None) -> str:
+    """About one rollout; ``gold`` is an example of the step ``agent``."""
+    if outcome is None:
+        return "The environment does not say whether this task was solved."
+    how = "Solved" if outcome.success else "Failed"
+    lessons = "".join(f" {_shown(item)}" for item in gold.memory.items)
+    return _cut(f"{how} (reward {outcome.reward:g}): the rollout {_ending(trajectory)}.{lessons}")
 
 
 @dataclass(frozen=True)
 class _View:
-    """A report with the questions that all predictors ask of it."""
-
     report: RunReport
     mode: MattsMode | None
     task: str
-    said: dict[int, set[str]] = field(default_factory=dict)
-    """The words of tasks, by their places, as far as they were asked for: every lesson asks."""
-    words: Counter[str] = field(default_factory=Counter)
 
     def done(self) -> list[tuple[TaskResult, Any]]:
-        """The tasks that did not break, with their predictions."""
+        """The tasks that ended, with their predictions."""
         return [(result, result.prediction) for result in self.report.results if result.prediction is not None]
 
-    def told(self) -> list[tuple[TaskResult, Any]]:
-        """Those of them that somebody knows the outcome of: the rest is neither solved nor failed."""
-        return [(result, prediction) for result, prediction in self.done() if not result.unscored]
+    def scored(self, *, lessons: bool) -> list[TaskResult]:
+        """The tasks with ground truth that were shown lessons, or none."""
+        return [r for r, p in self.done() if r.outcome is not None and bool(p.memory.items) is lessons]
 
-    def usual(self, item: MemoryItem) -> set[str]:
-        """Words that agents used without this lesson; not those that solved a task which it came from."""
-        sources = {provenance.task_id for provenance in item.provenances}
-        others: Counter[str] = Counter()
-        """In how many tasks a word stands that do not count."""
-        found: set[str] = set()
-        for number, (result, prediction) in enumerate(self.done()):
-            shown = any(each.id == item.id for each in prediction.memory.items)
-            if shown or result.task.id in sources:
-                others.update(self._spoken(number, result.rollouts))
-            if result.task.id in sources and not shown:
-                both = zip(result.rollouts, result.outcomes, strict=False)
-                found |= spoken([rollout for rollout, outcome in both if outcome is not None and not outcome.success])
-        return found.union([word for word, tasks in self._all().items() if tasks > others[word]])
-
-    def _all(self) -> Counter[str]:
-        """In how many tasks each word stands: united anew for each lesson, a stream of 150 tasks took seconds."""
-        if not self.words:
-            for number, (result, _) in enumerate(self.done()):
-                self.words.update(self._spoken(number, result.rollouts))
-        return self.words
-
-    def _spoken(self, number: int, rollouts: Sequence[Trajectory]) -> set[str]:
-        if number not in self.said:
-            self.said[number] = spoken(rollouts)
-        return self.said[number]
-
-    def head(self) -> str:
-        results = self.report.results
-        errors = [result.error for result in results if result.error]
-        dark = sum(result.unscored for result in results)
-        said = f"The stream had {_count(len(results), 'task')}, {_solved(results)} solved"
-        said += f"; {len(errors)} broke, the first: {short(errors[0], 200)}" if errors else ""
-        return said + (f"; of {dark} nobody knows how they ended." if dark else ".")
-
-    def listed(self, what: str, entries: Sequence[tuple[TaskResult, str]]) -> list[str]:
-        """The entries under a heading, those of the task whose call is shown first; nothing for none."""
+    def listed(self, heading: str, entries: Entries) -> list[str]:
+        """The entries under a heading, those of the call that is shown first; nothing if there are none."""
         if not entries:
             return []
         mine = [f"- (the call shown here) {text}" for result, text in entries if result.task.instruction == self.task]
-        rest = [f"- {text}" for result, text in entries if result.task.instruction != self.task]
-        lines = [*mine, *rest]
-        more = [f"- and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        return [what, *lines[:SHOWN], *more]
+        lines = mine + [f"- {text}" for result, text in entries if result.task.instruction != self.task]
+        more = [f"- and {len(lines) - MAX_ENTRIES} more"] if len(lines) > MAX_ENTRIES else []
+        return [heading, *lines[:MAX_ENTRIES], *more]
+
+
+def _summary(report: RunReport) -> str:
+    results = report.results
+    errors = [result.error for result in results if result.error]
+    unscored = sum(result.unscored for result in results)
+    parts = [f"The stream had {counted(len(results), 'task')}, {_solved(results)} solved"]
+    parts += [f"{len(errors)} failed with an error, the first: {_short(errors[0], 200)}"] if errors else []
+    parts += [f"{unscored} without ground truth"] if unscored else []
+    return f"{'; '.join(parts)}."
 
 
 def _judge(view: _View) -> list[str]:
-    wrong: list[tuple[TaskResult, str]] = []
-    right = unread = 0
+    wrong: Entries = []
+    right = unknown = 0
     for result, prediction in view.done():
+        known = _known(result)
         verdicts = prediction.get("verdicts") or (prediction.verdict,)
-        peers = [pair for pair in zip(result.rollouts, result.outcomes, strict=False) if pair[1] is not None]
         for rollout, verdict, outcome in zip(result.rollouts, verdicts, result.outcomes, strict=False):
-            if outcome is None:
+            if outcome is None or verdict is None:
                 continue
             if verdict.label == "unknown":
-                unread += 1
+                unknown += 1
             elif (verdict.label == "success") == outcome.success:
                 right += 1
             else:
-                step = decisive_step(rollout, outcome.success, [(r, o.success) for r, o in peers if o is not None])
-                wrong.append((result, misjudged(result.task, rollout, verdict, outcome.reward, step)))
-    counts = f"Verdicts: {right} right, {len(wrong)} wrong"
-    said = f"{counts}, {unread} without a label that could be read." if unread else f"{counts}."
-    return [said, *view.listed("Misjudged:", wrong)]
+                step = decisive_step(rollout, outcome.success, known)
+                wrong.append((result, _misjudged(result.task, rollout, verdict, outcome.reward, step)))
+    unread = f", {unknown} without a label" if unknown else ""
+    return [f"Verdicts: {right} right, {len(wrong)} wrong{unread}.", *view.listed("Wrong verdicts:", wrong)]
 
 
-def _lessons(maker: str) -> Callable[[_View], list[str]]:
-    def told(view: _View) -> list[str]:
-        harmful: list[tuple[TaskResult, str]] = []
-        mixed: list[tuple[TaskResult, str]] = []
-        useful: list[tuple[TaskResult, str]] = []
-        dark: list[tuple[TaskResult, str]] = []
-        unused: list[tuple[TaskResult, str]] = []
-        notes: list[tuple[TaskResult, str]] = []
-        told_of: set[str] = set()
+def _lessons(author: str) -> Callable[[_View], list[str]]:
+    def describe(view: _View) -> list[str]:
+        groups: dict[str, Entries] = {name: [] for name in ("all failed", "some failed", "all solved", "unused")}
+        dropped: Entries = []
+        seen: set[str] = set()
         for result, prediction in view.done():
-            if maker not in makers(result, view.mode):
+            if author not in _authors(result, view.mode):
                 continue
-            if found := _DROPPED.search(prediction.experience.note):
-                notes.append((result, f"on task {quoted(result.task)}: {short(found[0], 300)}"))
+            if note := _NO_LESSON.search(prediction.experience.note):
+                dropped.append((result, f"on task {_quoted(result.task)}: {_short(note[0], 300)}"))
             for item in prediction.memory_items:
-                if item.id in told_of:  # the same text learned again is the same item
+                if item.id in seen:  # the same text learned again is the same lesson
                     continue
-                told_of.add(item.id)
-                uses = _uses(view, item)
-                known = [use for use in uses if not use.unscored]
-                right = _solved(known)
-                kind = useful if right == len(known) else mixed if right else harmful
-                kind = kind if known else dark if uses else unused
-                kind.append((result, _line(view, result, item, known, dark=len(uses) - len(known))))
-        bare = [result for result, prediction in view.told() if not prediction.memory.items]
-        compare = f"For comparison, tasks that were shown no lesson: {_solved(bare)} of {len(bare)} solved."
-        told = [
-            *view.listed("Lessons of yours after which every task failed:", harmful),
-            *view.listed("Lessons of yours after which some tasks failed:", mixed),
-            *view.listed("Lessons of yours after which every task was solved:", useful),
-            *view.listed("Lessons of yours of which nobody knows what came of them:", dark),
-            *view.listed("Lessons of yours that no later task was shown:", unused),
-            *view.listed("Lessons of yours that were not kept, and why:", notes),
+                seen.add(item.id)
+                uses = [
+                    u for u, p in view.done() if u.outcome is not None and item.id in {i.id for i in p.memory.items}
+                ]
+                solved = _solved(uses)
+                group = "all solved" if solved == len(uses) else "some failed" if solved else "all failed"
+                groups[group if uses else "unused"].append((result, _lesson(view.report, result, item, uses)))
+        lines = [
+            *view.listed("Lessons of yours after which every task failed:", groups["all failed"]),
+            *view.listed("Lessons of yours after which some tasks failed:", groups["some failed"]),
+            *view.listed("Lessons of yours after which every task was solved:", groups["all solved"]),
+            *view.listed("Lessons of yours that no later task with ground truth was shown:", groups["unused"]),
+            *view.listed("Lessons of yours that were not stored, and why:", dropped),
         ]
-        return [*told, compare] if told else ["None of the lessons of this stream is yours."]
+        if not lines:
+            return ["You wrote none of the lessons of this stream."]
+        without = view.scored(lessons=False)
+        return [*lines, f"For comparison, tasks without any lesson: {_solved(without)} of {len(without)} solved."]
 
-    return told
+    return describe
 
 
-def _line(view: _View, source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult], *, dark: int) -> str:
-    """``uses``: the tasks that were shown it and ended as somebody knows; ``dark``: how many others were."""
-    own = literals(source.task, item, [result.task for result in view.report.results])
-    literal = f" It holds what belongs to its own task only ({', '.join(own)})." if own else ""
-    text = f"{item.title!r} (from task {quoted(source.task)}): {short(item.content, 160)}{literal}"
-    others = _count(dark, "other task" if uses else "task")
-    unseen = f"Shown for {others} that nobody knows the outcome of."
-    if not uses:
-        return f"{text} {unseen}" if dark else text
-    right = [quoted(use.task) for use in uses if use.solved]
-    parts = [text, f"Shown for {_count(len(uses), 'task')}, {len(right)} solved.", *([unseen] if dark else [])]
-    if right:
-        parts.append(f"Helped or did no harm on {', '.join(right[:3])}.")
+def _lesson(report: RunReport, source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
+    """A lesson, and what became of the tasks that were shown it."""
+    parts = [f"{item.title!r} (from task {_quoted(source.task)}): {_short(item.content, 160)}"]
+    if own := _literals(source.task, item, [result.task for result in report.results]):
+        parts.append(f"It contains details of its own task only ({', '.join(own)}).")
+    if uses:
+        solved = [_quoted(use.task) for use in uses if use.solved]
+        parts.append(f"Shown for {counted(len(uses), 'task')}, {len(solved)} solved.")
+        parts += [f"Solved with it: {', '.join(solved[:3])}."] if solved else []
     for use in [use for use in uses if not use.solved][:2]:
-        if use.prediction is not None:
-            trajectory = use.prediction.trajectory
-            taken = taken_up(item, use.task, trajectory, view.usual(item))
-            how = {True: "Misled, being taken up,", False: "Ignored", None: "Shown"}[taken]
-            parts.append(f"{how} on {quoted(use.task)}, which {ending(trajectory)}.")
+        parts.append(f"Failed with it: {_quoted(use.task)}, which {_ending(use.prediction.trajectory)}.")  # type: ignore[union-attr]
     return " ".join(parts)
 
 
 def _agent(view: _View) -> list[str]:
-    failed: list[tuple[TaskResult, str]] = []
-    partly: list[tuple[TaskResult, str]] = []
-    beside: list[tuple[TaskResult, str]] = []
-    with_lessons = [result for result, prediction in view.told() if prediction.memory.items]
-    without = [result for result, prediction in view.told() if not prediction.memory.items]
+    failed: Entries = []
+    partly: Entries = []
     for result, prediction in view.done():
-        both = list(zip(result.rollouts, result.outcomes, strict=False))
-        losing = [rollout for rollout, outcome in both if outcome is not None and not outcome.success]
-        winning = [rollout for rollout, outcome in both if outcome is not None and outcome.success]
-        if losing:
-            shown = prediction.trajectory if prediction.trajectory in losing else losing[0]
-            line = _rollout(view, result.task, shown, prediction.memory.items, winning)
-            (beside if result.unscored else partly if result.solved else failed).append((result, line))
+        known = _known(result)
+        losing = [rollout for rollout, success in known if not success]
+        if not losing:
+            continue
+        shown = prediction.trajectory if prediction.trajectory in losing else losing[0]
+        parts = [f"{_quoted(result.task)} {_ending(shown)}.", *map(_shown, prediction.memory.items[:3])]
+        step = decisive_step(shown, False, known)
+        winner = next((rollout for rollout, success in known if success), None)
+        if winner is not None and step is not None and step <= len(winner.steps):
+            parts.append(f"Another rollout solved it; there, {_step(winner, step)}.")
+        (partly if result.solved else failed).append((result, " ".join(parts)))
+    counts = {lessons: view.scored(lessons=lessons) for lessons in (True, False)}
     return [
-        f"Tasks with lessons: {_solved(with_lessons)} of {len(with_lessons)} solved;"
-        f" without: {_solved(without)} of {len(without)}.",
+        f"Tasks with lessons: {_solved(counts[True])} of {len(counts[True])} solved;"
+        f" without: {_solved(counts[False])} of {len(counts[False])}.",
         *view.listed("Failed:", failed),
         *view.listed("Solved, but not by every rollout; one that failed:", partly),
-        *view.listed("Nobody knows how the rollout ended that was handed in; another failed:", beside),
     ]
 
 
-def _rollout(
-    view: _View, task: Task, failed: Trajectory, lessons: Sequence[MemoryItem], winning: Sequence[Trajectory]
-) -> str:
-    """How a rollout failed, what it made of its lessons, and where one that succeeded went another way."""
-    parts = [f"{quoted(task)} {ending(failed)}."]
-    for item in lessons[:3]:
-        made = made_of(item, task, failed, view.usual(item))
-        parts.append(f"It was shown the lesson {item.title!r} ({short(item.content, 120)}){made}.")
-    for other in winning[:1]:
-        step = decisive_step(failed, False, [(other, True)])
-        if step is not None and step <= len(other.steps):
-            parts.append(f"Another rollout solved it; there, {step_text(other, step)}.")
-    return " ".join(parts)
-
-
 def _selector(view: _View) -> list[str]:
-    lost: list[tuple[TaskResult, str]] = []
+    lost: Entries = []
     choices = 0
     for result, prediction in view.done():
         selection = prediction.get("selection")
-        rewards = [(outcome.success, outcome.reward) for outcome in result.outcomes if outcome is not None]
-        if selection is None or len(rewards) < 2 or len(rewards) != len(result.rollouts) or len(set(rewards)) == 1:
+        rewards = [outcome.reward for outcome in result.outcomes if outcome is not None]
+        if selection is None or len(rewards) < max(2, len(result.rollouts)) or len(set(rewards)) == 1:
             continue
         choices += 1
-        if rewards[selection.index] < max(rewards):
-            best = rewards.index(max(rewards))
-            lost.append((result, passed_over(result.task, result.rollouts, selection, best, rewards[best][0])))
+        best = rewards.index(max(rewards))
+        if rewards[selection.index] < rewards[best]:
+            success = any(outcome.success for outcome in result.outcomes if outcome and outcome.reward == rewards[best])
+            lost.append((result, _passed_over(result.task, result.rollouts, selection, best, success)))
     return [
-        f"Of {_count(choices, 'choice')} among attempts that differed in truth, {choices - len(lost)} took the best.",
+        f"Of {counted(choices, 'choice')} among attempts with different rewards, {choices - len(lost)} took the best.",
         *view.listed("A better attempt was passed over:", lost),
     ]
 
 
-def _refine(mine: Callable[[int], bool]) -> Callable[[_View], list[str]]:
-    """``mine``: whether the check of this number, from 0 on, over all attempts, was the predictor's."""
+def _refine(first: bool) -> Callable[[_View], list[str]]:
+    """``first``: about the first check of each task; else about the later ones."""
 
-    def told(view: _View) -> list[str]:
-        kinds: dict[tuple[bool, str], list[tuple[TaskResult, str]]] = {}
+    def describe(view: _View) -> list[str]:
+        groups: dict[tuple[bool, str], Entries] = {}
         for result, _ in view.done():
-            reached = 0
-            checks = [(check, rollout) for rollout in result.rollouts for check in rollout.checks]
-            for number, (check, rollout) in enumerate(checks):
-                before = result.passes[reached] if reached < len(result.passes) else None
+            reached = 0  # number of the pass that a check looks at
+            for number, (check, rollout) in enumerate((c, r) for r in result.rollouts for c in r.checks):
+                passes = [*result.passes[reached : reached + 2], None, None]
                 reached += check.decision == "revise"
-                after = result.passes[reached] if reached < len(result.passes) else None
-                if not mine(number) or before is None or after is None:
+                before, after = passes[0], passes[1] if check.decision == "revise" else passes[0]
+                if (number == 0) is not first or before is None or after is None:
                     continue
-                turned = " It is right now." if after.success else " It is wrong now."
-                text = f"{quoted(result.task)}: your findings were: {short(check.findings, 240)}"
-                at = f" The work ended at step {check.after}: {step_text(rollout, check.after)}." if check.after else ""
-                said = text + at + (turned if check.decision == "revise" else "")
-                kinds.setdefault((before.success, check.decision), []).append((result, said))
-        right = len(kinds.get((True, "confirm"), ()))
+                at = f" The work ended at step {check.after}: {_step(rollout, check.after)}." if check.after else ""
+                now = f" It is {'right' if after.success else 'wrong'} now." if check.decision == "revise" else ""
+                text = f"{_quoted(result.task)}: your findings were: {_short(check.findings, 240)}{at}{now}"
+                groups.setdefault((before.success, check.decision), []).append((result, text))
         return [
-            f"Right work was confirmed {_count(right, 'time')}.",
-            *view.listed("Wrong work that was confirmed:", kinds.get((False, "confirm"), ())),
-            *view.listed("Right work that was changed:", kinds.get((True, "revise"), ())),
-            *view.listed("Wrong work that was changed:", kinds.get((False, "revise"), ())),
+            f"Right work was confirmed {counted(len(groups.get((True, 'confirm'), ())), 'time')}.",
+            *view.listed("Wrong work that was confirmed:", groups.get((False, "confirm"), [])),
+            *view.listed("Right work that was changed:", groups.get((True, "revise"), [])),
+            *view.listed("Wrong work that was changed:", groups.get((False, "revise"), [])),
         ]
 
-    return told
+    return describe
 
 
-_TOLD: dict[str, Callable[[_View], list[str]]] = {
+_PREDICTORS: dict[str, Callable[[_View], list[str]]] = {
+    "act.predict": _agent,
     "judge.predict": _judge,
     "distill.success": _lessons("distill.success"),
     "distill.failure": _lessons("distill.failure"),
     "contrast.predict": _lessons("contrast.predict"),
-    "act.predict": _agent,
     "select.predict": _selector,
-    "refine.first": _refine(lambda number: number == 0),
-    "refine.again": _refine(lambda number: number > 0),
+    "refine.first": _refine(first=True),
+    "refine.again": _refine(first=False),
 }
 
 
-def makers(result: TaskResult, mode: MattsMode | None) -> set[str]:
-    """The predictors that may have written the lessons of a task; both distillers where nothing tells them apart."""
-    assert result.prediction is not None
-    experience = result.prediction.experience
-    if len(experience.trajectories) > 1 and mode in ("parallel", "sequential"):
+def _authors(result: TaskResult, mode: MattsMode | None) -> set[str]:
+    """The predictors that can have written the lessons of a task."""
+    experience = result.prediction.experience  # type: ignore[union-attr]
+    if experience is None:
+        return set()
+    if len(experience.trajectories) > 1 and mode == "parallel":
         return {"contrast.predict"}
-    verdicts = (result.prediction.verdict,) if mode == "best_of_n" else experience.verdicts
-    return {"distill.success" if verdict.label == "success" else "distill.failure" for verdict in verdicts}
+    chosen = result.label if mode in ("best_of_n", "sequential") else None
+    labels = [chosen] if chosen else [verdict.label for verdict in experience.verdicts]
+    return {"distill.success" if label == "success" else "distill.failure" for label in labels}
 
 
-def _uses(view: _View, item: MemoryItem) -> list[TaskResult]:
-    return [
-        result for result, prediction in view.done() if any(shown.id == item.id for shown in prediction.memory.items)
-    ]
+def decisive_step(trajectory: Trajectory, success: bool, others: Iterable[tuple[Trajectory, bool]]) -> int | None:
+    """Number of the step, from 1, at which it parts from rollouts of the same task that ended the other way.
+
+    Of several such rollouts the one that parts last counts. Without one it is the last step; None if there are no
+    steps.
+    """
+    actions = [step.action for step in trajectory.steps]
+    parted = []
+    for other, ended in others:
+        if ended is not success:
+            pairs = enumerate(zip(actions, (step.action for step in other.steps), strict=False))
+            parted.append(next((n for n, (a, b) in pairs if a != b), min(len(actions), len(other.steps))))
+    return (min(max(parted) + 1, len(actions)) if parted else len(actions)) or None
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _lesson_ids(result: TaskResult) -> set[str]:
+    """The lessons that the agent was shown."""
+    return {item.id for item in result.prediction.memory.items}  # type: ignore[union-attr]
+
+
+def _known(result: TaskResult) -> list[tuple[Trajectory, bool]]:
+    """The rollouts with ground truth, and whether each succeeded."""
+    pairs = zip(result.rollouts, result.outcomes, strict=False)
+    return [(rollout, outcome.success) for rollout, outcome in pairs if outcome is not None]
+
+
+def _misjudged(task: Task, trajectory: Trajectory, verdict: Verdict, reward: float, step: int | None) -> str:
+    truth = "failure" if verdict.label == "success" else "success"
+    decided = f" Step {step} of {len(trajectory.steps)} decided it: {_step(trajectory, step)}." if step else ""
+    answer = f" The answer was '{_short(trajectory.answer, 120)}'." if trajectory.answer is not None else ""
+    return (
+        f"{_quoted(task)}: you said {verdict.label}, the environment says {truth} (reward {reward:g}).{decided}{answer}"
+        f" Your reasons were: {_short(verdict.reasons, 240)}"
+    )
+
+
+def _passed_over(task: Task, rollouts: Sequence[Trajectory], selection: Selection, best: int, success: bool) -> str:
+    """Attempts are named by how they ended, because the selector saw them in another order."""
+    why = f" Your analysis was: {_short(selection.analysis, 240)}" if selection.analysis else ""
+    return (
+        f"{_quoted(task)}: you chose the attempt that {_ending(rollouts[selection.index])}. Better was the one that"
+        f" {_ending(rollouts[best])}; the environment says that it {'succeeded' if success else 'came closer'}.{why}"
+    )
+
+
+def _ending(trajectory: Trajectory) -> str:
+    """How it ended, as what follows "the rollout"."""
+    how = _STOPPED.get(trajectory.stop_reason, "ended")
+    count = len(trajectory.steps)
+    return f"{how} after {counted(count, 'step')}; last, {_step(trajectory, count)}" if count else f"{how} at once"
+
+
+def _step(trajectory: Trajectory, number: int) -> str:
+    """Action and observation of step ``number``, from 1."""
+    step = trajectory.steps[number - 1]
+    seen = f" gave '{_short(step.observation, 160)}'" if step.observation else " was done"
+    return f"'{_short(step.action, 120)}'{seen}"
+
+
+def _shown(item: MemoryItem) -> str:
+    return f"It was shown the lesson {item.title!r} ({_short(item.content, 160)})."
+
+
+def _literals(task: Task, item: MemoryItem, others: Sequence[Task]) -> list[str]:
+    """At most three numbers and names that a lesson shares with its own task and with no other one."""
+    elsewhere = " ".join(other.instruction for other in others if other.instruction != task.instruction)
+    text = set(re.findall(r"\w+", f"{item.title} {item.description} {item.content}"))
+    own = [word for word in dict.fromkeys(_LITERAL.findall(task.instruction)) if len(word) > 1]
+    return [word for word in own if word in text and word not in re.findall(r"\w+", elsewhere)][:3]
 
 
 def _solved(results: Sequence[TaskResult]) -> int:
-    """How many were solved, by ground truth."""
     return sum(bool(result.solved) for result in results)
+
+
+def _quoted(task: Task) -> str:
+    return f'"{_short(task.instruction, 120)}"'
+
+
+def _short(text: str, limit: int) -> str:
+    """``text`` on one line, cut in the middle: the end often decides."""
+    line = " ".join(text.split())
+    half = (limit - 3) // 2
+    return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"

@@ -1,128 +1,119 @@
-"""Rating a program on a whole split: streams in several orders, or the examples of a stage."""
+"""Before and after: the whole program over a stream in several orders, or one step on examples."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextvars import copy_context
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import dspy
 
-from rb_dspy.compile.answers import Cast
-from rb_dspy.compile.broken import MOST_SAID, all_broke
-from rb_dspy.compile.budget import Rate
-from rb_dspy.compile.counted import counting
-from rb_dspy.compile.ratings import Ratings, rated_run
-from rb_dspy.compile.stages import Stage
-from rb_dspy.errors import BackboneError, InfrastructureError, MissingDependency, describe_error
-from rb_dspy.stream import TaskStream
-
-T = TypeVar("T")
-
-
-def in_orders(stream: TaskStream, orders: int, seed: int) -> list[TaskStream]:
-    """The stream as it is, and in further orders."""
-    return [stream, *(stream.permuted(seed + order) for order in range(1, orders))]
+from rb_dspy.bank import MemoryBank
+from rb_dspy.compile.metric import Metric
+from rb_dspy.compile.models import Models
+from rb_dspy.compile.progress import Reporter
+from rb_dspy.compile.steps import balanced
+from rb_dspy.concurrency import run_parallel
+from rb_dspy.errors import InfrastructureError, UnparseableOutput, describe_error
+from rb_dspy.evaluation import Arm, Comparison, compare, evaluate
+from rb_dspy.matts import BankProgram
+from rb_dspy.protocols import Embedder
+from rb_dspy.stream import StreamProgram, TaskStream
 
 
-def rate_stream(
-    program: dspy.Module,
+def compare_streams(
+    before: BankProgram,
+    after: BankProgram | None,
     stream: TaskStream,
-    cast: Cast,
+    models: Models,
+    reporter: Reporter,
     *,
+    bank: MemoryBank | None,
+    embedder: Embedder | str | None,
     orders: int,
     seed: int,
-    threads: int = 1,
-    on_report: Callable[[Any], None] = lambda report: None,
-    on_scored: Callable[[], None] = lambda: None,
-) -> Ratings:
-    """Which tasks ``program``, a ``StreamProgram``, solves, order by order. A task that broke counts as not solved;
-    one whose outcome nobody knows, in none of the ratings that are looked at together, does not count (``left_out``).
+    threads: int,
+) -> Comparison:
+    """Evaluate the two programs, which have no backbones of their own.
 
-    Other orders are other samples as well; the same order of two programs has the same rollout ids. ``on_scored`` is
-    called after every task of every order, from whichever thread did it. Raises ``InfrastructureError`` where every
-    task of an order broke.
+    If nothing changed (``after`` is None), the stream is run once, in its own order, for the score.
     """
-    ratings = Ratings(crossed=True)
-    ordered = in_orders(stream, orders, seed)
+    if after is None:
+        reporter.phase(f"scoring {stream.name}", 1)
+        with models.use():
+            report = StreamProgram(before, bank, embedder=embedder)(stream=stream).report
+        reporter.step()
+        rows = {each.task.id: [None if each.unscored else float(bool(each.solved))] for each in report.results}
+        errors = {(each.task.id, 0) for each in report.results if each.error}
+        return compare(rows, rows, errors_before=errors, errors_after=errors, streams=True)
+    arms = {
+        name: Arm(program, backbones=models.backbones, bank=bank)
+        for name, program in (("before", before), ("after", after))
+    }
+    reporter.phase(f"scoring {stream.name}", len(arms) * len(stream) * orders)
+    return evaluate(
+        arms,
+        stream,
+        orders=orders,
+        jobs=threads,
+        seed=seed,
+        baseline="before",
+        embedder=embedder,
+        on_progress=lambda progress: reporter.step(progress.done),
+    ).comparisons["after"]
 
-    def run(number: int) -> dspy.Prediction:
-        with cast.playing(number), counting(program.program, lambda _: on_scored()):
-            prediction = program(stream=ordered[number])
-        cast.check()
-        error = all_broke(prediction)
-        if error:
-            raise InfrastructureError(f"stream {ordered[number].name}: every task broke; the first: {error}")
-        return prediction
 
-    for prediction in in_threads(run, range(orders), threads):
-        on_report(prediction.report)
-        rated_run(prediction.report, ratings)
-    return ratings
-
-
-def rate_examples(
-    stage: Stage,
-    module: dspy.Module,
+def compare_examples(
+    before: dspy.Module,
+    after: dspy.Module | None,
     examples: Sequence[Any],
-    metric: Rate,
-    cast: Cast,
+    metric: Metric,
+    models: Models,
+    reporter: Reporter,
     *,
-    threads: int = 1,
-    on_scored: Callable[[], None] = lambda: None,
-) -> Ratings:
-    """The metric of each example. One that broke counts as 0; where all do, ``InfrastructureError``.
+    name: str,
+    threads: int,
+) -> Comparison:
+    """Score the step before and after; verdicts by balanced accuracy. ``after`` is None if nothing changed.
 
-    By task. Verdicts are weighted so that successes and failures count the same together, however many of each there
-    are. ``on_scored`` is called after every example, from whichever thread did it.
+    An example that fails with an error counts as 0.
+
+    Raises:
+        InfrastructureError: All of them failed.
     """
-    ratings = Ratings()
-    weights = _by_label(examples) if stage == "judge" else [None] * len(examples)
-    errors: list[str] = []
+    modules = [before] if after is None else [before, after]
+    reporter.phase(f"scoring {name}", len(modules) * len(examples))
+    sides = [_score(module, examples, metric, models, reporter, threads) for module in modules]
+    (rows, errors), (rows_after, errors_after) = sides[0], sides[-1]
+    return compare(rows, rows_after, errors_before=errors, errors_after=errors_after)
 
-    def run(example: Any) -> tuple[float, str]:
-        found = rated(example)
-        on_scored()
-        return found
 
-    def rated(example: Any) -> tuple[float, str]:
+def _score(
+    module: dspy.Module, examples: Sequence[Any], metric: Metric, models: Models, reporter: Reporter, threads: int
+) -> tuple[dict[str, list[float]], set[tuple[str, int]]]:
+    """Task -> its score, and the pairs that failed."""
+
+    fatal: list[Exception] = []
+
+    def run(example: Any) -> float:
+        if fatal:
+            raise fatal[0]
         try:
-            with cast.playing():
-                return float(metric(example, module(**example.inputs()))), ""
-        except (BackboneError, MissingDependency):
+            with models.use():
+                score = float(metric(example, module(**example.inputs())))
+        except (InfrastructureError, UnparseableOutput):
             raise
-        except Exception as exc:  # noqa: BLE001 (an example that breaks counts as 0, whatever broke it)
-            return 0.0, describe_error(exc, MOST_SAID)
-        finally:
-            cast.check()
+        except Exception as exc:
+            fatal.append(exc)  # no other example would do better
+            raise
+        reporter.step()
+        return score
 
-    for example, weight, (score, error) in zip(examples, weights, in_threads(run, examples, threads), strict=True):
-        ratings.add(example.task.id, score, weight=weight, broken=bool(error))
-        errors += [error] if error else []
-    if examples and len(errors) == len(examples):
-        raise InfrastructureError(f"all {len(errors)} examples broke; the first: {errors[0]}")
-    return ratings
-
-
-def _by_label(examples: Sequence[Any]) -> list[float]:
-    """What each verdict counts, so that whoever always says the same is right half of the time."""
-    counts = Counter(example.success for example in examples)
-    return [1 / counts[example.success] for example in examples]
-
-
-def in_threads(function: Callable[[Any], T], inputs: Sequence[Any], threads: int) -> list[T]:
-    """``function`` of each input, in order; each in this context. No input is ever started twice.
-
-    After a failure, or an interrupt, nothing more is started.
-    """
-    if threads == 1:
-        return [function(each) for each in inputs]
-    pool = ThreadPoolExecutor(threads)
-    try:
-        jobs = [pool.submit(copy_context().run, function, each) for each in inputs]
-        wait(jobs, return_when=FIRST_EXCEPTION)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return [job.result() for job in jobs]  # jobs start in order, so the first failure precedes all that is cancelled
+    results = run_parallel([partial(run, example) for example in examples], threads)
+    if fatal:
+        raise fatal[0]
+    errors = [(example, each) for example, each in zip(examples, results, strict=True) if isinstance(each, Exception)]
+    if len(errors) == len(examples):
+        raise InfrastructureError(f"all {len(errors)} examples failed; the first: {describe_error(errors[0][1])}")
+    scores = [0.0 if isinstance(each, Exception) else each for each in results]
+    return balanced(examples, scores), {(example.task.id, 0) for example, _ in errors}

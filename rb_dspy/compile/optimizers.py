@@ -1,136 +1,114 @@
-"""dspy's optimizers by name, each with what it needs so that it works on streams and keeps to a budget.
-
-What comes out is in the ``Record``: candidates and how they were rated. What an optimizer itself returns is not used,
-so neither ``_compiled`` nor anything else that it leaves on a program can reach ours.
-"""
+"""DSPy's optimizers by name, with settings that fit a budget; or one that the user configured."""
 
 from __future__ import annotations
 
+import inspect
+import os
+import random
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
 
-from rb_dspy.compile.autologged import runs_ended
-from rb_dspy.compile.balance import dealt, evened
-from rb_dspy.compile.broken import MOST_SAID
-from rb_dspy.compile.budget import Record
-from rb_dspy.compile.measure import in_threads
-from rb_dspy.compile.quiet import quiet
-from rb_dspy.compile.student import Student
-from rb_dspy.errors import InfrastructureError, InputError, RBError, describe_error
+from rb_dspy.compile.search import Budgeted, Search
+from rb_dspy.errors import InputError, RBError, describe_error
 
 MAX_DEMOS = 2
-"""Demonstrations a predictor; of an agent each holds a whole episode."""
+"""Demonstrations of one predictor; one of an agent holds a whole episode."""
 BOOTSTRAP_FROM = 8
 """Examples that are tried for demonstrations."""
 MINIBATCH = 3
-"""Examples that gepa reflects on at once."""
-_ERRORS = 10**9
-"""How many examples may break: all. ``Record`` knows better when to give up."""
+"""Examples that GEPA reflects on at once."""
+MAX_SETS = 6
+"""Instructions and sets of demonstrations that MIPROv2 combines, at most; as many as its own setting "light"."""
+MAX_DRAWS = 16
+"""Sets of demonstrations that the random search compares, at most; its own default."""
+
+_NEVER = 10**9
+"""Errors after which DSPy gives up: never, since ``Search`` decides that."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an optimizer works on. ``dev`` is what candidates are chosen by."""
+    """What an optimizer works on."""
 
-    student: Student
-    record: Record
+    student: Budgeted
+    search: Search
     train: Sequence[Any]
     dev: Sequence[Any]
     seed: int
-    threads: int = 1
-
-    def rate(self, student: Any) -> None:
-        """Rate a student on dev."""
-        in_threads(lambda each: self.record.metric(each, student(**each.inputs())), self.dev, self.threads)
-
-    def shuffled(self, n: int) -> list[Any]:
-        """``n`` examples of train, or all there are; verdicts on successes and on failures in turn."""
-        return dealt(self.train, n, self._drawn)
-
-    def balanced(self, n: int | None = None) -> list[Any]:
-        """``shuffled``, or all of train, for who takes means of it: of verdicts the rarer label's come again."""
-        return evened(self.train, self._drawn) if n is None else dealt(self.train, n, self._drawn, again=True)
-
-    @property
-    def _drawn(self) -> str:
-        return f"{self.seed}/train"
+    threads: int
 
 
-@dataclass(frozen=True)
-class Optimizer:
-    """``run`` works until it is done or the budget is spent; ``needs`` is the least budget, of train and dev examples,
-    with which it can find anything."""
+def optimize(optimizer: str | Any, job: Job) -> Any:
+    """Run the optimizer and return the student with the prompts that it chose.
 
-    run: Callable[[Job], None]
-    needs: Callable[[int, int], int]
-    reflects: bool = True
-    """Whether it asks a language model for prompts."""
+    What DSPy prints is dropped, because ``stdout`` belongs to the caller; what it logs is not.
 
-
-def optimize(name: str, job: Job) -> None:
-    """Run the optimizer ``name``; what it found is in ``job.record``.
-
-    Raises ``InputError`` like ``check_budget``, what broke it, and ``RBError`` where the optimizer's own code broke.
+    Raises:
+        RBError: What ended the search (``Search.check``), or the optimizer itself failed.
     """
-    check_budget(name, job.record.budget, len(job.train), len(job.dev))
-    optimizer = optimizer_named(name)
-    settings = {"disable_history": True, "max_errors": _ERRORS, "num_threads": job.threads}
-    with quiet(), dspy.context(**settings), runs_ended(), job.record.stopping():
-        try:
-            optimizer.run(job)
-        except dspy.LMError as exc:  # miprov2 lets it through; the programs' own are counted, and never get here
-            model = job.record.cast.reflection.model
-            raise InfrastructureError(
-                f"who proposes prompts ({model}) broke: {describe_error(exc, MOST_SAID)}"
-            ) from exc
-        except RBError:
+    run = _RUN[optimizer] if isinstance(optimizer, str) else _own(optimizer)
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), dspy.context(max_errors=_NEVER):
+            result = run(job)
+    except Exception as exc:
+        job.search.check()  # more likely the cause
+        if isinstance(exc, RBError):
             raise
-        except Exception as exc:  # what was found before must not be lost with it
-            raise RBError(f"{name} itself broke: {describe_error(exc, MOST_SAID)}; another optimizer may do") from exc
+        raise RBError(f"{optimizer_name(optimizer)} failed: {describe_error(exc, 300)}; try another optimizer") from exc
+    job.search.check()
+    return result
 
 
-def check_budget(name: str, budget: int, train: int, dev: int) -> None:
-    """Raises ``InputError`` for an unknown optimizer, and for a budget with which it cannot find anything."""
-    needs = optimizer_named(name).needs(train, dev)
-    if budget < needs:
-        raise InputError(
-            f"a budget of {budget} metric calls is too small for {name}, which needs {needs} with"
-            f" {train} examples to compile on and {dev} of dev; give more, or fewer examples"
-        )
+def check_optimizer(optimizer: Any) -> None:
+    """Raise ``InputError`` if ``optimizer`` is neither a known name nor an optimizer of DSPy."""
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise InputError(f"unknown optimizer {optimizer!r}; expected {', '.join(OPTIMIZERS)}, or a dspy optimizer")
+    elif not callable(getattr(optimizer, "compile", None)):
+        raise InputError(f"got {type(optimizer).__name__} for optimizer; expected a name or an optimizer of DSPy")
 
 
-def optimizer_named(name: str) -> Optimizer:
-    """Raises ``InputError`` for an unknown name."""
-    if name not in OPTIMIZERS:
-        raise InputError(f"unknown optimizer {name!r}; known: {', '.join(OPTIMIZERS)}")
-    return OPTIMIZERS[name]
+def optimizer_name(optimizer: Any) -> str:
+    """The name, or the class of an optimizer of the user's own."""
+    return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
 
 
-def _gepa(job: Job) -> None:
-    from rb_dspy.compile.proposer import Proposer  # brings gepa
+def _own(optimizer: Any) -> Callable[[Job], Any]:
+    def run(job: Job) -> Any:
+        takes_dev = "valset" in inspect.signature(optimizer.compile).parameters
+        sets = {"trainset": list(job.train), **({"valset": list(job.dev)} if takes_dev else {})}
+        return optimizer.compile(job.student, **sets)
 
-    cast = job.record.cast
-    dspy.GEPA(
-        metric=job.record.metric,
-        max_metric_calls=job.record.left,
-        reflection_lm=cast.reflection,
+    return run
+
+
+def _gepa(job: Job) -> Any:
+    optimizer = dspy.GEPA(
+        metric=job.search.metric,
+        max_metric_calls=job.search.budget,
+        reflection_lm=job.search.models.reflection,
         reflection_minibatch_size=min(MINIBATCH, len(job.train)),
-        instruction_proposer=Proposer(cast.reflection, cast.nothing_new, cast.not_read),
-        component_selector=_Called(job.student),
+        component_selector=_CalledInTurn(job.student),
         num_threads=job.threads,
         seed=job.seed,
         warn_on_score_mismatch=False,
-    ).compile(job.student, trainset=job.balanced(), valset=list(job.dev))
+        gepa_kwargs={"stop_callbacks": lambda state: job.search.over},
+    )
+    return optimizer.compile(job.student, trainset=list(job.train), valset=list(job.dev))
 
 
-class _Called:
-    """Which predictor gepa works on next: in turn, but only of those that were called. A mode of MaTTS calls few."""
+class _CalledInTurn:
+    """The predictor that GEPA improves next: in turn, skipping those that the minibatch did not call.
 
-    def __init__(self, student: Student) -> None:
+    A mode of ``MaTTS`` calls half of them, and there is nothing to reflect on for the others.
+    """
+
+    def __init__(self, student: Budgeted) -> None:
         self._signatures = {name: predictor.signature for name, predictor in student.named_predictors()}
 
     def __call__(
@@ -138,185 +116,109 @@ class _Called:
     ) -> list[str]:
         called = [step[0].signature for each in trajectories for step in each["trace"]]
         names = list(state.list_of_named_predictors)
-        turn = state.named_predictor_id_to_update_next_for_program_candidate
-        order = [(turn[candidate_idx] + step) % len(names) for step in range(len(names))]
-        for place in order:
-            wanted = self._signatures[names[place]].with_instructions(candidate[names[place]])
-            if any(signature.equals(wanted) for signature in called):
-                turn[candidate_idx] = (place + 1) % len(names)
+        turns = state.named_predictor_id_to_update_next_for_program_candidate
+        for turn in range(len(names)):
+            place = (turns[candidate_idx] + turn) % len(names)
+            signature = self._signatures[names[place]].with_instructions(candidate[names[place]])
+            if any(each.equals(signature) for each in called):
+                turns[candidate_idx] = (place + 1) % len(names)
                 return [names[place]]
-        return [names[order[0]]]
+        return [names[turns[candidate_idx]]]
 
 
-def _miprov2(job: Job) -> None:
-    import optuna
+def _miprov2(job: Job) -> Any:
+    from optuna.exceptions import ExperimentalWarning
 
-    threshold = _rated_as_it_is(job)
-    train = job.shuffled(BOOTSTRAP_FROM)
-    sets = _mipro_sets(job.record.budget, len(train), len(job.dev))
-    trials = max(1, (job.record.left - len(job.dev) - (sets - 1) * len(train)) // len(job.dev))
-    with warnings.catch_warnings():  # dspy asks for the sampler that optuna calls experimental
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        dspy.MIPROv2(
-            metric=job.record.metric,
-            prompt_model=job.record.cast.reflection,
-            task_model=job.record.cast.agent,
-            auto=None,
-            num_candidates=sets,
-            max_bootstrapped_demos=MAX_DEMOS,
-            max_labeled_demos=0,
-            metric_threshold=threshold,
-            num_threads=job.threads,
-            max_errors=_ERRORS,
-            seed=job.seed,
-            track_stats=False,
-        ).compile(
+    train, dev = _drawn(job, BOOTSTRAP_FROM), len(job.dev)
+    sets = max(3, min(MAX_SETS, 1 + (job.search.budget - 2 * dev) // 2 // len(train)))  # half of the budget for trials
+    optimizer = dspy.MIPROv2(
+        metric=job.search.metric,
+        prompt_model=job.search.models.reflection,
+        task_model=job.search.models.agent,
+        auto=None,
+        num_candidates=sets,
+        max_bootstrapped_demos=MAX_DEMOS,
+        max_labeled_demos=0,
+        num_threads=job.threads,
+        max_errors=_NEVER,
+        seed=job.seed,
+    )
+    trials = max(1, (job.search.budget - dev - (sets - 1) * len(train)) // dev)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # of the sampler that DSPy chooses
+        return optimizer.compile(
             job.student,
             trainset=train,
             valset=list(job.dev),
             num_trials=trials,
             minibatch=False,
-            data_aware_proposer=False,  # it would show whole examples, with their ground truth, to the proposer
+            data_aware_proposer=False,  # it shows whole examples to the proposer, with their ground truth
         )
 
 
-_FEWEST_SETS = 3
-"""Instructions, and sets of demonstrations, that miprov2 tries at least: dspy's first three sets are none at all, the
-good runs of train in another order, and those in its own."""
-_MOST_SETS = 6
-"""At most: so many sets dspy's own lightest search has (``light``)."""
+def _simba(job: Job) -> Any:
+    candidates, steps = 4, 1
+    batch = max(2, min(8, len(job.train) // 2)) if len(job.train) > 1 else 1
 
+    def cost(batch: int, candidates: int, steps: int) -> int:
+        """Samples and candidates on each batch; at the end the winners and the program on all of train."""
+        winners = min(steps, candidates) + 1
+        return steps * batch * (2 * candidates + 1) + winners * min(len(job.train), 2 * batch)
 
-def _mipro_sets(budget: int, train: int, dev: int) -> int:
-    """How many instructions, and sets of demonstrations, are tried: as many as leave half of the budget for trials.
-
-    The first set is none; each other one takes at most a call for each example of train.
-    """
-    return max(_FEWEST_SETS, min(_MOST_SETS, 1 + (budget - 2 * dev) // 2 // max(1, train)))
-
-
-def _simba(job: Job) -> None:
-    _rated_as_it_is(job)
-    plan = _simba_plan(job.record.left - len(job.dev), len(job.train))
-    found = dspy.SIMBA(
-        metric=job.record.explained,
-        bsize=plan.batch,
-        num_candidates=plan.candidates,
-        max_steps=plan.steps,
+    while batch > 2 and cost(batch, candidates, steps) > job.search.budget:
+        batch -= 1
+    while candidates > 2 and cost(batch, candidates, steps) > job.search.budget:
+        candidates -= 1
+    while steps < 8 and cost(batch, candidates, steps + 1) <= job.search.budget:
+        steps += 1
+    optimizer = dspy.SIMBA(
+        metric=job.search.explained,
+        bsize=batch,
+        num_candidates=candidates,
+        max_steps=steps,
         max_demos=MAX_DEMOS,
-        prompt_model=job.record.cast.reflection,
+        prompt_model=job.search.models.reflection,
         num_threads=job.threads,
-    ).compile(job.student, trainset=job.balanced(plan.train), seed=job.seed)
-    for each in found.candidate_programs:  # best on train first; the budget ends it
-        job.rate(each["program"])
-
-
-@dataclass(frozen=True)
-class _Simba:
-    train: int
-    batch: int
-    candidates: int
-    steps: int
-
-    @property
-    def cost(self) -> int:
-        """Samples, candidates on the batch, and in the end winners and the program as it is on all of train."""
-        winners = min(self.steps, self.candidates) + 1
-        return self.steps * self.batch * (2 * self.candidates + 1) + winners * self.train
-
-
-_LEAST = _Simba(train=2, batch=2, candidates=2, steps=1)
-"""One step with two samples of an example, since those are what simba contrasts; that it has two examples was chosen
-by hand."""
-_MOST = _Simba(train=16, batch=8, candidates=6, steps=8)
-"""Candidates and steps are dspy's defaults. A batch of 8, where dspy has 32, and 16 examples in all were chosen by
-hand, not measured."""
-_WISH = (4, 6, 2)
-"""Candidates, examples and steps that are paid for before there are more of any. Chosen by hand, not measured."""
-
-
-def _simba_plan(budget: int, train: int) -> _Simba:
-    """What the budget pays for, else the smallest: first enough samples of enough examples to contrast, then steps."""
-    fewest = min(_LEAST.train, train)
-    affordable = [
-        plan
-        for steps in range(_LEAST.steps, _MOST.steps + 1)
-        for candidates in range(_LEAST.candidates, _MOST.candidates + 1)
-        for examples in range(fewest, min(_MOST.train, train) + 1)
-        if (plan := _Simba(examples, _batch(examples), candidates, steps)).cost <= budget
-    ]
-    return max(
-        affordable,
-        key=lambda plan: (
-            *map(min, (plan.candidates, plan.train, plan.steps), _WISH),
-            plan.steps,
-            plan.train,
-            plan.candidates,
-        ),
-        default=_Simba(fewest, _batch(fewest), _LEAST.candidates, _LEAST.steps),
     )
+    return optimizer.compile(job.student, trainset=_drawn(job, 2 * batch), seed=job.seed)
 
 
-def _batch(examples: int) -> int:
-    """Half of the examples, of which two steps then see all; or all of few."""
-    return min(_MOST.batch, max(_LEAST.batch, examples // 2), examples)
+def _bootstrap(job: Job) -> Any:
+    return dspy.BootstrapFewShot(
+        metric=job.search.metric, max_bootstrapped_demos=MAX_DEMOS, max_labeled_demos=0, max_errors=_NEVER
+    ).compile(job.student, trainset=_drawn(job, BOOTSTRAP_FROM))
 
 
-def _bootstrap(job: Job) -> None:
-    threshold = _rated_as_it_is(job)
-    found = dspy.BootstrapFewShot(
-        metric=job.record.metric,
-        metric_threshold=threshold,
+def _bootstrap_rs(job: Job) -> Any:
+    train = _drawn(job, BOOTSTRAP_FROM)
+    draws = min(MAX_DRAWS, max(1, (job.search.budget - len(job.dev)) // (len(train) + len(job.dev)) - 1))
+    optimizer = dspy.BootstrapFewShotWithRandomSearch(
+        metric=job.search.metric,
         max_bootstrapped_demos=MAX_DEMOS,
         max_labeled_demos=0,
-        max_errors=_ERRORS,
-    ).compile(job.student, trainset=job.shuffled(BOOTSTRAP_FROM))
-    job.rate(found)
-
-
-_MOST_DRAWS = 16
-"""Draws of good runs that bootstrap_rs compares at most: dspy's own default."""
-
-
-def _bootstrap_rs(job: Job) -> None:
-    threshold = _rated_as_it_is(job)
-    train = job.shuffled(BOOTSTRAP_FROM)
-    sets = min(_MOST_DRAWS, max(1, job.record.left // (len(train) + len(job.dev))))
-    dspy.BootstrapFewShotWithRandomSearch(
-        metric=job.record.metric,
-        metric_threshold=threshold,
-        max_bootstrapped_demos=MAX_DEMOS,
-        max_labeled_demos=0,
-        num_candidate_programs=sets,
+        num_candidate_programs=draws,
         num_threads=job.threads,
-        max_errors=_ERRORS,
+        max_errors=_NEVER,
         stop_at_score=100,
-    ).compile(
-        job.student,
-        trainset=train,
-        valset=list(job.dev),
-        restrict=range(-1, sets),  # the two before are the program as it is
     )
+    seeds = [-3, -1, *range(draws)]  # -2 is the program as it is once more
+    return optimizer.compile(job.student, trainset=train, valset=list(job.dev), restrict=seeds)
 
 
-def _rated_as_it_is(job: Job) -> float:
-    """Rate the program as it is; a run that is no worse than its mean is good enough for a demonstration."""
-    job.rate(job.student)
-    best = job.record.best()
-    return max(1e-9, best[0] if best else 0.0)
+def _drawn(job: Job, most: int) -> list[Any]:
+    """At most ``most`` examples of train; the seed decides which."""
+    return random.Random(f"{job.seed}/train").sample(list(job.train), min(most, len(job.train)))
 
 
-def _bootstrapped(train: int) -> int:
-    return min(BOOTSTRAP_FROM, train)
-
-
-OPTIMIZERS: dict[str, Optimizer] = {
-    "gepa": Optimizer(_gepa, lambda train, dev: 2 * dev + 2 * min(MINIBATCH, train)),
-    "miprov2": Optimizer(_miprov2, lambda train, dev: 3 * dev + 2 * _bootstrapped(train)),
-    "simba": Optimizer(_simba, lambda train, dev: 2 * dev + _simba_plan(0, train).cost),
-    "bootstrap": Optimizer(_bootstrap, lambda train, dev: 2 * dev + _bootstrapped(train), reflects=False),
-    "bootstrap_rs": Optimizer(_bootstrap_rs, lambda train, dev: 2 * dev + _bootstrapped(train), reflects=False),
+_RUN: dict[str, Callable[[Job], Any]] = {
+    "gepa": _gepa,
+    "miprov2": _miprov2,
+    "simba": _simba,
+    "bootstrap": _bootstrap,
+    "bootstrap_rs": _bootstrap_rs,
 }
-"""gepa: reflects on feedback, predictor by predictor. miprov2: proposes instructions and demonstrations, and searches
-their combinations. simba: contrasts good and bad runs of one example into rules and demonstrations. bootstrap: good
-runs as demonstrations. bootstrap_rs: the same for several draws."""
+
+OPTIMIZERS = tuple(_RUN)
+"""gepa: reflects on feedback, one predictor at a time. miprov2: searches combinations of proposed instructions and
+demonstrations. simba: contrasts good and bad samples of one example. bootstrap: good runs as demonstrations.
+bootstrap_rs: the best of several such sets."""

@@ -1,234 +1,174 @@
-"""What a compile works on: the program, its streams, and the examples that are made of them."""
+"""What a compile will do, before it starts: examples, calls, tokens, and the gain that it can show."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
 from typing import Any
 
-import dspy
 import pydantic
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.answers import Cast
-from rb_dspy.compile.balance import chosen
-from rb_dspy.compile.broken import first_error
-from rb_dspy.compile.examples import to_plain
-from rb_dspy.compile.gather import UNKNOWN
-from rb_dspy.compile.harvest import Harvest, harvest as harvested
-from rb_dspy.compile.identity import named_embedder
-from rb_dspy.compile.parts import OwnPart, part
-from rb_dspy.compile.progress import Teller
-from rb_dspy.compile.result import Hashes, Split
-from rb_dspy.compile.stages import Stage, stage_module
-from rb_dspy.compile.state import digest, prompts_of, signature_hash
-from rb_dspy.compile.truth import check_truth, may_be_scored, no_truth
-from rb_dspy.errors import InfrastructureError, InputError
+from rb_dspy.compile.optimizers import MINIBATCH, check_optimizer, optimizer_name
+from rb_dspy.compile.steps import STEPS, CompileStep, step_module
+from rb_dspy.environments import make_environment
+from rb_dspy.environments.question import ANSWERS
+from rb_dspy.errors import InputError
+from rb_dspy.evaluation import detectable, estimate
 from rb_dspy.matts import BankProgram, MaTTS
-from rb_dspy.protocols import Embedder
-from rb_dspy.steps import Judge
-from rb_dspy.stream import RunReport, Streams, TaskStream, fingerprint, stream_example
-
-log = logging.getLogger("rb_dspy")
+from rb_dspy.program import check_bank
+from rb_dspy.stream import Streams, TaskStream
+from rb_dspy.text import counted
 
 WINDOW = (2, 10)
-"""Fewest and most tasks of a window where nobody says how many: lessons need a task to come from and one to go to."""
+"""Fewest and most tasks of a window: a lesson needs a task to come from and another one to help with."""
+GOOD_SAMPLE = 30
+"""Held-out tasks that show a gain of some 20 points in eight orders."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a compile works on."""
+class CompilePlan(pydantic.BaseModel):
+    """What a compile will do. Calls, tokens and cost are rough upper estimates, without answers from the cache."""
 
-    work: BankProgram
-    streams: Streams
-    stage: Stage
-    bank: MemoryBank | None
-    embedder: Embedder | str | None
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    optimizer: str
+    step: str
     budget: int
-    seed: int
     orders: int
-    threads: int
-    window: int | None
-    given: Harvest | None
-    """Examples of the compile stream that there are already."""
+    window: int
+    """Tasks of one example if the whole program is compiled; else 1."""
+    tasks: dict[str, int]
+    """Part -> tasks."""
+    train: int
+    """Examples to compile on; for a single step the most that runs can give."""
+    dev: int
+    """Examples to choose by; likewise."""
+    calls: int
+    """Calls of language models."""
+    tokens: int
+    cost: float | None
+    """In US dollars; None if a price is unknown."""
+    detectable: float | None
+    """The gain that the held-out part shows in 80 % of compiles; None if it can show none."""
 
-    def check(self) -> None:
-        """Raise ``InputError`` where it can be told by now that nothing could be scored."""
-        first = () if self.given is not None else (self.streams.compile,)
-        check_truth((*first, self.streams.dev, self.streams.held_out), self.work.environments)
-
-    def module(self, program: BankProgram) -> dspy.Module:
-        """What is compiled of ``program``."""
-        return stage_module(program, self.stage, bank=self.bank, embedder=self.embedder)
-
-    def harvest(self, name: str, stream: TaskStream, cast: Cast, teller: Teller) -> Harvest:
-        """Examples from a run of the program as it was."""
-        most = self.work.config.k if isinstance(self.work, MaTTS) else 1
-        left = len(stream)
-
-        def on_task(rollouts: int) -> None:
-            nonlocal left
-            left -= 1
-            teller.harvest(rollouts, to_come=left * most)
-
-        teller.phase(f"harvesting the {name} stream", to_harvest=left * most)
-        with cast.playing():
-            found = harvested(
-                self.work,
-                [stream],
-                self.bank,
-                embedder=self.embedder,
-                on_report=_check_alive,
-                on_task=on_task,
-            )
-        cast.check()
-        return found
-
-    def hashes(self) -> Hashes:
-        """What it is compiled for and on."""
-        streams = self.streams
-        return Hashes(
-            signatures=signature_hash(self.work),
-            compile=streams.compile.digest,
-            dev=streams.dev.digest,
-            held_out=streams.held_out.digest,
-            bank=_bank_digest(self.bank),
+    def __str__(self) -> str:
+        held_out, orders = self.tasks["held_out"], f" x {counted(self.orders, 'order')}" if self.step == "all" else ""
+        examples = "windows" if self.window > 1 else "examples"
+        of_tasks = f" of {self.window} tasks" if self.window > 1 else ""
+        cost = "" if self.cost is None else f", about ${self.cost:.2f}"
+        shown = f"{counted(held_out, 'held-out task')}{orders} can show"
+        gain = f"{shown} a gain of {100 * self.detectable:.0f} points" if self.detectable else f"{shown} no gain"
+        better = detectable(GOOD_SAMPLE, self.orders if self.step == "all" else 1)
+        if held_out < GOOD_SAMPLE and better is not None:
+            gain += f"; {GOOD_SAMPLE} tasks: {100 * better:.0f}"
+        return (
+            f"{self.optimizer} on {self.train} {examples}{of_tasks}, {self.dev} of dev; budget {self.budget};"
+            f" at most {self.calls:,} calls, {self.tokens:,} tokens{cost}. {gain}."
         )
 
-    def tasks(self) -> dict[str, Split]:
-        """The fingerprint of every task -> its part."""
-        streams = self.streams
-        parts: dict[Split, TaskStream] = {  # of one that stands in several, the last counts
-            "held_out": streams.held_out,
-            "dev": streams.dev,
-            "compile": streams.compile,
-        }
-        return {fingerprint(task): part for part, stream in parts.items() for task in stream}
 
-    def identity(self) -> dict[str, Any]:
-        """What makes it another compile."""
-        own = self.hashes().model_dump()
-        data = {f"{name} tasks": own[name] for name in ("compile", "dev", "held_out")}
-        settings = {name: getattr(self, name) for name in ("stage", "budget", "seed", "orders", "window")}
-        program = {
-            "signatures": own["signatures"],
-            "prompts": digest(prompts_of(self.work)),
-            "settings": digest(_settings(self.work)),
-            **{what: each.name for what, each in self.parts().items()},
-        }
-        data |= {"bank": own["bank"], "embedder": named_embedder(self.bank, self.embedder)}
-        return {**settings, **program, **data, "harvest": digest(_rows(self.given))}
+def plan(
+    program: BankProgram,
+    streams: Streams,
+    optimizer: Any,
+    *,
+    step: CompileStep,
+    budget: int,
+    bank: MemoryBank | None,
+    orders: int,
+    window: int | None,
+    threads: int,
+) -> CompilePlan:
+    """Check all arguments and estimate. No language model is asked.
 
-    def parts(self) -> dict[str, OwnPart]:
-        """What the program has of the caller's own besides prompts: what runs in it, judges and chooses."""
-        work = self.work
-        found = {"environments": part(work.environments)}
-        if type(work.judge) is not Judge:
-            found["judge"] = part(work.judge)
-        if work.retrieve.reranker is not None:
-            found["reranker"] = part(work.retrieve.reranker)
-        return found
+    Raises:
+        InputError: An argument cannot work.
+    """
+    check_optimizer(optimizer)
+    if step not in STEPS:
+        raise InputError(f"unknown step {step!r}; expected {', '.join(STEPS)}")
+    for name, value in (("budget", budget), ("threads", threads), ("orders", orders), ("window", window)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"{name} is {value!r}; expected a number of at least 1")
+    if not isinstance(program, BankProgram):
+        raise InputError(f"got {type(program).__name__} for program; expected a ReasoningBank, or a MaTTS")
+    if not isinstance(streams, Streams):
+        raise InputError(f"got {type(streams).__name__} for streams; expected Streams, as split_streams returns them")
+    if bank is not None:
+        check_bank(bank)
+    step_module(program, step)
+    parts = {name: getattr(streams, name) for name in ("compile", "dev", "held_out")}
+    for stream in parts.values():
+        check_truth(stream, program)
+    rollouts = program.config.k if isinstance(program, MaTTS) else 1
+    size = (window or _window(streams)) if step == "all" else 1
+    each = rollouts if step == "judge" else 1
+    train, dev = (len(part.windows(size)) * each for part in (streams.compile, streams.dev))
+    dev = min(dev, most_dev(budget))
+    if step == "all":
+        check_budget(budget, train, dev)
+    cost: float | None
+    calls, tokens, cost = 0.0, 0.0, 0.0
+    sides = {"before": program, "after": program}
+    for part, stream in parts.items():
+        both = estimate(sides, stream, orders=1)
+        if part != "compile":
+            times = float(orders) if step == "all" else 1.5  # a step: one run for examples, and the step twice
+        elif step == "all":
+            times = budget * size / len(stream) / 2
+        else:
+            times = (1 + budget / len(stream)) / 2
+        calls, tokens = calls + times * both.calls, tokens + times * both.tokens
+        cost = None if cost is None or both.cost is None else cost + times * both.cost
+    return CompilePlan(
+        optimizer=optimizer_name(optimizer),
+        step=step,
+        budget=budget,
+        orders=orders,
+        window=size,
+        tasks={name: len(stream) for name, stream in parts.items()},
+        train=train,
+        dev=dev,
+        calls=round(calls),
+        tokens=round(tokens),
+        cost=cost,
+        detectable=detectable(len(streams.held_out), orders if step == "all" else 1),
+    )
 
 
-@dataclass(frozen=True)
-class Examples:
-    """What a compile has to work with."""
-
-    train: list[Any]
-    """To compile on."""
-    dev: list[Any]
-    """To choose by: verdicts in equal parts, of successes and of failures (``rb_dspy.compile.balance``)."""
-    all_dev: list[Any]
-    held_out: list[Any]
-    """To score; empty for ``all``, which is scored on whole streams."""
-
-
-def examples_of(plan: Plan, cast: Cast, teller: Teller) -> Examples:
-    """The examples of all three streams, so that one without any is refused before the budget is spent."""
-    compile_, dev = plan.streams.compile, plan.streams.dev
-    held_out: list[Any] = []
-    if plan.stage == "all":
-        size = plan.window or _window(plan.streams)
-        train, all_dev = (_windows(plan, stream, size) for stream in (compile_, dev))
-    else:
-        _check_given(plan)
-        train = found_in(plan, plan.given or plan.harvest("compile", compile_, cast, teller), compile_)
-        all_dev = found_in(plan, plan.harvest("dev", dev, cast, teller), dev)
-        held_out = found_in(plan, plan.harvest("held-out", plan.streams.held_out, cast, teller), plan.streams.held_out)
-    most = max(4, plan.budget // 8)  # so that a budget pays for rating several candidates
-    return Examples(train, chosen(all_dev, most, f"{plan.seed}/dev"), all_dev, held_out)
-
-
-def found_in(plan: Plan, harvest: Harvest, stream: TaskStream) -> list[Any]:
-    """The examples of a harvest from ``stream``. Raises ``InputError`` where there is none."""
-    examples = harvest.examples(plan.stage)
-    if not examples:
-        if set(harvest.left_out[plan.stage]) == {UNKNOWN}:
-            raise no_truth(stream)
+def check_budget(budget: int, train: int, dev: int) -> None:
+    """Raise ``InputError`` if no optimizer can find anything: twice dev, and two minibatches of train."""
+    least = 2 * dev + min(train, 2 * MINIBATCH)
+    if budget < least:
         raise InputError(
-            f"{stream.name}: its runs gave no example for stage {plan.stage!r}"
-            f" ({'; '.join(harvest.summary().splitlines())}); give more tasks, or compile stage 'all'"
+            f"a budget of {budget} metric calls is too small for {train} examples to compile on and {dev} of dev;"
+            f" expected at least {least}"
         )
-    return examples
 
 
-def _windows(plan: Plan, stream: TaskStream, size: int) -> list[Any]:
-    """An example for each window of ``stream`` that can be scored, as far as it can be told by now."""
-    every = stream.windows(size)
-    found = [each for each in every if may_be_scored(each, plan.work.environments)]
-    if len(found) < len(every):
-        log.warning(
-            "%s: %d of %d windows have no task with ground truth, and are left out",
-            stream.name,
-            len(every) - len(found),
-            len(every),
-        )
-    return [stream_example(each) for each in found]
+def most_dev(budget: int) -> int:
+    """Dev examples that are used, at most, so that the budget pays for several candidates."""
+    return max(4, budget // 8)
 
 
-def _check_given(plan: Plan) -> None:
-    """Prompts may be written from the tasks of the compile stream only."""
-    known = {(task.id, task.instruction) for task in plan.streams.compile}
-    for example in plan.given.examples(plan.stage) if plan.given else ():
-        task = example.task
-        if (task.id, task.instruction) not in known:
-            raise InputError(
-                f"harvest: task {task.id} is not in the compile stream {plan.streams.compile.name}, and prompts may"
-                " be written from that one only; give a harvest of it, or none"
-            )
+def check_truth(stream: TaskStream, program: BankProgram) -> None:
+    """Raise ``InputError`` if the stream is empty, or has only questions without a known answer.
+
+    Other environments say only at the end of a rollout whether there is ground truth.
+    """
+    if not len(stream):
+        raise InputError(f"{stream.name}: has no tasks; expected at least one")
+    questions = program.environments is make_environment and all(task.env == "question" for task in stream)
+    if questions and all(task.env_args.keys().isdisjoint(ANSWERS) for task in stream):
+        raise no_truth(stream)
 
 
-def _check_alive(report: RunReport) -> None:
-    error = first_error(report)
-    if error:
-        raise InfrastructureError(f"the program breaks on every task that was tried, nothing was spent; first: {error}")
+def no_truth(stream: TaskStream) -> InputError:
+    """The error for a stream without ground truth."""
+    question = stream.tasks[0].env == "question"
+    cure = "put the answers into env_args.answer" if question else "let Environment.outcome return it"
+    return InputError(f"{stream.name}: no task has ground truth, so nothing can be scored; {cure}")
 
 
 def _window(streams: Streams) -> int:
     """A size that gives enough windows to compile on and to choose by."""
     least, most = WINDOW
     return max(least, min(most, len(streams.compile) // 6, len(streams.dev) // 4))
-
-
-def _bank_digest(bank: MemoryBank | None) -> str:
-    if bank is None:
-        return ""
-    with bank.fork() as fork:  # a snapshot of the fork leaves nothing in the bank
-        return fork.snapshot("compile").digest
-
-
-def _settings(program: dspy.Module) -> list[Any]:
-    """How the program is set up: the kinds of its modules and their configurations."""
-    found = []
-    for name, module in program.named_sub_modules():
-        config = getattr(module, "config", None)
-        told = config.model_dump(mode="json") if isinstance(config, pydantic.BaseModel) else ""
-        found.append([name, type(module).__name__, told])
-    return found
-
-
-def _rows(harvest: Harvest | None) -> Any:
-    """A harvest as JSON values."""
-    if harvest is None:
-        return None
-    return {stage: [to_plain(stage, example) for example in found] for stage, found in harvest.taught.items()}

@@ -2,106 +2,79 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from rb_dspy.backbones import Ledger
 from rb_dspy.schema import Usage
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Told after every metric call, at the beginning of each phase, in scoring after every task or example, and in
-    harvesting after every task."""
+    """Reported at the beginning of each phase, and after every metric call, task or example."""
 
     metric_calls: int
-    """Of the budget: runs of candidates that were rated."""
+    """Of the budget."""
     budget: int
     best: float | None
-    """Mean on dev of the best candidate so far; None as long as none has been rated on all of it."""
+    """Mean score of the best candidate on dev; None before one has been scored on all of it."""
     usage: Usage = field(default_factory=dict)
-    """What all roles used so far; ``reflection`` is who proposes prompts."""
+    """What the roles used so far; ``reflection`` is added when the optimizer ends."""
     seconds: float = 0.0
-    note: str = ""
-    """The phase, in a few words."""
-    scored: int = 0
-    """In a phase that scores: how many tasks, in all orders, or examples are done; those that broke among them."""
-    to_score: int = 0
-    """How many there are; 0 in other phases, and where what was scored before is scored again."""
-    harvested: int = 0
-    """In a phase that harvests: how many rollouts have come to their end."""
-    to_harvest: int = 0
-    """How many there will be at most; 0 in other phases."""
+    phase: str = ""
+    done: int = 0
+    """Of ``total`` in this phase: metric calls, tasks or examples."""
+    total: int = 0
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[Progress], object]
 
 
-def silent(progress: Progress) -> None:
-    """Tell nobody."""
+class Reporter:
+    """Calls ``on_progress``, one thread at a time."""
 
-
-class Clock(Protocol):
-    """Knows how long a compile has taken."""
+    def __init__(self, on_progress: OnProgress | None, budget: int, usage: Callable[[], Usage]) -> None:
+        self.metric_calls = 0
+        self.best: float | None = None
+        self._on_progress = on_progress
+        self._budget = budget
+        self._usage = usage
+        self._started = time.monotonic()
+        self._stdout = sys.stdout  # optimizers print, so theirs is redirected
+        self._phase, self._done, self._total = "", 0, 0
+        self._lock = threading.RLock()
 
     @property
     def seconds(self) -> float:
-        """Wall seconds, earlier sittings included."""
-        ...
+        """Since the start."""
+        return time.monotonic() - self._started
 
-
-@dataclass
-class Teller:
-    """Tells ``on_progress`` what is known at the time."""
-
-    on_progress: OnProgress
-    budget: int
-    ledger: Ledger
-    clock: Clock
-    note: str = ""
-    metric_calls: int = 0
-    best: float | None = None
-    scored: int = 0
-    to_score: int = 0
-    harvested: int = 0
-    to_harvest: int = 0
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-
-    def phase(self, note: str, to_score: int = 0, *, to_harvest: int = 0) -> None:
-        """Say what comes now."""
+    def phase(self, name: str, total: int) -> None:
+        """Begin a phase."""
         with self._lock:
-            self.note, self.scored, self.to_score = note, 0, to_score
-            self.harvested, self.to_harvest = 0, to_harvest
-            self.tell()
+            self._phase, self._done, self._total = name, 0, total
+            self._report()
 
-    def score(self) -> None:
-        """Say that one more is scored. From any thread; numbers are told in their order."""
+    def step(self, done: int | None = None) -> None:
+        """Report that ``done`` of the phase are done, or one more."""
         with self._lock:
-            self.scored += 1
-            self.tell()
+            self._done = self._done + 1 if done is None else done
+            self._report()
 
-    def harvest(self, rollouts: int, to_come: int) -> None:
-        """Say that ``rollouts`` more are harvested, and at most ``to_come`` are still to be."""
-        with self._lock:
-            self.harvested += rollouts
-            self.to_harvest = self.harvested + to_come
-            self.tell()
-
-    def tell(self) -> None:
-        """Say how far it is."""
-        self.on_progress(
-            Progress(
+    def _report(self) -> None:
+        if self._on_progress is not None:
+            progress = Progress(
                 self.metric_calls,
-                self.budget,
+                self._budget,
                 self.best,
-                self.ledger.usage(),
-                self.clock.seconds,
-                self.note,
-                self.scored,
-                self.to_score,
-                self.harvested,
-                self.to_harvest,
+                self._usage(),
+                self.seconds,
+                self._phase,
+                self._done,
+                self._total,
             )
-        )
+            with redirect_stdout(self._stdout):
+                self._on_progress(progress)

@@ -1,4 +1,4 @@
-"""What came of a compile: the program, how good it is and how sure that is, what changed, and what it cost."""
+"""The result of a compile: the program, what changed, how much better it is, and what that cost."""
 
 from __future__ import annotations
 
@@ -10,135 +10,92 @@ from typing import Any, Literal, Self, TypeVar
 import dspy
 import pydantic
 
-from rb_dspy.compile.files import read_json, write_json
-from rb_dspy.compile.scores import Comparison
 from rb_dspy.compile.state import (
     COMPILED_FORMAT,
     COMPILED_VERSION,
     Prompts,
-    only_scaling_differs,
-    prompts_of,
+    read_json,
     set_state,
+    write_json,
 )
 from rb_dspy.errors import InputError
+from rb_dspy.evaluation.intervals import Comparison
 from rb_dspy.schema import RoleUsage, Task, Usage
 from rb_dspy.stream import fingerprint
 from rb_dspy.text import first_error
 
 _Program = TypeVar("_Program", bound=dspy.Module)
 
-Split = Literal["compile", "dev", "held_out"]
-"""What a task was for: to compile on, to choose by, or to measure with."""
+Part = Literal["compile", "dev", "held_out"]
+"""What a task was used for: to compile on, to choose by, or to measure with."""
 
 
-class Scores(pydantic.BaseModel):
-    """Before and after, on the same tasks in the same orders.
-
-    Candidates were chosen on dev, so dev flatters the one that was; held-out tasks were not looked at before.
-    """
-
-    dev: Comparison
-    held_out: Comparison
-
-
-class Found(pydantic.BaseModel):
-    """A candidate: its mean on the dev examples that the optimizer chose by, and its prompts."""
+class Candidate(pydantic.BaseModel):
+    """Prompts that the optimizer tried, and their mean score on the dev examples that it chose by."""
 
     score: float
     prompts: Prompts
 
 
-class Hashes(pydantic.BaseModel):
-    """What this was compiled for and on."""
-
-    signatures: str
-    compile: str
-    dev: str
-    held_out: str
-    bank: str = ""
-    """Digest of the state of the bank that every run began with; empty for an empty one."""
-
-
 class Compiled(pydantic.BaseModel):
     """A compiled program and the report of its compile.
 
-    ``program`` has no backbones inside: give it some, or call it inside ``Backbones.use()``. ``save`` and ``load`` keep
-    everything but ``program``, which ``apply`` makes of another.
+    ``save`` and ``load`` keep everything but ``program``; ``apply`` gives the prompts to another one.
     """
 
     model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
     program: Any = pydantic.Field(default=None, exclude=True, repr=False)
-    found_done: bool = pydantic.Field(default=False, exclude=True)
-    """Whether its folder had the result: then it used nothing this time, and ``usage`` and ``seconds`` are of then."""
+    """A copy with the compiled prompts and the backbones of the program that was passed."""
     state: dict[str, Any] = pydantic.Field(repr=False)
-    """What ``save_program`` writes of the whole program."""
+    """What ``save_program`` writes."""
     optimizer: str
-    stage: str
+    step: str
     budget: int
     metric_calls: int
-    """Of the budget; those of scoring and of the first look are not among them."""
+    """Of the budget; the runs that examples are taken from and the scoring are not among them."""
     seed: int
-    scores: Scores
+    dev: Comparison
+    """Flatters the prompts, because they were chosen on these tasks."""
+    held_out: Comparison
+    """On tasks that neither the optimizer nor the reflection model saw."""
     measure: str
-    """What is scored, in words."""
+    """What a score is."""
     prompts_before: Prompts = pydantic.Field(repr=False)
     prompts_after: Prompts = pydantic.Field(repr=False)
-    """Predictor -> ``instructions`` and ``demos``, of the whole program."""
+    candidates: list[Candidate] = pydantic.Field(default_factory=list, repr=False)
+    """Those that were scored on all of the dev examples, oldest first; none if the optimizer does not use dev."""
     usage: Usage
-    """What every role used, scoring included; ``reflection`` is who proposed prompts."""
+    """What each role used, scoring included; ``reflection`` proposed the prompts. Answers from the cache are free."""
     seconds: float
-    candidates: list[Found] = pydantic.Field(repr=False)
-    """In the order in which they came up; the first is the program as it was."""
     broken: int = 0
-    """Metric calls that were rated 0 since the program broke."""
-    proposals_failed: int = 0
-    """How often the LM that proposes prompts gave no answer, or only the prompt that there was: nothing was tried."""
-    proposals_unreadable: int = 0
-    """Of these, those whose answer could not be read."""
-    unreadable_proposal: str = ""
-    """How one of them began."""
-    examples: dict[str, int] = pydantic.Field(default_factory=dict)
-    """How many examples the optimizer had: ``train`` and ``dev``."""
+    """Metric calls that failed with an error and were scored 0."""
     orders: int = 1
-    hashes: Hashes
-    tasks: dict[str, Split] = pydantic.Field(default_factory=dict, repr=False)
-    """The fingerprint of every task -> its part; empty in files of before there were any."""
-    versions: dict[str, str]
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _runs_of_streams(cls, data: Any) -> Any:
-        """Files of before estimates said so: those of the whole program are of runs of a stream."""
-        if isinstance(data, dict) and data.get("stage") == "all" and isinstance(scores := data.get("scores"), dict):
-            for part in scores.values():
-                for estimate in part.values() if isinstance(part, dict) else ():
-                    if isinstance(estimate, dict):
-                        estimate.setdefault("of_runs", True)
-        return data
-
-    def part_of(self, task: Task) -> Split | None:
-        """What ``task`` was for in this compile, whatever its id is now; None where it had no part in it.
-
-        What the prompts do on tasks of ``compile`` and ``dev`` says nothing of others.
-        """
-        return self.tasks.get(fingerprint(task))
+    streams: dict[Part, str] = pydantic.Field(default_factory=dict)
+    """Part -> digest of its tasks."""
+    task_parts: dict[str, Part] = pydantic.Field(default_factory=dict, repr=False)
+    """``fingerprint`` of a task -> its part."""
+    versions: dict[str, str] = pydantic.Field(default_factory=dict)
 
     @property
     def improved(self) -> bool:
-        """Whether the held-out interval of the difference is above 0."""
-        return self.scores.held_out.better
+        """Whether the held-out tasks show that the program is better."""
+        return self.held_out.better
 
     @property
     def changed(self) -> list[str]:
-        """Predictors whose prompts are others than before."""
+        """Predictors with other prompts than before."""
         return [name for name, prompts in self.prompts_after.items() if prompts != self.prompts_before.get(name)]
 
+    def part_of(self, task: Task) -> Part | None:
+        """What ``task`` was used for, whatever its id is now; None if it was not used."""
+        return self.task_parts.get(fingerprint(task))
+
     def diff(self) -> str:
-        """A unified diff of each predictor that changed: instructions, then demonstrations. Empty for no change."""
+        """A unified diff of each predictor that changed: instructions, then demonstrations. Empty if none did."""
         parts = []
         for name in self.changed:
-            before, after = (_lines(each.get(name)) for each in (self.prompts_before, self.prompts_after))
+            before, after = (_lines(prompts.get(name)) for prompts in (self.prompts_before, self.prompts_after))
             lines = difflib.unified_diff(before, after, f"{name} before", f"{name} after", lineterm="", n=2)
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
@@ -148,26 +105,25 @@ class Compiled(pydantic.BaseModel):
         return sum(self.usage.values(), RoleUsage())
 
     def apply(self, program: _Program) -> _Program:
-        """Give ``program`` the compiled prompts; ``MaTTS`` takes those of ``ReasoningBank`` and keeps its others.
+        """Give ``program`` the compiled prompts and return it. Raises like ``load_program``.
 
-        Returns ``program`` itself, no copy of it. Raises like ``load_program``.
+        A ``MaTTS`` takes the prompts of a ``ReasoningBank`` and keeps its own for scaling.
         """
-        fewer = len(self.state["predictors"]) < len(prompts_of(program)) and only_scaling_differs(program, self.state)
-        set_state(program, self.state, source="compiled", partial=fewer)
+        set_state(program, self.state, source="compiled")
         return program
 
     def save(self, path: str | Path) -> None:
-        """Save as JSON, whole or not at all: no language model, key or address is in it."""
+        """Save as JSON; no language model, key or address is in it. ``load_program`` reads it too."""
         write_json(path, {"format": COMPILED_FORMAT, "version": COMPILED_VERSION, **self.model_dump(mode="json")})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """What ``save`` wrote; ``program`` is None."""
-        data = read_json(path, COMPILED_FORMAT, COMPILED_VERSION)
+        """What ``save`` wrote; ``program`` is None. Raises ``InputError`` for any other file."""
+        data = read_json(path, {COMPILED_FORMAT: COMPILED_VERSION})
         try:
             return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})
         except pydantic.ValidationError as exc:
-            raise InputError(f"{path}: {': '.join(first_error(exc))}; expected what Compiled.save wrote") from None
+            raise InputError(f"{path}: {': '.join(first_error(exc))}; expected a file of Compiled.save") from None
 
 
 def _lines(prompts: dict[str, Any] | None) -> list[str]:

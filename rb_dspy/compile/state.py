@@ -1,7 +1,7 @@
-"""What is saved of a program: instructions and demonstrations, and the signatures that they were compiled for.
+"""Prompts as JSON: instructions and demonstrations of each predictor, with a hash of the signature they are for.
 
-The file is JSON. No language model, key or address is in it, and nothing of it is code. Loading refuses signatures
-other than those it was saved with: dspy's own loading would take them without a word.
+No language model, key or address is in it, and nothing of it is code. Loading refuses prompts that were compiled for
+other signatures, which DSPy's own loading does not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version as installed
@@ -19,275 +18,207 @@ from typing import Any
 import dspy
 import pydantic
 
-from rb_dspy.compile.files import of_kind, read_one_of, write_json
 from rb_dspy.errors import DspyTooOld, InputError, SignatureChanged
+from rb_dspy.files import atomic_write
+from rb_dspy.text import first_error, summary_line
 
 FORMAT = "rb_dspy program"
-VERSION = 1
+VERSION = 2
 
 COMPILED_FORMAT = "rb_dspy compiled"
-COMPILED_VERSION = 1
-"""Of the report of a compile, which holds the state of the program (``rb_dspy.compile.result``)."""
+COMPILED_VERSION = 2
+"""Of the result of a compile (``rb_dspy.compile.result``), which holds a state."""
 
-# What an optimizer has compiled, dspy takes for frozen, and names no predictor in it.
-_SCALING = ("contrast", "select", "refine")
-"""The steps that only ``MaTTS`` has."""
-_FROZEN = "_compiled"
-
-_LONGEST_VERSION = 100
-"""In characters; no release has more, and Python refuses a number of 4,301 digits."""
+_SCALING = ("contrast.", "select.", "refine.")
+"""Predictors that only ``MaTTS`` has."""
 
 Prompts = dict[str, dict[str, Any]]
 """Predictor -> ``instructions``, and ``demos`` as JSON values."""
 
 
-def predictors_of(program: dspy.Module) -> list[tuple[str, Any]]:
-    """Name and predictor of every one in ``program``, those in modules that are compiled already among them."""
-    frozen = [module for _, module in program.named_sub_modules() if module is not program and _is_frozen(module)]
-    for module in frozen:
-        setattr(module, _FROZEN, False)
-    try:
-        return list(program.named_predictors())
-    finally:
-        for module in frozen:
-            setattr(module, _FROZEN, True)
+class _Saved(pydantic.BaseModel):
+    """The prompts of one predictor in a file."""
+
+    signature: str
+    instructions: str
+    demos: list[dict[str, Any]]
 
 
-def thawed(program: dspy.Module) -> None:
-    """Let optimizers change all of ``program``."""
-    for _, module in program.named_sub_modules():
-        if _is_frozen(module):
-            setattr(module, _FROZEN, False)
+def predictors_of(program: dspy.Module) -> dict[str, Any]:
+    """Name -> predictor, also of modules that DSPy takes for compiled and hides from ``named_predictors``."""
+    modules = program.named_sub_modules(dspy.Predict)
+    return {name.removeprefix("self."): predictor for name, predictor in modules}
 
 
 def prompts_of(program: dspy.Module) -> Prompts:
-    """What an optimizer may change in ``program``, as JSON values."""
+    """What an optimizer can change in ``program``, as JSON values."""
     return {
         name: {
             "instructions": predictor.signature.instructions,
             "demos": [{key: _plain(value) for key, value in demo.items()} for demo in predictor.demos],
         }
-        for name, predictor in predictors_of(program)
+        for name, predictor in predictors_of(program).items()
     }
 
 
 def set_prompts(program: dspy.Module, prompts: Prompts) -> None:
-    """Give the predictors that ``prompts`` names what it says; demos get their types back where they have some.
+    """Set the prompts of the predictors that ``prompts`` names: all of them, or none if it raises.
 
-    All of them, or none where it raises.
+    Values of demonstrations get the types of their fields back.
     """
-    made = []
-    for name, predictor in predictors_of(program):
+    changes = []
+    for name, predictor in predictors_of(program).items():
         if name in prompts:
             signature = predictor.signature.with_instructions(prompts[name]["instructions"])
-            made.append((predictor, signature, [_demo(signature, demo) for demo in prompts[name]["demos"]]))
-    for predictor, signature, demos in made:
+            changes.append((predictor, signature, [_demo(signature, demo) for demo in prompts[name]["demos"]]))
+    for predictor, signature, demos in changes:
         predictor.signature, predictor.demos = signature, demos
 
 
-def signatures_of(program: dspy.Module) -> dict[str, list[dict[str, Any]]]:
-    """Predictor -> its fields in order: name, kind, type and description. Instructions are what is compiled."""
-    return {name: _fields(predictor.signature) for name, predictor in predictors_of(program)}
+def signatures_of(program: dspy.Module) -> dict[str, str]:
+    """Predictor -> a hash of its fields: names, order, kinds, types, descriptions and limits; not of instructions."""
+    return {name: digest(_fields(predictor.signature)) for name, predictor in predictors_of(program).items()}
 
 
 def signature_hash(program: dspy.Module) -> str:
-    """A name for ``signatures_of(program)``."""
+    """A hash of ``signatures_of(program)``."""
     return digest(signatures_of(program))
 
 
 def state_of(program: dspy.Module) -> dict[str, Any]:
     """What ``save_program`` writes."""
-    prompts = prompts_of(program)
-    fields = signatures_of(program)
+    signatures = signatures_of(program)
     return {
         "format": FORMAT,
         "version": VERSION,
         "versions": {"rb_dspy": installed("rb-dspy"), "dspy": installed("dspy")},
-        "signatures": signature_hash(program),
-        "predictors": {name: {"fields": fields[name], **prompts[name]} for name in prompts},
+        "predictors": {
+            name: {"signature": signatures[name], **prompts} for name, prompts in prompts_of(program).items()
+        },
     }
 
 
-def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "state", partial: bool = False) -> None:
-    """Give ``program`` the prompts of ``state``, what ``state_of`` gives or what ``Compiled.save`` writes.
+def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "state") -> None:
+    """Set the prompts of a ``state_of``. A ``MaTTS`` takes the state of a ``ReasoningBank`` and keeps its own others.
 
-    Raises like ``load_program``, and changes nothing then.
+    Raises like ``load_program``; ``program`` is unchanged then.
     """
-    state = _state_in(state, source)
     saved = _checked(state, source)
     _check_version(state, source)
-    _check_signatures(signatures_of(program), saved, source, partial=partial)
-    set_prompts(program, saved)
-
-
-def only_scaling_differs(program: dspy.Module, state: Mapping[str, Any]) -> bool:
-    """Whether one of both has test-time scaling and the other has not, and else they have the same predictors."""
-    differ = set(state.get("predictors") or ()) ^ prompts_of(program).keys()
-    return bool(differ) and all(str(name).partition(".")[0] in _SCALING for name in differ)
+    here = signatures_of(program)
+    scaling = {name for name in here if name.startswith(_SCALING)}
+    missing = set() if scaling.isdisjoint(saved) else scaling
+    changed = [name for name in here if name in saved and here[name] != saved[name].signature]
+    changed += [name for name in here if name not in saved and (name in missing or name not in scaling)]
+    changed += [name for name in saved if name not in here]
+    if changed:
+        raise SignatureChanged(
+            f"{source}: compiled for other signatures than this program has: {', '.join(changed)}; compile it again"
+        )
+    set_prompts(program, {name: each.model_dump() for name, each in saved.items()})
 
 
 def save_program(program: dspy.Module, path: str | Path) -> None:
-    """Save the prompts of ``program`` as JSON, whole or not at all."""
+    """Save the prompts of ``program`` as JSON; the file is replaced whole or not at all."""
     write_json(path, state_of(program))
 
 
-def load_program(program: dspy.Module, path: str | Path, *, partial: bool = False) -> None:
-    """Give ``program`` the prompts that ``save_program`` or ``Compiled.save`` saved.
+def load_program(program: dspy.Module, path: str | Path) -> None:
+    """Set the prompts that ``save_program`` or ``Compiled.save`` saved.
 
-    Raises ``SignatureChanged`` where they were compiled for other signatures, ``DspyTooOld`` where a newer dspy saved
-    them, ``InputError`` for a file that is not such JSON, a pickle for one; ``program`` is unchanged then. With
-    ``partial`` only predictors that both have must agree, as for prompts of ``ReasoningBank`` in ``MaTTS``.
+    Raises:
+        SignatureChanged: They were compiled for other signatures; names the predictors.
+        DspyTooOld: A newer DSPy saved them.
+        InputError: The file cannot be read, or is another one.
     """
-    set_state(program, read_state(path), source=str(path), partial=partial)
+    set_state(program, read_state(path), source=str(path))
 
 
 def read_state(path: str | Path) -> dict[str, Any]:
-    """The state in a file of ``save_program`` or of ``Compiled.save``. Raises ``InputError`` for any other."""
-    return _state_in(read_one_of(path, {FORMAT: VERSION, COMPILED_FORMAT: COMPILED_VERSION}), str(path))
+    """The state in a file of ``save_program`` or ``Compiled.save``. Raises ``InputError`` for any other file."""
+    data = read_json(path, {FORMAT: VERSION, COMPILED_FORMAT: COMPILED_VERSION})
+    if data["format"] == COMPILED_FORMAT:
+        data = data.get("state")  # type: ignore[assignment]
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise InputError(f"{path}: has no prompts; expected a file of Compiled.save")
+    return data
 
 
-def digest(data: Any) -> str:
-    """A short name for JSON values."""
-    text = json.dumps(data, sort_keys=True, ensure_ascii=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write ``value`` as readable JSON."""
+    text = json.dumps(value, indent=1, ensure_ascii=True, allow_nan=False)
+    with atomic_write(path) as file:
+        file.write(f"{text}\n".encode())
 
 
-def with_prompts(state: dict[str, Any], prompts: Prompts) -> dict[str, Any]:
-    """``state`` with the prompts of the predictors that ``prompts`` names."""
-    predictors = {name: {**each, **prompts.get(name, {})} for name, each in state["predictors"].items()}
-    return {**state, "predictors": predictors}
-
-
-def _state_in(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """``data``, or where it is the report of a compile, the state in it."""
-    if data.get("format") == COMPILED_FORMAT:
-        data = of_kind(data, {COMPILED_FORMAT: COMPILED_VERSION}, source).get("state") or {}
-    return of_kind(data, {FORMAT: VERSION}, source)
-
-
-def _is_frozen(module: Any) -> bool:
-    return bool(getattr(module, _FROZEN, False))
-
-
-def _fields(signature: Any) -> list[dict[str, Any]]:
-    found = []
-    for name, field in signature.fields.items():
-        schema = pydantic.TypeAdapter(field.annotation).json_schema()
-        extra = field.json_schema_extra
-        told = {"constraints": extra["constraints"]} if extra.get("constraints") else {}  # they stand in the prompt
-        found.append(
-            {
-                "name": name,
-                "kind": extra["__dspy_field_type"],
-                "type": inspect.formatannotation(field.annotation),
-                "schema": digest(schema),  # a type may keep its name and get other fields
-                "description": extra["desc"],
-                **told,
-            }
+def read_json(path: str | Path, formats: Mapping[str, int]) -> dict[str, Any]:
+    """A JSON object that states one of ``formats`` and its version. Raises ``InputError`` for any other file."""
+    expected = f"expected JSON of the format {' or '.join(map(repr, formats))}"
+    try:
+        data = json.loads(Path(path).read_bytes())
+    except OSError as exc:
+        raise InputError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise InputError(f"{path}: cannot be parsed ({summary_line(exc, 100)}); {expected}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("format"), str) or data["format"] not in formats:
+        raise InputError(f"{path}: is another file; {expected}")
+    if data.get("version") != formats[data["format"]]:
+        raise InputError(
+            f"{path}: has version {str(data.get('version'))[:20]} of the format; expected {formats[data['format']]}:"
+            " save it again with this release of rb_dspy, or compile again"
         )
-    return found
+    return data
+
+
+def digest(value: Any) -> str:
+    """20 hex digits of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+def _fields(signature: Any) -> list[list[Any]]:
+    fields = []
+    for name, field in signature.fields.items():
+        extra = field.json_schema_extra
+        schema = pydantic.TypeAdapter(field.annotation).json_schema()  # a type can keep its name and change its fields
+        kind, limits = extra["__dspy_field_type"], extra.get("constraints")
+        fields.append([name, kind, inspect.formatannotation(field.annotation), schema, extra["desc"], limits])
+    return fields
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as it stands in a prompt, where dspy formats it in the same way."""
+    """``value`` as JSON, which DSPy formats in the same way."""
     return pydantic.TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
 
 
 def _demo(signature: Any, demo: Mapping[str, Any]) -> Any:
-    """A demonstration with the types of its fields; a value that is not of its field's type stays what it is."""
-    typed = {}
+    typed = dict(demo)
     for name, value in demo.items():
-        field = signature.fields.get(name)
-        if field is not None and not isinstance(value, str):
+        if name in signature.fields and not isinstance(value, str):
             with suppress(pydantic.ValidationError):
-                value = pydantic.TypeAdapter(field.annotation).validate_python(value)
-        typed[name] = value
+                typed[name] = pydantic.TypeAdapter(signature.fields[name].annotation).validate_python(value)
     return dspy.Example(**typed)
 
 
-def _checked(state: Mapping[str, Any], source: str) -> Prompts:
-    """The predictors of a state, which may come from anywhere."""
-    predictors: Any = state.get("predictors")
-    sound = isinstance(predictors, dict) and all(
-        isinstance(each, dict)
-        and isinstance(each.get("instructions"), str)
-        and isinstance(each.get("demos"), list)
-        and all(isinstance(demo, dict) for demo in each["demos"])
-        and isinstance(each.get("fields"), list)
-        and all(isinstance(field, dict) and isinstance(field.get("name"), str) for field in each["fields"])
-        for each in predictors.values()
-    )
-    if not sound:
-        raise InputError(f"{source}: its predictors cannot be read; expected what save_program wrote: save it again")
-    for name, each in predictors.items():
-        _check_text(f"{source}: {name}", [each["instructions"], each["demos"]])
-    return {str(name): each for name, each in predictors.items()}
-
-
-def _check_text(source: str, texts: Any) -> None:
-    """Half a character, which only an escape can write, goes into no signature and to no language model."""
+def _checked(state: Mapping[str, Any], source: str) -> dict[str, _Saved]:
+    """The predictors of a state, which can come from anywhere."""
     try:
-        json.dumps(texts, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError as exc:
-        half = exc.object[exc.start]
-        raise InputError(
-            f"{source}: its prompts hold half a character, {half!a}; expected UTF-8, take it out"
-        ) from None
+        saved = pydantic.TypeAdapter(dict[str, _Saved]).validate_python(state.get("predictors"))
+        json.dumps(state.get("predictors"), ensure_ascii=False).encode()
+    except pydantic.ValidationError as exc:
+        raise InputError(f"{source}: predictors {': '.join(first_error(exc))}; save the program again") from None
+    except UnicodeEncodeError:  # half a character, which only an escape can write
+        raise InputError(f"{source}: a prompt holds a lone surrogate; remove it") from None
+    return saved
 
 
 def _check_version(state: Mapping[str, Any], source: str) -> None:
     versions = state.get("versions")
-    saved = versions.get("dspy") if isinstance(versions, dict) else None
-    if not isinstance(saved, str) or len(saved) > _LONGEST_VERSION:
-        raise InputError(f"{source}: does not say which dspy saved it; expected what save_program wrote: save it again")
-    here = installed("dspy")
-    if _release(saved) > _release(here):
+    saved = str(versions.get("dspy") if isinstance(versions, Mapping) else "")
+    numbers = [part for part in saved.split(".")[:2] if part.isdecimal() and len(part) < 5]
+    if len(numbers) < 2:
+        raise InputError(f"{source}: does not state which version of dspy saved it; save the program again")
+    if [int(part) for part in numbers] > [int(part) for part in installed("dspy").split(".")[:2]]:
         raise DspyTooOld(
-            f"{source}: saved with dspy {saved}, and dspy {here} is installed, which may format its prompts in another"
-            f" way; install dspy {saved} or newer"
+            f"{source}: saved with dspy {saved}, which may format prompts in another way; dspy {installed('dspy')} is"
+            f" installed: upgrade it to {'.'.join(numbers)} or newer"
         )
-
-
-def _check_signatures(here: Mapping[str, list[dict[str, Any]]], saved: Prompts, source: str, *, partial: bool) -> None:
-    found = []
-    if not partial:
-        found += [f"{name} is not in this program" for name in saved if name not in here]
-        found += [f"{name} is not in the file" for name in here if name not in saved]
-    elif not set(saved) & set(here):
-        found.append("no predictor is in both")
-    for name in saved:
-        if name in here:
-            found += [f"{name}: {what}" for what in _differences(here[name], saved[name]["fields"])]
-    if found:
-        raise SignatureChanged(
-            f"{source}: compiled for other signatures than this program has: {'; '.join(found)}; compile it again"
-        )
-
-
-def _differences(here: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[str]:
-    """What is different from ``saved``, field by field."""
-    now, then = ({field["name"]: field for field in fields} for fields in (here, saved))
-    found = [f"field {name!r} is gone" for name in then if name not in now]
-    found += [f"field {name!r} is new" for name in now if name not in then]
-    for name in now:
-        if name in then:
-            for what in ("kind", "type", "schema", "description", "constraints"):
-                if now[name].get(what) != then[name].get(what):
-                    shown = (
-                        f" ({_cut(then[name].get(what))} -> {_cut(now[name].get(what))})" if what != "schema" else ""
-                    )
-                    found.append(f"field {name!r} has another {what}{shown}")
-                    break
-    if not found and list(now) != list(then):
-        found.append(f"the fields have another order ({', '.join(then)} -> {', '.join(now)})")
-    return found
-
-
-def _cut(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def _release(version: Any) -> tuple[int, ...]:
-    """``3.4.1rc2`` as 3, 4, 1."""
-    return tuple(int(number) for number in re.findall(r"\d+", str(version))[:3])

@@ -1,6 +1,6 @@
-"""What runs did, kept in MLflow: numbers, traces, prompts, data, and programs that can be loaded and served."""
+"""What runs did, logged in MLflow: numbers, traces, prompts, data, and programs that can be loaded and served."""
 
 import lazy_loader
 
-# The names are in ``__init__.pyi``: importing ``rb_dspy.tracking.addresses`` brings neither dspy nor MLflow.
+# The names are in ``__init__.pyi``: importing this package imports neither dspy nor MLflow.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

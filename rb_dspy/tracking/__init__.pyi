@@ -1,2 +1,2 @@
-from .off import NoRun as NoRun
-from .tracker import Tracker as Tracker
+from .registry import ProgramVersion as ProgramVersion
+from .tracker import NoRun as NoRun, Tracker as Tracker

@@ -8,6 +8,7 @@ import pytest
 
 from rb_dspy import MemoryBank
 from rb_dspy.testing import HashEmbedder
+from tests.served import cli as cli, served as served
 
 
 @pytest.fixture

@@ -6,140 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import entry_points
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from rb_dspy.testing import Prompt
-from tests.scenarios.world import lesson, role_of
+from tests.scenarios.world import role_of
+from tests.served import TASKS, Served, lines
 
-TASKS = [
-    {"id": f"sum/{n}", "instruction": f"What is {n} and 5?", "env_args": {"answer": str(n + 5 if n < 3 else 0)}}
-    for n in range(1, 4)
-]
-"""Of these the last one is answered wrongly: its answer is said to be 0."""
-
-
-def adds(prompt: Prompt) -> dict[str, Any]:
-    if role_of(prompt) == "agent":
-        number = prompt.text.rsplit("What is ", 1)[1].split()[0]
-        return {"thought": "I add.", "action": str(int(number) + 5)}
-    if role_of(prompt) == "judge":
-        return {"reasons": "Added again.", "label": "success"}
-    if role_of(prompt) == "selector":
-        return {"analysis": "Alike.", "choice": 1}
-    return {"analysis": "Hm.", "memory_items": [lesson("Add twice", "Add, and add again.", prompt)]}
-
-
-@dataclass
-class Served:
-    """A provider: ``refuse`` says for a prompt with which HTTP status, or None, it is refused."""
-
-    refuse: Callable[[Prompt], int | None] = lambda prompt: None
-    prompts: list[Prompt] = field(default_factory=list)
-    port: int = 0
-
-    def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        system, *rest = ((message["role"], _text(message["content"])) for message in asked["messages"])
-        prompt = Prompt(system[1], tuple(rest))
-        self.prompts.append(prompt)
-        status = self.refuse(prompt)
-        if status is not None:
-            return status, {"error": {"message": "refused", "type": "refused", "code": "refused"}}
-        fields = adds(prompt).items() if prompt.wants else {"answer": "ready"}.items()
-        parts = [
-            f"[[ ## {name} ## ]]\n{each if isinstance(each, str) else json.dumps(each)}\n" for name, each in fields
-        ]
-        text = json.dumps(dict(fields)) if "response_format" in asked else "\n".join(parts)
-        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40}
-        made = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
-        return 200, made
-
-
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    provider = Served()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            status, answer = provider.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    provider.port = server.server_address[1]
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield provider
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-CONFIG = """
-[bank]
-embedder = "hash"
-[backbones.agent]
-model = "openai/scripted"
-api_base = "http://127.0.0.1:{port}/v1"
-api_key_env = "RB_SCENARIO_KEY"
-"""
-
-
-@pytest.fixture
-def cli(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """The installed command in this process, in a folder with tasks and an ``rb.toml``: exit code, stdout, stderr."""
-    _install_embedder(tmp_path / "site")
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    monkeypatch.setenv("RB_SCENARIO_KEY", "a-key")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    Path("rb.toml").write_text(CONFIG.format(port=served.port))
-    Path("tasks.jsonl").write_text("\n".join(map(json.dumps, TASKS)))
-    main = entry_points(group="console_scripts", name="rb-dspy")["rb-dspy"].load()
-
-    def call(*args: str) -> tuple[int, str, str]:
-        code = main([*args])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
-
-
-def _install_embedder(site: Path) -> None:
-    """A package that brings a quick embedder, as anybody's would."""
-    about = site / "scenario_embedder-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: scenario-embedder\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[rb_dspy.embedders]\nhash = rb_dspy.testing:HashEmbedder\n")
-
-
-def lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-
-
-RUN = ("run", "--stream", "tasks.jsonl", "--bank", "bank.sqlite", "--no-track")
+RUN = ("run", "tasks.jsonl", "--bank", "bank.sqlite", "--no-track")
 
 
 def test_a_run_learns_from_every_task_and_says_how_it_went(cli: Any, served: Served) -> None:
@@ -167,7 +43,7 @@ def test_json_output_is_lines_of_json(cli: Any) -> None:
 
 
 def test_a_second_run_does_only_what_is_left(cli: Any, served: Served) -> None:
-    assert cli(*RUN, "--tasks", "1")[0] == 0
+    assert cli(*RUN, "-n", "1")[0] == 0
     assert len(served.prompts) == 3
     assert cli(*RUN)[0] == 0
     assert [role_of(prompt) for prompt in served.prompts[3:]] == ["agent", "judge", "distiller"] * 2
@@ -190,7 +66,7 @@ def test_a_run_again_resumes_what_waits(cli: Any, served: Served) -> None:
 
 
 def test_a_scaled_run_reports_pass_at_k(cli: Any, served: Served) -> None:
-    code, out, err = cli(*RUN, "--tasks", "1", "--matts", "parallel", "--k", "2")
+    code, out, err = cli(*RUN, "-n", "1", "--matts", "parallel", "--k", "2")
     assert code == 0, err
     assert "pass@2" in out + err
     assert sorted(role_of(prompt) for prompt in served.prompts) == sorted(
@@ -249,7 +125,7 @@ def test_models_and_settings_can_be_listed(cli: Any) -> None:
     code, out, _ = cli("models", "list")
     assert code == 0
     assert "qwen2.5-coder-1.5b" in out
-    code, out, _ = cli("settings")
+    code, out, _ = cli("config")
     assert code == 0
     assert "bank.embedder" in out or "[bank]" in out
 
@@ -257,8 +133,8 @@ def test_models_and_settings_can_be_listed(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "options"),
     [
-        (["compile"], ["--tasks-file", "--optimizer", "--budget"]),
-        (["run"], ["--stream", "--matts", "--memory"]),
+        (["compile"], ["TASKS", "--optimizer", "--budget"]),
+        (["run"], ["TASKS", "--matts", "--memory", "--env"]),
         ([], []),
     ],
 )
@@ -282,13 +158,13 @@ def test_a_refused_key_is_exit_code_4_and_nothing_is_learned(cli: Any, served: S
 @pytest.mark.parametrize(
     "args",
     [
-        ["run", "--stream", "missing.jsonl"],
-        ["run", "--stream", "no-such-stream"],
-        ["run", "--stream", "bad.jsonl"],
+        ["run", "missing.jsonl"],
+        ["run", "no-such-stream"],
+        ["run", "bad.jsonl"],
         ["run", "--set", "no.such=1"],
         ["run", "--matts", "sideways"],
         ["run", "--no-such-option"],
-        ["compile", "--tasks-file", "missing.jsonl"],
+        ["compile", "missing.jsonl"],
         ["bank", "import", "missing.jsonl"],
         ["no-such-command"],
     ],
@@ -312,7 +188,7 @@ def test_a_bank_that_is_not_there_is_exit_code_6(cli: Any) -> None:
 def test_the_installed_command_gives_its_exit_code(served: Served, tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "rb-dspy"
     made = subprocess.run(
-        [command, "run", "--stream", "missing.jsonl"],
+        [command, "run", "missing.jsonl"],
         cwd=tmp_path,
         env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,

@@ -1,47 +1,64 @@
-"""One MLflow store for each module, copied from one that is made once: making its database takes seconds."""
+"""One MLflow store for the session, copied from one that exists: making its tables takes seconds."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dspy
 import pytest
 
-from rb_dspy.config import TrackingConfig
-from rb_dspy.tracking import Tracker
+from rb_dspy import Tracker, TrackingConfig
+
+_HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tracking")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:  # what importing MLflow warns of: its tables, and its own type hints
+            item.add_marker(pytest.mark.filterwarnings("ignore:.*noload:DeprecationWarning", "ignore:.*Any type hint"))
 
 
-@pytest.fixture(scope="module")
-def tracker(folder: Path, empty_store: Path) -> Tracker:
-    shutil.copy(empty_store, folder / "store.db")
-    return Tracker(TrackingConfig(uri=f"sqlite:///{folder / 'store.db'}", experiment="tests"))
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> str:
+    """The address of the store; its experiment "tests" has its files beside it."""
+    import mlflow
+
+    folder = tmp_path_factory.mktemp("tracking")
+    uri = f"sqlite:///{shutil.copy(empty_store, folder / 'store.db')}"
+    mlflow.MlflowClient(tracking_uri=uri).create_experiment("tests", (folder / "files").as_uri())
+    return uri
 
 
-@pytest.fixture(scope="module")
-def client(tracker: Tracker) -> object:
+@pytest.fixture
+def tracker(store: str) -> Tracker:
+    return Tracker(TrackingConfig(uri=store, experiment="tests"))
+
+
+@pytest.fixture
+def client(tracker: Tracker) -> Any:
     """MLflow's own, on the same store."""
     import mlflow
 
-    return mlflow.MlflowClient(tracking_uri=tracker.config.uri, registry_uri=tracker.config.uri)
+    return mlflow.MlflowClient()
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Tracking leaves MLflow's settings, the environment, dspy's callbacks and the working directory as they were."""
+def _process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """MLflow's settings are those of a fresh process; DSPy's are put back by whatever changed them."""
     import mlflow
 
-    monkeypatch.chdir(tmp_path)
-    variables = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}
-    before = mlflow.is_tracking_uri_set(), mlflow.active_run(), list(dspy.settings.callbacks)
-    yield
-    assert (mlflow.is_tracking_uri_set(), mlflow.active_run(), list(dspy.settings.callbacks)) == before
-    assert {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")} == variables
-    assert not list(tmp_path.glob("mlruns")) + list(tmp_path.glob("*.db"))
+    before = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}
+    callbacks, track_usage = list(dspy.settings.callbacks), dspy.settings.track_usage
+    with contextlib.chdir(tmp_path):
+        yield
+    assert mlflow.active_run() is None
+    assert (list(dspy.settings.callbacks), dspy.settings.track_usage) == (callbacks, track_usage)
+    mlflow.set_tracking_uri(None)
+    for name in [name for name in os.environ if name.startswith("MLFLOW")]:
+        del os.environ[name]
+    os.environ.update(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -234,8 +235,13 @@ class PostgresDatabase:
 
         if isinstance(cause, psycopg.errors.LockNotAvailable):
             return f"{self.location}: others have been using it for {_TIMEOUT} seconds; try again"
-        hint = "; try again" if isinstance(cause, psycopg.OperationalError) else ""
-        return f"{self.location}: {summary_line(cause, 300)}{hint}"
+        message, hint = summary_line(cause, 300), ""
+        if isinstance(cause, psycopg.OperationalError):
+            refused = "FATAL" in message and not re.search(
+                "starting up|shutting down|recovery|connection slots", message
+            )
+            hint = "; correct the address, or create the database" if refused else "; try again"
+        return f"{self.location}: {message}{hint}"
 
 
 _LOCK_BANK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, 0)")

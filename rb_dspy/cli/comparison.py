@@ -1,0 +1,156 @@
+"""``rb-dspy run --memory both``: the same tasks without memory, then with it, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rb_dspy import plugins
+from rb_dspy.backbones import active
+from rb_dspy.bank import MemoryBank
+from rb_dspy.cli.output import err, middle_cut, out, print_json
+from rb_dspy.config import Settings
+from rb_dspy.errors import InfrastructureError
+from rb_dspy.matts import BankProgram
+from rb_dspy.schema import Task
+from rb_dspy.stream import RunReport, TaskResult, run_stream
+from rb_dspy.text import counted
+
+
+def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chosen: Settings, *, json_: bool) -> None:
+    """Run ``tasks`` without memory, then with a bank that starts empty, and print both results of each task.
+
+    Raises ``InfrastructureError`` if every task of one pass failed.
+    """
+    started = time.monotonic()
+    without, with_memory = RunReport("without"), RunReport("with")
+    if not json_:
+        model = (program.backbones or active()).lm("agent").model
+        out.print(Text.assemble((name, "bold"), f"  {counted(len(tasks), 'task')}  ", (str(model), "dim")))
+    try:
+        with MemoryBank.open(None, scope="comparison", embedder=chosen.bank.embedder) as bank:
+            _run(program, tasks, bank, without, json_=json_)
+            _run(program, tasks, bank, with_memory, before=without, json_=json_)
+            summary = _summary(tasks, without, with_memory)
+    except KeyboardInterrupt:
+        err.print("interrupted: nothing was stored")
+        raise typer.Exit(130) from None
+    if json_:
+        print_json({"comparison": summary})
+    else:
+        _print(summary, time.monotonic() - started)
+    for report in (without, with_memory):
+        if all(result.error for result in report.results):
+            raise InfrastructureError(f"every task failed; the last one: {report.results[-1].error}")
+
+
+def _run(
+    program: BankProgram,
+    tasks: Sequence[Task],
+    bank: MemoryBank,
+    report: RunReport,
+    *,
+    before: RunReport | None = None,
+    json_: bool,
+) -> None:
+    """One pass over the tasks; the second, which learns, prints the results of both."""
+    marks = {result.task.id: _mark(result) for result in before.results} if before is not None else None
+    name = "without memory" if marks is None else "with memory"
+    status = out.status(Text(f"{name}: task 1 of {len(tasks)} …", "dim"))
+    if marks is not None and not json_:
+        out.print(Text("marks: without memory, with memory", "dim"))
+
+    def on_result(result: TaskResult) -> None:
+        report.results.append(result)
+        if json_:
+            print_json({"memory": "off" if marks is None else "on", **result.row()})
+            return
+        if marks is not None:
+            _show(result, len(report.results), [marks.get(result.task.id, Text("?")), _mark(result)])
+        if len(report.results) < len(tasks):
+            status.update(Text(f"{name}: task {len(report.results) + 1} of {len(tasks)} …", "dim"))
+
+    with status if out.is_terminal and not json_ else nullcontext():
+        run_stream(program, tasks, bank, run_id=report.run_id, learn=marks is not None, on_result=on_result)
+    if marks is None and not json_:
+        out.print(f"without memory: {report.summary().solved} of {len(tasks)} solved; now with memory")
+
+
+def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
+    """The task and its answer on one line; below it what was learned, wrapped and whole."""
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(width=3, justify="right", style="dim")
+    for _ in marks:
+        grid.add_column(width=1)
+    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    grid.add_column(max_width=max(16, out.width // 3), no_wrap=True, overflow="ellipsis", style="cyan")
+    done = result.prediction
+    answer = "" if done is None else f"→ {middle_cut(str(done.answer))}"
+    grid.add_row(str(number), *marks, Text(middle_cut(result.task.instruction, 400)), Text(answer))
+    out.print(grid)
+    indent = (0, 0, 0, 4 + 2 * len(marks))
+    if result.error:
+        out.print(Padding(Text(middle_cut(result.error, 400), "red"), indent))
+    for item in () if done is None else done.memory_items:
+        lesson = " ".join(f"learned: {item.title}: {item.content}".split())
+        out.print(Padding(Text(lesson, "dim"), indent))
+
+
+def _mark(result: TaskResult) -> Text:
+    if result.solved is None:
+        return Text("?", "red" if result.error else "dim")
+    return Text("✓", "green") if result.solved else Text("✗", "yellow")
+
+
+def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) -> dict[str, Any]:
+    """The comparison in numbers. ``seen``: tasks whose fact an earlier task has taught, if the environment can tell."""
+    before, after = without.summary(), with_memory.summary()
+    numbers: dict[str, Any] = {
+        "tasks": len(tasks),
+        "without": before.solved,
+        "with": after.solved,
+        "judge_right": after.agreements,
+        "judged": after.judged,
+        "errors": before.infrastructure_errors + after.infrastructure_errors,
+    }
+    half = len(tasks) // 2
+    for name, report in (("without", without), ("with", with_memory)):
+        late = {task.id for task in tasks[half:]}
+        numbers[f"{name}_second_half"] = sum(bool(each.solved) for each in report.results if each.task.id in late)
+    numbers["second_half"] = len(tasks) - half
+    family: Any = plugins.environment_family(tasks[0].env) if tasks[0].env in plugins.environment_names() else None
+    keeps_fact = getattr(family, "keeps_fact", None)
+    if keeps_fact is not None:
+        learned = [result for result in with_memory.results if result.prediction is not None]
+        numbers["facts_kept"] = sum(
+            any(keeps_fact(each.task, f"{item.title} {item.content}") for item in each.prediction.memory_items)
+            for each in learned
+            if each.prediction is not None
+        )
+    return numbers
+
+
+def _print(numbers: dict[str, Any], seconds: float) -> None:
+    table = Table(title="the same tasks", title_justify="left", title_style="bold")
+    for column in ("", "without memory", "with memory"):
+        table.add_column(column, justify="left" if not column else "right")
+    tasks, half = numbers["tasks"], numbers["second_half"]
+    table.add_row("solved", f"{numbers['without']} of {tasks}", f"{numbers['with']} of {tasks}")
+    table.add_row(
+        "second half", f"{numbers['without_second_half']} of {half}", f"{numbers['with_second_half']} of {half}"
+    )
+    out.print()
+    out.print(table)
+    facts = f"; {numbers['facts_kept']} of {tasks} lessons keep the fact" if "facts_kept" in numbers else ""
+    judge = f"with memory the judge was right on {numbers['judge_right']} of {numbers['judged']}"
+    took = f"{seconds / 60:.1f} minutes" if seconds > 60 else f"{seconds:.0f} seconds"
+    out.print(f"{judge}{facts}; {took}", soft_wrap=True)
+    if numbers["errors"]:
+        err.print(Text(f"{counted(numbers['errors'], 'error')}: such tasks count as not solved", "yellow"))

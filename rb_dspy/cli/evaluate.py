@@ -1,0 +1,166 @@
+"""``rb-dspy evaluate``: does memory, or another program or model, help on these tasks?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from rb_dspy.cli.bank_change import confirm
+from rb_dspy.cli.options import (
+    ConfigOption,
+    EnvOption,
+    JsonOption,
+    KOption,
+    MattsOption,
+    NumberOption,
+    ProgramOption,
+    ScopeOption,
+    SeedOption,
+    SetOption,
+    StartBankOption,
+    TasksArgument,
+    TrackOption,
+    YesOption,
+    program_settings,
+)
+from rb_dspy.cli.output import err, out, print_json, say, short_number
+from rb_dspy.text import counted
+
+if TYPE_CHECKING:
+    from rb_dspy.config import Settings
+    from rb_dspy.evaluation import Arm, Progress
+    from rb_dspy.matts import BankProgram
+
+SCREENED = 20
+"""Tasks of --screen, unless -n says otherwise."""
+ASKED = 1_000
+"""Calls of language models above which a person is asked before the start."""
+
+
+def evaluate(
+    tasks: TasksArgument = None,
+    number: NumberOption = None,
+    seed: SeedOption = None,
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="Memory modes to compare: none, bank, placebo, shuffled, raw, success_only, true_verdicts, oracle."
+        ),
+    ] = "none,bank",
+    models: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Compare these models as the agent, instead of memory modes.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The arm to compare with; default: none, else the first.")
+    ] = None,
+    orders: Annotated[int, typer.Option(min=1, help="Orders of the tasks; fewer than 8 are exploratory.")] = 8,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Streams that run side by side.")] = 1,
+    lessons: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Lessons of the arm oracle, as JSON Lines with title and content."),
+    ] = None,
+    screen: Annotated[
+        bool, typer.Option("--screen", help="Only ask whether perfect lessons would help: none against oracle.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Results and report; an evaluation there continues. Default: rb-evaluations/...")
+    ] = None,
+    env: EnvOption = None,
+    program: ProgramOption = None,
+    matts: MattsOption = None,
+    k: KOption = None,
+    bank: StartBankOption = None,
+    scope: ScopeOption = None,
+    track: TrackOption = None,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Compare arms on the same tasks in the same orders: LEARNING, NULL, HARM or UNRESOLVED, with an interval.
+
+    Without --arms: no memory against a bank that starts empty. Start with --screen, which needs few tasks: if perfect
+    lessons do not help, no memory can. An interrupted evaluation continues if the same command is given again.
+    """
+    from rich.markdown import Markdown
+
+    from rb_dspy import evaluation
+    from rb_dspy.cli.program import build_program, start_bank, tracker
+    from rb_dspy.cli.tasks import source, task_stream
+    from rb_dspy.evaluation.plan import describe, digest, plan_of
+
+    chosen = program_settings(config, set_, matts, k, run__seed=seed)
+    found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
+    stream = task_stream(found, number or (SCREENED if screen else None))
+    built = build_program(chosen, env, program)
+    if screen:
+        arms, models, baseline, orders = "none,oracle", None, "none", 1  # nothing is learned
+    with start_bank(chosen, bank, scope) as start:
+        sides = _arms(built, arms, models, start, chosen)
+        shared: dict[str, Any] = {"orders": orders, "seed": chosen.run.seed, "baseline": baseline}
+        plan = plan_of(sides, stream, program=None, **shared)
+        given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
+        stated = describe(plan, seed=chosen.run.seed, **given)
+        place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{digest(stated)[:8]}"
+        estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
+        if not json_:
+            say((found.name, "bold"), f"  {', '.join(sides)}")
+            say((f"{estimate}; results in {place}", "dim"))
+        if not yes and not json_ and err.is_terminal and estimate.calls > ASKED:
+            confirm("start?")
+        with (
+            tracker(chosen, track).evaluation_run(stream.name, stream) as tracked,
+            _bar(plan.total) as show,
+        ):
+
+            def on_progress(progress: Any) -> None:
+                show(progress)
+                tracked.on_progress(progress)
+
+            try:
+                report = evaluation.evaluate(sides, stream, **shared, jobs=jobs, folder=place, on_progress=on_progress)
+            except KeyboardInterrupt:
+                err.print(Text(f"interrupted: results are in {place}; the same command continues"))
+                raise typer.Exit(130) from None
+            tracked.log_report(report)
+    if json_:
+        print_json({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})
+        return
+    out.print(Markdown(report.to_markdown()))
+    say("\nreport: ", (str(place / "report.html"), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
+
+
+def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen: Settings) -> dict[str, Arm]:
+    """The arms by name: memory modes, or models as agents of the program; those with memory start from ``bank``."""
+    from rb_dspy.backbones import Backbones
+    from rb_dspy.config import BackboneConfig
+    from rb_dspy.evaluation import Arm
+
+    names = [name.strip() for name in (models or arms.replace("-", "_")).split(",") if name.strip()]
+    if models is None:
+        memories: list[Any] = names
+        return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
+    configs = {name: {**chosen.backbones, "agent": BackboneConfig(model=name)} for name in names}
+    return {name: Arm(program, "bank", Backbones.from_settings(each), bank) for name, each in configs.items()}
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar of tasks over all arms and orders, on a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
+    with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        bar = bars.add_task("", total=total)
+
+        def show(progress: Progress) -> None:
+            errors = f", {counted(progress.errors, 'error')}" if progress.errors else ""
+            about = f"{progress.arm}, order {progress.order + 1} · {short_number(progress.tokens)} tokens{errors}"
+            bars.update(bar, completed=progress.done, description=about)
+
+        yield show

@@ -1,0 +1,131 @@
+"""What commands print: safe text, tables, JSON, one line for an error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pydantic
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from rb_dspy.text import printable
+
+
+class SafeConsole(Console):
+    """A console that escapes what a terminal would execute: tasks, answers and lessons may contain anything.
+
+    Print such text as ``rich.text.Text``, because no escape of markup is right for every backslash and bracket.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text == segment.text else segment._replace(text=text)
+
+
+out = SafeConsole(highlight=False, soft_wrap=False, emoji=False)
+err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def say(*parts: str | tuple[str, str]) -> None:
+    """Print a line to standard output, wrapped by the terminal. ``parts``: texts, or texts with a style."""
+    out.print(Text.assemble(*parts), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a line to standard error."""
+    err.print(Text(text, "yellow"), soft_wrap=True)
+
+
+def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines. Ids are never cut, because other commands take them."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        made.add_column(
+            heading,
+            no_wrap=heading == "id",
+            min_width=21 if heading == "id" else None,
+            justify="right" if heading in right else "left",
+        )
+    return made
+
+
+def facts() -> Table:
+    """A table of names and values."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def one_line(text: str, limit: int = 80) -> str:
+    """``text`` on one line; if it is longer than ``limit``, its end is cut between two words."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    whole = line[:limit].rpartition(" ")[0]
+    return f"{whole if len(whole) > limit // 2 else line[: limit - 1]}…"
+
+
+def middle_cut(text: str, limit: int = 160) -> str:
+    """``text`` on one line, cut in its middle if it is longer than ``limit``."""
+    line = " ".join(text.split())
+    half = limit // 2
+    return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
+
+
+def short_number(number: float) -> str:
+    """``950``, ``12.3k``, ``1.2M``."""
+    for size, sign, unit in ((1_000_000, "M", 1_000_000), (10_000, "k", 1_000)):
+        if number >= size:
+            return f"{number / unit:.1f}{sign}"
+    return f"{number:,.0f}"
+
+
+def usage_table(usage: Any, money: Any = None) -> Table:
+    """Calls, tokens and seconds by role; US dollars if ``money`` has any."""
+    paid = bool(money) and any(money.values())
+    shown = table(
+        "role", "calls", "prompt tokens", "output tokens", "seconds", *(["US $"] if paid else []),
+        right=("calls", "prompt tokens", "output tokens", "seconds", "US $"),
+    )  # fmt: skip
+    for role, used in usage.items():
+        calls = f"{used.calls:,}" + (f" ({used.cached_calls} cached)" if used.cached_calls else "")
+        cells = [calls, f"{used.prompt_tokens:,}", f"{used.completion_tokens:,}", f"{used.seconds:.1f}"]
+        if paid:
+            cells.append(f"{money[role]:.4f}" if role in money else "unknown")
+        shown.add_row(Text(str(role)), *cells)
+    return shown
+
+
+def print_diff(diff: str) -> None:
+    """A unified diff in colours."""
+    styles = {"---": "bold", "+++": "bold", "@@": "dim", "+": "green", "-": "red"}
+    for line in diff.splitlines():
+        style = next((style for sign, style in styles.items() if line.startswith(sign)), "")
+        out.print(Text(line, style), soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """``value`` on one line of standard output; pydantic models in their own JSON form."""
+    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        escape = printable(text) != text  # what a terminal would execute
+    except UnicodeEncodeError:  # a lone surrogate, or a terminal of few characters
+        escape = True
+    print(json.dumps(value, default=_plain) if escape else text, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

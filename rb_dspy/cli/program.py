@@ -1,0 +1,88 @@
+"""The program that a command works with: built from the settings, with saved prompts; and where it is tracked."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rb_dspy.config import BackboneConfig, Settings
+from rb_dspy.errors import InputError
+
+if TYPE_CHECKING:
+    from rb_dspy.bank import MemoryBank
+    from rb_dspy.matts import BankProgram
+    from rb_dspy.tracking import Tracker
+
+
+def build_program(chosen: Settings, env: str | None = None, prompts: str | None = None) -> BankProgram:
+    """The program of the settings, in the environment ``env`` (``--env``), with the prompts of ``--program``.
+
+    Raises ``InputError`` for an environment or prompts that cannot be used.
+    """
+    from rb_dspy.backbones import Backbones
+    from rb_dspy.cli.tasks import environment_factory
+    from rb_dspy.environments import make_environment
+    from rb_dspy.matts import MaTTS
+    from rb_dspy.program import ReasoningBank
+
+    environments = make_environment if env is None else environment_factory(env)
+    backbones = Backbones.from_settings(chosen.backbones)
+    program: Any = ReasoningBank(chosen.program, backbones=backbones, environments=environments)
+    if chosen.matts is not None:
+        program = MaTTS(program, config=chosen.matts)
+    if prompts is not None:
+        _load_prompts(program, prompts, chosen)
+    return program  # type: ignore[no-any-return]
+
+
+def _load_prompts(program: BankProgram, name: str, chosen: Settings) -> None:
+    """Give ``program`` the prompts of a file or of a registered program; MaTTS has some that others lack."""
+    from rb_dspy.compile.state import load_program, set_state, state_of
+
+    if not name.startswith("models:/") and (Path(name).exists() or Path(name).suffix == ".json"):
+        load_program(program, name)
+        return
+    if not name.startswith("models:/") and "/" in name:
+        raise InputError(f"--program {name}: no such file; expected a file, a registered NAME, or models:/NAME/2")
+    registered = tracker(chosen, True).program(name, backbones=program.backbones)
+    set_state(program, state_of(registered), source=name)
+
+
+def start_bank(chosen: Settings, bank: str | None, scope: str | None) -> AbstractContextManager[MemoryBank | None]:
+    """The bank that a command starts from if ``--bank`` or ``--scope`` is given; it must exist."""
+    from rb_dspy.bank import MemoryBank
+
+    if bank is None and scope is None:
+        return nullcontext()
+    url, name = bank or chosen.bank.url, scope or chosen.bank.scope
+    return MemoryBank.open(url, scope=name, embedder=chosen.bank.embedder, create=False)
+
+
+def reflection_model(chosen: Settings, name: str | None) -> Any:
+    """The language model that proposes prompts: of a role, or any by its name; None: the optimizer's default."""
+    from rb_dspy.backbones import Backbones
+
+    if name is None:
+        return None
+    config = next((each for role, each in chosen.backbones.items() if role == name), BackboneConfig(model=name))
+    return Backbones.from_settings({"agent": config}).lm("agent")
+
+
+def tracker(chosen: Settings, track: bool | None, *, usual: bool = False) -> Tracker:
+    """The tracker, on or off: as ``--track`` says, else ``tracking.enabled``, else if ``usual`` or configured."""
+    from rb_dspy.tracking import Tracker
+
+    on = chosen.tracking.enabled if track is None else track
+    if on is None:
+        on = usual or "tracking" in chosen.model_fields_set
+    return Tracker(chosen.tracking.model_copy(update={"enabled": on}))
+
+
+def model_names(program: BankProgram) -> str:
+    """The language models by role; one name if one model plays every role."""
+    from rb_dspy.backbones import Backbones
+
+    models = {role: str(lm.model) for role, lm in (program.backbones or Backbones()).lms().items()}
+    names = set(models.values())
+    return names.pop() if len(names) == 1 else ", ".join(f"{role} {model}" for role, model in models.items())

@@ -1,0 +1,150 @@
+"""The results of runs, kept beside their bank: one JSON Lines file a run, a head and then a row for each result.
+
+A file survives the end of its process at any moment: rows are appended, and a line that was cut is skipped. A task that
+was run twice, since it failed, has two rows, of which the last one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from rb_dspy.errors import InputError, StorageError
+from rb_dspy.jsonl import encode
+
+FORMAT = "rb_dspy-run"
+
+
+@dataclass
+class Record:
+    """One run: its head, and task id -> its last row."""
+
+    path: Path
+    head: dict[str, Any]
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return str(self.head["run_id"])
+
+    @property
+    def tasks(self) -> list[str]:
+        """Ids of the tasks of the run, in order."""
+        return list(self.head["tasks"])
+
+    @property
+    def done(self) -> list[str]:
+        """Ids of the tasks that have a result and no error."""
+        return [id for id in self.tasks if id in self.rows and not self.rows[id]["error"]]
+
+    @property
+    def finished(self) -> bool:
+        return len(self.done) == len(self.tasks)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep other processes away from this run. Raises ``InputError`` if it is active in one."""
+        lock = filelock.FileLock(self.path.with_suffix(".lock"), timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise InputError(
+                f"run {self.id} of these tasks is active in another process; --new starts another"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+            self.path.with_suffix(".lock").unlink(missing_ok=True)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append a row; it is on disk when this returns."""
+        self.rows[str(row["task"])] = dict(row)
+        _append(self.path, row)
+
+
+def folder_of(url: str) -> Path:
+    """The folder of the runs of a bank: beside its file, or ``rb-runs`` here if it has none."""
+    if "://" in url or url in ("", ":memory:"):
+        return Path("rb-runs")
+    return Path(f"{url}.runs").expanduser()
+
+
+def new_record(folder: Path, tasks: Iterable[str], **head: Any) -> Record:
+    """Begin a run, under a new id."""
+    id = secrets.token_hex(6)
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    known = {"format": FORMAT, "version": 1, "run_id": id, "created_at": created_at, **head, "tasks": list(tasks)}
+    record = Record(folder / f"{id}.jsonl", known)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StorageError(f"{folder}: cannot be made: {exc.strerror}; it would hold the results of runs") from exc
+    _append(record.path, known)
+    return record
+
+
+def records(folder: Path) -> list[Record]:
+    """All runs in a folder, oldest first; files that are none are left out."""
+    found = [record for path in sorted(folder.glob("*.jsonl")) if (record := _read(path)) is not None]
+    return sorted(found, key=lambda record: (record.head["created_at"], record.path.stat().st_mtime_ns))
+
+
+def find_record(folder: Path, name: str) -> Record:
+    """The run whose id begins with ``name``; ``last`` is the newest. Raises ``InputError``."""
+    every = records(folder)
+    found = every[-1:] if name == "last" else [each for each in every if each.id.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(each.id for each in every[-5:]) or "none yet"
+    what = f"begins the ids of {len(found)} runs" if found else "no such run"
+    raise InputError(f"{folder}: {name!r}: {what}; the newest: {known}")
+
+
+def unfinished(folder: Path, **head: Any) -> Record | None:
+    """The newest run with this head, if some of its tasks are still to be done."""
+    same = [each for each in records(folder) if all(each.head.get(name) == value for name, value in head.items())]
+    return same[-1] if same and not same[-1].finished else None
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as exc:
+        raise StorageError(f"{path}: cannot be read: {exc.strerror}") from exc
+    objects = [each for each in map(_parsed, lines) if each is not None]
+    if not objects or objects[0].get("format") != FORMAT:
+        return None
+    head, *rows = objects
+    return Record(path, head, {str(row["task"]): row for row in rows if "task" in row})
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:  # the process ended while it was written
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _append(path: Path, value: Mapping[str, Any]) -> None:
+    try:
+        with path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                cut = file.read(1) != b"\n"
+                file.write(b"\n" if cut else b"")
+            file.write(encode(value))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        raise StorageError(f"{path}: cannot be written: {exc.strerror}; free space, or choose another --bank") from exc

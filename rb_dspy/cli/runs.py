@@ -1,0 +1,109 @@
+"""``rb-dspy runs``: the results of earlier runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, settings
+from rb_dspy.cli.output import one_line, out, print_json, say, table
+from rb_dspy.text import counted
+
+app = typer.Typer(no_args_is_help=True, help="The results of earlier runs, kept beside the bank.")
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or how it begins; last is the newest.")]
+
+
+@app.command("list")
+def list_runs(bank: BankOption = None, config: ConfigOption = None, json_: JsonOption = False) -> None:
+    """The runs, oldest first."""
+    from rb_dspy.cli.records import folder_of, records
+    from rb_dspy.cli.summary import numbers
+
+    folder = folder_of(settings(config, None, bank__url=bank).bank.url)
+    every = records(folder)
+    shown = table("id", "started", "tasks", "done", "solved", "memory", "scope", "program")
+    for each in every:
+        head, found = each.head, numbers(each.rows.values())
+        done = f"{len(each.done)} of {len(each.tasks)}"
+        if json_:
+            print_json({**head, "done": len(each.done), "finished": each.finished, "summary": found})
+        solved = f"{found['solved']} of {found['scored']}" if found["scored"] else "unknown"
+        cells = (
+            head["created_at"][:16].replace("T", " "),
+            head["stream"],
+            Text(done, "" if each.finished else "yellow"),
+        )
+        others = (solved, head["memory"], head["scope"], head["program"])
+        shown.add_row(each.id, *(cell if isinstance(cell, Text) else Text(str(cell)) for cell in (*cells, *others)))
+    if not json_:
+        out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run makes one")
+
+
+@app.command()
+def show(run: RunArgument, bank: BankOption = None, config: ConfigOption = None, json_: JsonOption = False) -> None:
+    """One run: its summary, and a line for each task."""
+    from rb_dspy.cli.records import find_record, folder_of
+    from rb_dspy.cli.summary import numbers, print_summary
+
+    found = find_record(folder_of(settings(config, None, bank__url=bank).bank.url), run)
+    rows = [found.rows[id] for id in found.tasks if id in found.rows]
+    if json_:
+        for row in rows:
+            print_json(row)
+        print_json({**found.head, "finished": found.finished, "summary": numbers(rows)})
+        return
+    head = found.head
+    say((found.id, "bold"), f"  {head['stream']}, {counted(len(found.tasks), 'task')}, memory {head['memory']}")
+    say((f"started {head['created_at']} · scope {head['scope']} · {head['program']} · {head['models']}", "dim"))
+    shown = table("#", "task", "solved", "verdict", "steps", "tokens", "answer", right=("#", "steps", "tokens"))
+    marks = {True: ("yes", "green"), False: ("no", "yellow"), None: ("?", "dim")}
+    for row in rows:
+        answer = Text(one_line(row["error"], 100), "red") if row["error"] else Text(one_line(str(row["answer"]), 60))
+        numbers_ = ("" if row["steps"] is None else str(row["steps"]), f"{row['tokens']:,}")
+        task = Text(one_line(row["task"], 40))
+        shown.add_row(str(row["position"] or ""), task, Text(*marks[row["solved"]]), row["verdict"], *numbers_, answer)
+    out.print(shown)
+    print_summary(rows, len(found.tasks))
+
+
+@app.command()
+def compare(
+    before: RunArgument,
+    after: RunArgument,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Two runs on the tasks that both have: the difference, with a paired 95 % interval."""
+    from rb_dspy.cli.records import find_record, folder_of
+    from rb_dspy.errors import InputError
+    from rb_dspy.evaluation import compare as paired
+
+    folder = folder_of(settings(config, None, bank__url=bank).bank.url)
+    runs = [find_record(folder, name) for name in (before, after)]
+    scores = [
+        {id: float(row["solved"]) for id, row in each.rows.items() if row["solved"] is not None and not row["error"]}
+        for each in runs
+    ]
+    both = [id for id in scores[0] if id in scores[1]]
+    if not both:
+        raise InputError(f"runs {runs[0].id} and {runs[1].id} have no scored task in common; nothing can be compared")
+    found = paired(*({id: [each[id]] for id in both} for each in scores))
+    gained = [id for id in both if scores[0][id] < scores[1][id]]
+    lost = [id for id in both if scores[0][id] > scores[1][id]]
+    if json_:
+        ids = {"before": runs[0].id, "after": runs[1].id}
+        print_json({**ids, "comparison": found, "gained": gained, "lost": lost})
+        return
+    shown = table("run", "memory", "program", "solved")
+    for each, score in zip(runs, scores, strict=True):
+        solved = f"{sum(score[id] for id in both):.0f} of {counted(len(both), 'task')}"
+        shown.add_row(Text(each.id, "bold"), each.head["memory"], Text(each.head["program"]), solved)
+    out.print(shown)
+    say(f"solved {found}")
+    for name, ids in (("only after", gained), ("only before", lost)):
+        if ids:
+            say(f"{name}: ", (", ".join(ids), "dim"))

@@ -1,0 +1,97 @@
+"""The language models of a compile: copies of the program's that answer from DSPy's cache.
+
+So a compile that was interrupted and is started again with the same arguments asks for the missing answers only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dspy
+from dspy.utils.callback import BaseCallback
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.backbones.errors import explain, translate
+from rb_dspy.errors import BackboneError, InfrastructureError
+
+Sample = tuple[int, float | None]
+"""A rollout id and a temperature, by which an optimizer draws another sample of the same prompts."""
+
+
+class Models:
+    """Role -> language model, and the one that proposes prompts. Copies share it.
+
+    Args:
+        backbones: Of the program.
+        reflection: Proposes prompts: an LM, a ``BackboneConfig`` or a name; None: the agent's.
+    """
+
+    def __init__(self, backbones: Backbones, reflection: Any = None) -> None:
+        lms = backbones.lms()
+        copies = {id(lm): lm.copy(cache=True) for lm in lms.values()}
+        self.backbones = Backbones(**{role: copies[id(lm)] for role, lm in lms.items()})
+        proposer = backbones.lm("agent") if reflection is None else Backbones(agent=reflection).lm("agent")
+        self._watch = _Watch(str(proposer.model))
+        self.reflection = proposer.copy(cache=True, callbacks=[*proposer.callbacks, self._watch])
+        self._samples: dict[Sample, Backbones] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def agent(self) -> Any:
+        """The agent's LM."""
+        return self.backbones.lm("agent")
+
+    @property
+    def failure(self) -> BackboneError | None:
+        """Why the reflection model cannot be used at all."""
+        return self._watch.failure
+
+    @contextmanager
+    def use(self, sample: Sample | None = None) -> Iterator[None]:
+        """Use these inside the block; with ``sample`` copies that sample anew, each role from its own LM."""
+        backbones = self._sampling(sample) if sample else self.backbones
+        with backbones.use(), dspy.context(lm=backbones.lm("agent"), disable_history=True):
+            yield
+
+    def check_reflection(self) -> None:
+        """Raise ``InfrastructureError`` if every call of the reflection model failed."""
+        if self._watch.error is not None and not self._watch.answers:
+            raise InfrastructureError(f"reflection: no call was answered; the last one: {self._watch.error}")
+
+    def _sampling(self, sample: Sample) -> Backbones:
+        rollout, temperature = sample
+        with self._lock:
+            if sample not in self._samples:
+                lms = self.backbones.lms()
+                copies = {id(lm): _resampled(lm, rollout, temperature) for lm in lms.values()}
+                self._samples[sample] = Backbones(**{role: copies[id(lm)] for role, lm in lms.items()})
+            return self._samples[sample]
+
+
+def _resampled(lm: Any, rollout: int, temperature: float | None) -> Any:
+    if temperature is None or getattr(lm, "omit_temperature", False):
+        return lm.copy(rollout_id=rollout)
+    return lm.copy(rollout_id=rollout, temperature=temperature)
+
+
+class _Watch(BaseCallback):
+    """Sees how calls of the reflection model end: optimizers log its errors and go on."""
+
+    def __init__(self, model: str) -> None:
+        self.answers = 0
+        self.error: str | None = None
+        self.failure: BackboneError | None = None
+        self._model = model
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        """Count an answer, or keep the error."""
+        if exception is None:
+            self.answers += 1
+            return
+        self.error = explain(exception)
+        error = translate(exception, "reflection", self._model)
+        if isinstance(error, BackboneError):
+            self.failure = error

@@ -1,0 +1,6 @@
+"""Does memory help? Arms over the same tasks in several orders, and a verdict that is earned or refused."""
+
+import lazy_loader
+
+# The names are in ``__init__.pyi``, as in ``rb_dspy``.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,11 @@
+# The names of this package; see ``__init__.py``.
+
+from .arms import Arm as Arm, ArmLike as ArmLike, MemoryMode as MemoryMode
+from .intervals import (
+    Comparison as Comparison,
+    Interval as Interval,
+    compare as compare,
+    detectable as detectable,
+)
+from .report import ArmReport as ArmReport, LessonEffect as LessonEffect, Report as Report
+from .run import Progress as Progress, evaluate as evaluate, screen as screen

@@ -1,0 +1,169 @@
+"""One cell of an evaluation: an arm does the tasks of one order, one by one, with a bank of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import dspy
+
+from rb_dspy.backbones import metered
+from rb_dspy.bank import MemoryBank, Pending
+from rb_dspy.environments import ScoredEnvironments
+from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, UnparseableOutput
+from rb_dspy.evaluation.records import Record
+from rb_dspy.matts import BankProgram
+from rb_dspy.protocols import EnvironmentFactory
+from rb_dspy.schema import Task
+from rb_dspy.steps import Memory
+from rb_dspy.stream import TaskStream
+from rb_dspy.text import summary_line
+
+_OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
+"""Errors that say nothing about the next task; the task is tried once more."""
+
+
+class CellRun:
+    """Does the tasks of one cell.
+
+    Args:
+        arm: Name of the arm.
+        order: Number of the order.
+        program: As ``prepare`` returns it.
+        environments: Likewise.
+        bank: Of this cell, or the shared one of an arm that learns nothing.
+        run_id: Of what it learns.
+        learns: Whether the bank is written to.
+    """
+
+    def __init__(
+        self,
+        arm: str,
+        order: int,
+        program: BankProgram,
+        environments: EnvironmentFactory,
+        bank: MemoryBank,
+        *,
+        run_id: str,
+        learns: bool,
+    ) -> None:
+        self._arm = arm
+        self._order = order
+        self._program = program
+        self._scored = ScoredEnvironments(environments)
+        self._bank = bank
+        self._run_id = run_id
+        self._learns = learns
+
+    def play(
+        self,
+        stream: TaskStream,
+        done: dict[str, Record],
+        on_record: Callable[[Record], None],
+        check: Callable[[], None],
+        stop_after: int,
+    ) -> None:
+        """Do the tasks of ``stream`` that are not ``done``.
+
+        Args:
+            stream: The tasks in this order.
+            done: Task id -> record, from before.
+            on_record: Called after each task.
+            check: Called before each task; raises if the evaluation ends.
+            stop_after: So many broken tasks in a row end the cell.
+
+        Raises:
+            InfrastructureError: ``stop_after`` tasks in a row broke.
+        """
+        if self._learns:
+            self._forget(done)
+        broken = 0
+        with dspy.context(disable_history=True):  # dspy would keep every prompt for the life of the process
+            for position, task in enumerate(stream):
+                if task.id in done:
+                    continue
+                check()
+                record = self._record(task, position)
+                on_record(record)
+                broken = broken + 1 if record.error else 0
+                if broken and broken == stop_after:
+                    raise InfrastructureError(
+                        f"evaluate: arm {self._arm}, order {self._order}: {broken} tasks in a row broke, the last with:"
+                        f" {record.error}; mend it and evaluate again, with the same folder to go on from here"
+                    )
+
+    def _forget(self, done: dict[str, Record]) -> None:
+        """Remove from the bank what tasks without a record left there when the process was killed."""
+        learned = self._bank.learned(self._run_id)
+        missing = [id for id, record in done.items() if not record.error and id not in learned]
+        if missing:
+            raise InputError(
+                f"evaluate: {self._bank} has not learned from the task {missing[0]!r}, which has a record; the bank was"
+                " changed or removed: pass another folder"
+            )
+        for pending in self._bank.pending(run_id=self._run_id):
+            self._bank.delete(pending.id)
+        for task_id in sorted(learned - done.keys()):
+            experience = self._bank.experience_of(task_id, self._run_id)
+            if experience is not None:
+                self._bank.purge(experience.id)  # a deleted lesson would not be learned again
+
+    def _record(self, task: Task, position: int) -> Record:
+        """Do a task; if something breaks, once more, whatever the outcome was."""
+        started = time.monotonic()
+        prediction, error, tries = None, "", 0
+        with metered() as ledger:
+            while prediction is None and tries < 2:
+                tries += 1
+                try:
+                    prediction = self._attempt(task)
+                    error = self._scored.broke(task.id, prediction.trajectory.rollout_id)
+                    prediction = None if error and not self._learns else prediction
+                except ConfigError:
+                    raise
+                except _OF_ONE_TASK as exc:
+                    error = summary_line(exc)
+        for pending in self._pending(task) if error else ():
+            self._bank.delete(pending.id)
+        outcome = None
+        shown, learned = Memory(), 0
+        if prediction is not None:
+            outcome = self._scored.outcome(task.id, prediction.trajectory.rollout_id)
+            shown, learned = prediction.memory, len(prediction.memory_items)
+        return Record(
+            arm=self._arm,
+            order=self._order,
+            position=position,
+            task=task.id,
+            template=task.template,
+            solved=None if outcome is None or error else outcome.success,
+            error=error,
+            tries=tries,
+            verdict=prediction.verdict.label if prediction is not None and prediction.verdict else None,
+            steps=None if prediction is None else len(prediction.trajectory.steps),
+            shown=tuple((item.id, item.title) for item in shown.items),
+            learned=learned,
+            usage=ledger.usage(),
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def _attempt(self, task: Task) -> dspy.Prediction:
+        """Do a task, or learn from its rollout if that waits in the bank.
+
+        A judge or distiller whose answers cannot be parsed is asked again, and then teaches nothing: the task counts as
+        the agent did it.
+        """
+        while True:
+            waiting = self._pending(task)
+            try:
+                if waiting:
+                    return self._program.resume(waiting[0])
+                return self._program(
+                    task=task, bank=self._bank, environments=self._scored, run_id=self._run_id, learn=self._learns
+                )
+            except UnparseableOutput:
+                if not self._pending(task):
+                    raise
+
+    def _pending(self, task: Task) -> list[Pending]:
+        return self._bank.pending(run_id=self._run_id, task_id=task.id) if self._learns else []

@@ -1,0 +1,146 @@
+"""What an evaluation runs: arms, orders and cells; and the plan as it is stored, so that no other is mixed with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.errors import BackboneError, InputError
+from rb_dspy.evaluation.arms import Arm, ArmLike, as_arms, lm_settings, oracle_lessons, temperatures
+from rb_dspy.evaluation.records import Cell
+from rb_dspy.evaluation.report import ArmSettings
+from rb_dspy.matts import BankProgram
+from rb_dspy.protocols import Embedder
+from rb_dspy.schema import MemoryDraft, Task
+from rb_dspy.stream import TaskStream
+
+Lessons = Sequence[MemoryDraft] | str | Path
+Tasks = TaskStream | Iterable[Task | str | Mapping[str, Any]]
+
+_SETTINGS = ("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "reasoning_effort")
+"""Of a language model, what the plan states; keys and addresses stay out."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run: arms, tasks in their orders, and cells in the order in which they start."""
+
+    arms: dict[str, Arm]
+    orders: list[TaskStream]
+    cells: list[Cell]
+    baseline: str
+
+    @property
+    def sizes(self) -> dict[Cell, int]:
+        """Tasks of each cell."""
+        return dict.fromkeys(self.cells, len(self.orders[0]))
+
+    @property
+    def total(self) -> int:
+        """Tasks over all cells."""
+        return len(self.cells) * len(self.orders[0])
+
+
+def plan_of(
+    arms: Mapping[str, ArmLike] | Sequence[ArmLike],
+    stream: Tasks,
+    *,
+    program: BankProgram | None,
+    orders: int,
+    seed: int,
+    baseline: str | None,
+) -> Plan:
+    """What is to be run. Orders come one after the other; in each the arms take turns at being first.
+
+    Raises:
+        InputError: An argument cannot be used.
+    """
+    named = as_arms(arms, program)
+    tasks = TaskStream.of(stream)
+    if not len(tasks):
+        raise InputError(f"the stream {tasks.name!r} has no tasks; expected at least one")
+    if not isinstance(orders, int) or orders < 1:
+        raise InputError(f"orders is {orders!r:.40}; expected a whole number from 1 on; 8 are enough for a verdict")
+    if baseline is not None and baseline not in named:
+        raise InputError(f"baseline is {baseline!r}; expected one of the arms: {', '.join(named)}")
+    names = list(named)
+    cells = [
+        (name, order)
+        for order in range(orders)
+        for name in [*names[order % len(names) :], *names[: order % len(names)]]
+        if order == 0 or not named[name].repeats
+    ]
+    ordered = [tasks, *(tasks.permuted(seed + order) for order in range(1, orders))]
+    return Plan(named, ordered, cells, baseline or ("none" if "none" in named else names[0]))
+
+
+def describe(plan: Plan, *, seed: int, lessons: Lessons | None, embedder: Embedder | str | None) -> dict[str, Any]:
+    """The plan as JSON: what must be equal for an evaluation to go on in its folder."""
+    tasks = plan.orders[0]
+    oracle = any(arm.memory == "oracle" for arm in plan.arms.values())
+    return {
+        "stream": tasks.name,
+        "digest": tasks.digest,
+        "tasks": len(tasks),
+        "orders": len(plan.orders),
+        "seed": seed,
+        "baseline": plan.baseline,
+        "arms": {name: _describe_arm(arm) for name, arm in plan.arms.items()},
+        "lessons": digest([draft.model_dump() for draft in oracle_lessons(lessons, tasks)]) if oracle else None,
+        "embedder": embedder if isinstance(embedder, str | None) else embedder.id,
+        "versions": {name: installed(name) for name in ("rb-dspy", "dspy")},
+    }
+
+
+def digest(value: object) -> str:
+    """16 hex digits that name a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def settings_of(arm: Arm) -> ArmSettings:
+    """What the report says about an arm."""
+    return ArmSettings(memory=arm.memory, learns=arm.learns, repeats=arm.repeats, models=_models(arm))
+
+
+def _models(arm: Arm) -> dict[str, str]:
+    """Role -> model; empty if the predictors have language models of their own."""
+    try:
+        lms = (arm.backbones or arm.program.backbones or Backbones()).lms()
+    except BackboneError:
+        return {}
+    return {role: str(lm.model) for role, lm in lms.items()}
+
+
+def _describe_arm(arm: Arm) -> dict[str, Any]:
+    program = arm.program
+    steps = ("retrieve", "act", "judge", "distill", "contrast", "select", "refine")
+    configs = {name: _config(getattr(program, name)) for name in steps if hasattr(program, name)}
+    bank = None if arm.bank is None else digest([[item.id, item.seq] for item in arm.bank.items()])
+    try:
+        lms = (arm.backbones or program.backbones or Backbones()).lms()
+    except BackboneError:
+        lms = {}
+    return {
+        "memory": arm.memory,
+        "program": type(program).__name__,
+        "steps": {**configs, "matts": _config(program)} if hasattr(program, "config") else configs,
+        "prompts": digest(program.dump_state()),
+        "models": {
+            role: {"model": str(lm.model), **{k: v for k, v in lm_settings(lm).items() if k in _SETTINGS}}
+            for role, lm in lms.items()
+        },
+        "temperatures": temperatures(arm),
+        "bank": bank,
+    }
+
+
+def _config(step: Any) -> Any:
+    """The settings of a step; the name of its type if it is the caller's own and has none."""
+    config: Any = getattr(step, "config", None)
+    return config.model_dump(mode="json") if hasattr(config, "model_dump") else type(step).__qualname__

@@ -1,0 +1,219 @@
+"""What an evaluation has done so far: a plan, a line for each task, and the banks of its cells.
+
+A cell is one arm in one order. Its bank is a file if the evaluation has a folder, so an evaluation that was killed
+goes on where it was: only the task under way is done again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import filelock
+import pydantic
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.errors import InputError, RBError
+from rb_dspy.files import atomic_write
+from rb_dspy.jsonl import encode, read_objects
+from rb_dspy.protocols import Embedder
+from rb_dspy.schema import Label, Usage
+
+PLAN, RECORDS, BANKS = "plan.json", "records.jsonl", "banks"
+FORMAT, VERSION = "rb_dspy evaluation", 1
+SCOPE = "evaluation"
+
+Cell = tuple[str, int]
+"""The name of an arm and the number of an order, from 0."""
+
+
+class Record(pydantic.BaseModel):
+    """One task of a cell."""
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    arm: str
+    order: int
+    position: int
+    """In the order, from 0."""
+    task: str
+    template: str | None = None
+    solved: bool | None = None
+    """By ground truth; None if it is unknown, or something broke."""
+    error: str = ""
+    """What broke, twice."""
+    tries: int = 1
+    verdict: Label | None = None
+    steps: int | None = None
+    shown: tuple[tuple[str, str], ...] = ()
+    """Id and title of each lesson that was shown."""
+    learned: int = 0
+    """Lessons that were stored."""
+    usage: Usage = pydantic.Field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> float | None:
+        """1 if solved, else 0, also if something broke (intention to treat); None if the outcome is unknown."""
+        return 0.0 if self.error else None if self.solved is None else float(self.solved)
+
+    @property
+    def tokens(self) -> int:
+        """Of all roles."""
+        return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
+
+    @property
+    def calls(self) -> int:
+        """Of all roles."""
+        return sum(used.calls for used in self.usage.values())
+
+
+class Journal:
+    """The records of an evaluation, in memory, and in a folder if it has one. Safe to use from threads.
+
+    Raises:
+        InputError: The folder has another evaluation, another process works in it, or its records cannot be read.
+        RBError: The disk refuses.
+    """
+
+    def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], sizes: Mapping[Cell, int]) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._cells: dict[Cell, dict[str, Record]] = {cell: {} for cell in sizes}
+        self._lock = threading.Lock()
+        self._claim: filelock.FileLock | None = None
+        if self.folder is None:
+            return
+        try:
+            (self.folder / BANKS).mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise RBError(f"{self.folder}: cannot be created: {exc.strerror}; pass another folder") from exc
+        self._claim = filelock.FileLock(self.folder / ".lock")
+        try:
+            self._claim.acquire(timeout=0)
+        except filelock.Timeout:
+            raise InputError(f"{self.folder}: another process evaluates here; wait, or pass another folder") from None
+        try:
+            _check_plan(self.folder / PLAN, plan)
+            self._read(sizes)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others work in the folder."""
+        if self._claim is not None:
+            self._claim.release()
+
+    def of(self, cell: Cell) -> dict[str, Record]:
+        """Task id -> record of what a cell has done; a copy."""
+        with self._lock:
+            return dict(self._cells[cell])
+
+    def all(self) -> list[Record]:
+        """All records."""
+        with self._lock:
+            return [record for cell in self._cells.values() for record in cell.values()]
+
+    def add(self, record: Record) -> None:
+        """Keep a record: on disk when this returns."""
+        with self._lock:
+            if self.folder is not None:
+                _append(self.folder / RECORDS, encode(record.model_dump(mode="json", exclude_defaults=True)))
+            self._cells[record.arm, record.order][record.task] = record
+
+    def open_bank(
+        self, number: int, order: int, start: MemoryBank | None, embedder: Embedder | str | None
+    ) -> MemoryBank:
+        """The bank of the cell of arm ``number``, with what it has learned; the caller closes it."""
+        if self.folder is None:
+            return MemoryBank.open(None, scope=SCOPE, embedder=embedder) if start is None else start.fork()
+        chosen = embedder if start is None else start.embedder
+        bank = MemoryBank.open(self.folder / BANKS / f"{number}-{order}.sqlite", scope=SCOPE, embedder=chosen)
+        if start is not None and len(start):
+            copy = self.folder / BANKS / f"{number}-{order}.start.jsonl"
+            try:
+                start.export_jsonl(copy)
+                bank.import_jsonl(copy)  # what is here already is not repeated
+            except BaseException:
+                bank.close()
+                raise
+            finally:
+                copy.unlink(missing_ok=True)
+        return bank
+
+    def _read(self, sizes: Mapping[Cell, int]) -> None:
+        assert self.folder is not None
+        path = self.folder / RECORDS
+        if not path.exists():
+            return
+        _drop_torn_line(path)
+        if not path.stat().st_size:
+            return
+        for number, fields in read_objects(path, "a record of a task"):
+            try:
+                record = Record.model_validate(fields)
+                self._cells[record.arm, record.order][record.task] = record
+            except (pydantic.ValidationError, KeyError):
+                raise InputError(f"{path}:{number}: is no record of this evaluation; pass another folder") from None
+        for cell, records in self._cells.items():
+            if len(records) < sizes[cell]:  # it ended because tasks in a row broke: these are done again
+                for record in sorted(records.values(), key=lambda record: -record.position):
+                    if not record.error:
+                        break
+                    del records[record.task]
+
+
+def _check_plan(path: Path, plan: Mapping[str, Any]) -> None:
+    """Store the plan, or compare it with the one that is stored."""
+    plan = json.loads(json.dumps({"format": FORMAT, "version": VERSION, **plan}))
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        with atomic_write(path) as file:
+            file.write(json.dumps(plan, indent=1, ensure_ascii=False).encode() + b"\n")
+        return
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{path}: cannot be read as a plan ({exc}); pass another folder") from None
+    if stored != plan:
+        stored = stored if isinstance(stored, dict) else {}
+        key = next((key for key in [*plan, *stored] if stored.get(key) != plan.get(key)), "format")
+        raise InputError(
+            f"{path.parent}: has another evaluation: {key} was {_short(stored.get(key))}, and is"
+            f" {_short(plan.get(key))} now; pass another folder, or the same arguments"
+        )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _append(path: Path, line: bytes) -> None:
+    try:
+        with path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        raise RBError(f"{path}: cannot be written: {exc.strerror}; free space and evaluate again") from exc
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Remove a last line that was cut when the process was killed."""
+    try:
+        with path.open("rb+") as file:
+            content = file.read()
+            if not content.endswith(b"\n"):
+                file.truncate(content.rfind(b"\n") + 1)
+    except OSError as exc:
+        raise RBError(f"{path}: cannot be read: {exc.strerror}") from exc

@@ -1,0 +1,251 @@
+"""``evaluate``: arms over the same tasks in the same orders, interleaved, and a report that earns its verdict."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.bank import MemoryBank
+from rb_dspy.concurrency import run_parallel
+from rb_dspy.errors import InputError
+from rb_dspy.evaluation.arms import Arm, ArmLike, oracle_bank, prepare
+from rb_dspy.evaluation.cell import CellRun
+from rb_dspy.evaluation.plan import Lessons, Plan, Tasks, describe, digest, plan_of, settings_of
+from rb_dspy.evaluation.records import Cell, Journal, Record
+from rb_dspy.evaluation.report import Report, build_report
+from rb_dspy.matts import BankProgram
+from rb_dspy.protocols import Embedder
+from rb_dspy.stream import TaskStream
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an evaluation is. It says nothing about success: no look at the outcome may decide when it ends."""
+
+    done: int
+    """Tasks, over all arms and orders."""
+    total: int
+    arm: str
+    """Of the task that was just done."""
+    order: int
+    task: str
+    error: str
+    """Why that task broke; empty if it did not."""
+    errors: int
+    calls: int
+    tokens: int
+    seconds: float
+    """Since this call of ``evaluate``."""
+
+
+def evaluate(
+    arms: Mapping[str, ArmLike] | Sequence[ArmLike],
+    stream: Tasks,
+    *,
+    program: BankProgram | None = None,
+    orders: int = 8,
+    jobs: int = 1,
+    seed: int = 0,
+    baseline: str | None = None,
+    lessons: Lessons | None = None,
+    embedder: Embedder | str | None = None,
+    folder: str | Path | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+    stop_after: int = 3,
+) -> Report:
+    """Run every arm over the same tasks in the same orders, and compare them with the baseline, paired.
+
+    An error (a server that fails, an environment that breaks) is followed by a second try, whatever the outcome was; a
+    task that breaks twice counts as a failure, and ``Comparison.clean`` leaves it out. Tasks without ground truth do
+    not count. An arm without memory whose agent samples at temperature 0 is run in one order, which counts for all.
+
+    Args:
+        arms: At least two: names of memory modes, programs, ``(program, backbones)``, or ``Arm``; a dict names them.
+        stream: The tasks.
+        program: Of arms that are only the name of a mode.
+        orders: In how many orders the tasks are done: as they are, and permuted by ``seed`` + 1, ``seed`` + 2, ...
+        jobs: Cells (an arm in an order) that run side by side, in threads.
+        seed: Of the orders, of what ``shuffled`` draws, and of the bootstrap.
+        baseline: With which the others are compared; default: "none" if there is one, else the first arm.
+        lessons: Of the arm "oracle": drafts, or a JSON Lines file; default: those of the environment's family.
+        embedder: Of the banks, if an arm brings none.
+        folder: Keeps records, banks and the report; an evaluation that was interrupted goes on from there.
+        on_progress: Called after every task, from the thread that did it, one call at a time.
+        stop_after: So many broken tasks in a row end the evaluation.
+
+    Returns:
+        The report, which is also in ``folder``. The same records give the same report.
+
+    Raises:
+        InputError: An argument cannot be used, the folder has another evaluation, or no task has ground truth.
+        InfrastructureError: ``stop_after`` tasks in a row broke.
+        BackboneError: A language model cannot be used at all.
+    """
+    if inspect.iscoroutinefunction(on_progress):
+        raise InputError("on_progress is async, and evaluate is not; pass a plain function")
+    for name, value in (("jobs", jobs), ("stop_after", stop_after)):
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r:.40}; expected a whole number from 1 on")
+    plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
+    stated = describe(plan, seed=seed, lessons=lessons, embedder=embedder)
+    with ExitStack() as stack:
+        oracle = None
+        if any(arm.memory == "oracle" for arm in plan.arms.values()):
+            oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
+        journal = stack.enter_context(Journal(folder, stated, plan.sizes))
+        counter = _Counter(plan, journal, on_progress)
+        run = partial(_run_cell, plan, journal, counter, oracle, embedder, seed, digest(stated), stop_after)
+        _run_all([partial(run, cell) for cell in plan.cells], jobs, counter)
+        settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
+        report = build_report(
+            plan.orders, settings, journal.all(), seed=seed, baseline=plan.baseline, versions=stated["versions"]
+        )
+        if folder is not None:
+            report.save(folder)
+    return report
+
+
+def screen(
+    program: BankProgram,
+    stream: Tasks,
+    *,
+    tasks: int = 20,
+    lessons: Lessons | None = None,
+    backbones: Backbones | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Report:
+    """Ask whether any memory could help: no memory against right lessons, on the first tasks of a stream.
+
+    ``Report.headroom`` is "yes" if the right lessons gain at least 15 points and the interval lies above 0, "no" if it
+    ends below 15 points, else "unclear": take more tasks.
+
+    Args:
+        program: The program.
+        stream: Its first ``tasks`` tasks are used; choose others than those of the evaluation.
+        tasks: How many.
+        lessons: As in ``evaluate``.
+        backbones: Instead of the program's own.
+        options: Others of ``evaluate``. Default: one order, since nothing is learned.
+    """
+    if not isinstance(tasks, int) or tasks < 1:
+        raise InputError(f"tasks is {tasks!r:.40}; expected a number of tasks from 1 on")
+    chosen = Backbones.of(backbones)
+    arms = {"none": Arm(program, "none", chosen), "oracle": Arm(program, "oracle", chosen)}
+    return evaluate(arms, TaskStream.of(stream)[:tasks], lessons=lessons, **{"orders": 1, **options})
+
+
+class _Counter:
+    """Counts what is done, and tells threads when to stop."""
+
+    def __init__(self, plan: Plan, journal: Journal, on_progress: Callable[[Progress], object] | None) -> None:
+        self._records = journal.all()
+        self._done, self._total = len(self._records), plan.total
+        self._errors = sum(bool(record.error) for record in self._records)
+        self._calls = sum(record.calls for record in self._records)
+        self._tokens = sum(record.tokens for record in self._records)
+        self._journal = journal
+        self._on_progress = on_progress
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def add(self, record: Record) -> None:
+        """Keep a record and report it."""
+        with self._lock:
+            self._journal.add(record)
+            self._done += 1
+            self._errors += bool(record.error)
+            self._calls += record.calls
+            self._tokens += record.tokens
+            if self._on_progress is None:
+                return
+            self._on_progress(
+                Progress(
+                    done=self._done,
+                    total=self._total,
+                    arm=record.arm,
+                    order=record.order,
+                    task=record.task,
+                    error=record.error,
+                    errors=self._errors,
+                    calls=self._calls,
+                    tokens=self._tokens,
+                    seconds=time.monotonic() - self._started,
+                )
+            )
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Stop the other cells before their next task if an error leaves the block."""
+        self.check()
+        try:
+            yield
+        except BaseException:
+            self._stopped.set()
+            raise
+
+    def check(self) -> None:
+        """Raise ``_Stopped`` if another cell failed."""
+        if self._stopped.is_set():
+            raise _Stopped
+
+
+class _Stopped(Exception):
+    """Another cell failed, so this one ends before its next task."""
+
+
+def _run_all(cells: Sequence[Callable[[], None]], jobs: int, counter: _Counter) -> None:
+    """Run the cells, ``jobs`` side by side; after a failure, or Ctrl-C, no other task starts."""
+    if jobs == 1:
+        for cell in cells:
+            cell()
+        return
+
+    def run(cell: Callable[[], None]) -> None:
+        with counter.stopping():
+            cell()
+
+    results = run_parallel([partial(run, cell) for cell in cells], jobs)
+    errors = [result for result in results if isinstance(result, Exception)]
+    failed = next((error for error in errors if not isinstance(error, _Stopped)), None)
+    if failed is not None:
+        raise failed
+
+
+def _run_cell(
+    plan: Plan,
+    journal: Journal,
+    counter: _Counter,
+    oracle: MemoryBank | None,
+    embedder: Embedder | str | None,
+    seed: int,
+    run_id: str,
+    stop_after: int,
+    cell: Cell,
+) -> None:
+    name, order = cell
+    arm, stream = plan.arms[name], plan.orders[order]
+    done = journal.of(cell)
+    if len(done) == len(stream):
+        return
+    program, environments = prepare(arm, order, seed=seed)
+    with ExitStack() as stack:
+        if arm.memory == "oracle" and oracle is not None:
+            bank = oracle
+        elif not arm.learns:
+            bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=embedder))
+        else:
+            number = list(plan.arms).index(name)
+            bank = stack.enter_context(journal.open_bank(number, order, arm.bank, embedder))
+        run = CellRun(name, order, program, environments, bank, run_id=f"evaluation-{run_id}", learns=arm.learns)
+        run.play(stream, done, counter.add, counter.check, stop_after)
+    if all(record.score is None for record in journal.of(cell).values()):
+        raise InputError(f"no task of {stream.name!r} has ground truth; an evaluation needs tasks that can be scored")

@@ -1,0 +1,152 @@
+"""A program as plain settings, and back: what a registered model consists of, besides its prompts.
+
+Of language models the names, addresses and sampling settings are stored, never a key.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from rb_dspy.backbones import Backbones
+from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig
+from rb_dspy.config_file import load_settings
+from rb_dspy.environments import make_environment
+from rb_dspy.errors import ConfigError, InputError, describe_error
+from rb_dspy.matts import BankProgram, MaTTS
+from rb_dspy.program import ReasoningBank
+from rb_dspy.steps import Judge
+from rb_dspy.text import without_secrets
+
+BackbonesLike = Backbones | Mapping[str, Any]
+"""Backbones, or role -> LM, ``BackboneConfig`` or a model's name."""
+
+_NO_OPTIONS = {"max_completion_tokens", "rollout_id", "headers", "extra_headers"}
+"""Settings of an LM that have another name in ``BackboneConfig``, change with each call, or may hold keys."""
+
+
+def program_settings(program: BankProgram, environments: str | None = None) -> dict[str, Any]:
+    """What ``build_program`` needs, as JSON values.
+
+    Args:
+        program: Its judge and its retrieval must be ours: the code of others would not be in the model.
+        environments: Where the program's environments are found, ``package.module:attribute``, unless they are the
+            installed ones.
+
+    Raises:
+        InputError: The program has a part that cannot be stored.
+        ConfigError: ``environments`` does not name a callable.
+    """
+    if not isinstance(program.judge, Judge) or program.retrieve.reranker is not None:
+        part = "reranker" if isinstance(program.judge, Judge) else "judge"
+        raise InputError(f"register: the program has a {part} of its own, which cannot be stored; remove it")
+    if environments is None and program.environments is not make_environment:
+        raise InputError(
+            "register: the program's environments are not the installed ones; pass"
+            " environments='package.module:attribute'"
+        )
+    if environments is not None and not callable(import_attribute(environments)):
+        raise ConfigError(f"environments={environments!r} is not callable; expected a function (task, rollout_id)")
+    steps = ("retrieve", "act", "judge", "distill")
+    config = {step: getattr(program, step).config.model_dump(mode="json") for step in steps}
+    matts = program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None
+    return {"program": config, "matts": matts, "environments": environments}
+
+
+def build_program(settings: Mapping[str, Any]) -> BankProgram:
+    """The program of ``program_settings``, with neither its prompts nor backbones."""
+    environments = settings.get("environments")
+    program = ReasoningBank(
+        ProgramConfig.model_validate(settings["program"]),
+        environments=make_environment if environments is None else import_attribute(environments),
+    )
+    matts = settings.get("matts")
+    return program if matts is None else MaTTS(program, config=MattsConfig.model_validate(matts))
+
+
+def backbone_settings(backbones: BackbonesLike | None) -> dict[str, dict[str, Any]]:
+    """Role -> the table of ``rb.toml`` that describes its language model, for each role that has one of its own.
+
+    Raises:
+        InputError: An address holds a password or a key.
+    """
+    if backbones is None:
+        return {}
+    if isinstance(backbones, Backbones):
+        backbones = {role: backbones.lm(role) for role in ROLES if backbones.has(role)}
+    tables = {role: _table(value) for role, value in backbones.items()}
+    for role, table in tables.items():
+        address = table.get("api_base", "")
+        if address != without_secrets(address):
+            raise InputError(
+                f"register: the api_base of the role {role} holds a password or a key, which is not stored; register"
+                " with other backbones=..., and name the address where the program is served"
+            )
+    return tables
+
+
+def build_backbones(settings: Mapping[str, Any]) -> Backbones:
+    """The backbones that tables of ``rb.toml`` describe."""
+    return Backbones(**{role: BackboneConfig(**table) for role, table in settings.items()})
+
+
+def serving_backbones(stored: Mapping[str, Any]) -> Backbones:
+    """The backbones of this process: those of ``rb.toml`` in the current folder or of ``RB_DSPY_BACKBONES__...``, if
+    either names some, else the ``stored`` ones of a registered program.
+    """
+    file = Path("rb.toml")
+    settings = load_settings(file if file.is_file() else None)
+    if "backbones" in settings.model_fields_set:
+        return Backbones.from_settings(settings.backbones)
+    return build_backbones(stored)
+
+
+def import_attribute(place: str) -> Any:
+    """What ``package.module:attribute`` names. Raises ``ConfigError`` if it cannot be imported."""
+    module, _, attribute = place.partition(":")
+    if not (module and attribute):
+        raise ConfigError(f"{place!r}: expected package.module:attribute")
+    try:
+        value: Any = importlib.import_module(module)
+        for name in attribute.split("."):
+            value = getattr(value, name)
+    except Exception as exc:  # code of the caller's may raise anything
+        raise ConfigError(f"{place!r} cannot be imported: {describe_error(exc, 200)}") from exc
+    return value
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = BackboneConfig(model=value)
+    if isinstance(value, BackboneConfig):
+        return value.model_dump(mode="json", exclude_defaults=True) | {"model": value.model}
+    if not isinstance(value, dspy.BaseLM):
+        raise ConfigError(f"backbones: got {type(value).__name__}; expected a dspy.LM, a BackboneConfig or a name")
+    settings = value.kwargs
+    local = str(value.model).startswith("local/")  # its address is that of a child process
+    table = {
+        "model": str(value.model),
+        "api_base": None if local else settings.get("api_base"),
+        "temperature": "none" if getattr(value, "omit_temperature", False) else settings.get("temperature"),
+        "max_tokens": settings.get("max_tokens", settings.get("max_completion_tokens")),
+        "timeout": settings.get("timeout"),
+        "options": {name: option for name, option in settings.items() if _is_option(name, option)},
+    }
+    if getattr(value, "model_type", "chat") != "chat":
+        table["options"]["model_type"] = value.model_type
+    return {name: each for name, each in table.items() if each not in (None, {})}
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether ``BackboneConfig.options`` take it: JSON, and no secret."""
+    if value is None or name in _NO_OPTIONS or name in BackboneConfig.model_fields or name == "api_key":
+        return False
+    try:
+        BackboneConfig(model="any", options={name: value})
+    except ConfigError:
+        return False
+    return True

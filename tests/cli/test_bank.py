@@ -1,0 +1,203 @@
+"""``rb-dspy bank``: what it shows, what it changes, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import Experience, MemoryBank, MemoryDraft, Task, Trajectory, Verdict
+from rb_dspy.cli.output import one_line
+from rb_dspy.schema import Step
+from rb_dspy.testing import HashEmbedder
+from tests.served import lines
+
+OPEN = MemoryDraft(title="Open first", description="When it is shut.", content="Open it, then put it in.")
+NEVER = MemoryDraft(title="Never open first", description="When it is shut.", content="Never open it, put it in.")
+TENS = MemoryDraft(title="Use tens", description="Mental arithmetic.", content="Round up and subtract the rest.")
+
+
+def opened(scope: str = "default") -> MemoryBank:
+    return MemoryBank.open("rb-bank.sqlite", scope=scope, embedder=HashEmbedder())
+
+
+def learn(bank: MemoryBank, number: int, *drafts: MemoryDraft, **more: Any) -> Experience:
+    task = Task(id=f"t/{number}", instruction=f"Put shirt {number} away.")
+    steps = (Step(thought="Hm.", action="open wardrobe", observation="It is open."),)
+    rollout = Trajectory(task_id=task.id, steps=steps)
+    verdict = Verdict(label="success", reasons="Seen.")
+    return bank.append(task, rollout, verdict, drafts, **{"run_id": "monday", "distiller": "[/lm]"} | more)
+
+
+@pytest.fixture
+def filled(cli: Any) -> list[Experience]:
+    """Three experiences: the second from a stranger, the third learned under its influence and repeating the first."""
+    with opened() as bank:
+        first = learn(bank, 1, OPEN)
+        second = learn(bank, 2, NEVER, origin="stranger")
+        return [first, second, learn(bank, 3, OPEN, TENS, shown=second.items, run_id="tuesday")]
+
+
+def ok(cli: Any, *args: str) -> str:
+    code, out, err = cli("bank", *args)
+    assert code == 0, err
+    return str(out)
+
+
+def as_json(cli: Any, *args: str) -> list[dict[str, Any]]:
+    return lines(ok(cli, *args, "--json"))
+
+
+def test_a_bank_is_looked_into(cli: Any, filled: list[Experience]) -> None:
+    first, second, third = filled
+    for args, parts in (
+        (["list"], ["Open first", "Open it, then put it in.", "learned 2 times"]),
+        (["list", "--experiences"], [each.id for each in filled]),
+        (["show", first.items[0].id], ["Open it, then put it in.", "t/1", "run tuesday"]),
+        (["show", third.id], ["Put shirt 3 away.", "rollout 1", "open wardrobe", "Seen.", second.items[0].id]),
+        (["search", "Put shirt 1 away."], ["Open first"]),
+        (["stats"], ["experiences", "3", "scopes"]),
+    ):
+        out = ok(cli, *args)
+        assert all(part in out for part in parts), (args, out)
+    assert [each["title"] for each in as_json(cli, "list", "--last", "1")] == ["Use tens"]
+
+
+def test_a_long_lesson_is_cut_between_words(cli: Any) -> None:
+    content = " ".join(f"word{number}" for number in range(200))
+    ok(cli, "add", "Long", content)
+    shown = ok(cli, "list").splitlines()
+    text = " ".join(" ".join(shown[1:]).split())
+    assert text.endswith("…")
+    assert set(text.removesuffix("…").split()) < set(content.split())
+    assert one_line("alpha beta gamma", 11) == "alpha beta…"
+
+
+def test_search_ranks_by_words_or_meaning_and_marks_what_agents_are_not_shown(
+    cli: Any, filled: list[Experience]
+) -> None:
+    for mode in ("dense", "lexical", "hybrid"):
+        found = as_json(cli, "search", "round up and subtract", "--unit", "item", "-k", "1", "--mode", mode)
+        assert found[0]["items"][0]["title"] == "Use tens", mode
+    assert len(as_json(cli, "search", "shirt", "--unit", "experience", "-k", "9")) == 3
+    Path("rb.toml").write_text(f"{Path('rb.toml').read_text()}\n[program.retrieve]\nk = 1\n")
+    shown = ok(cli, "search", "Put shirt 1 away.", "--unit", "experience", "-k", "3").splitlines()
+    assert sum("not shown to agents" in line for line in shown) == 2
+    assert "not shown" not in shown[0]
+
+
+def test_looking_makes_no_scope_and_no_bank(cli: Any, filled: list[Experience]) -> None:
+    for args in (["list"], ["stats"], ["show", "x"], ["search", "x"], ["pending"], ["export", "-"], ["doctor"]):
+        code, _, err = cli("bank", *args, "--scope", "nobody")
+        assert (code, "nobody" in err) == (6, True), args
+    assert as_json(cli, "stats")[0]["scopes"] == ["default"]
+    assert cli("bank", "list", "--bank", "missing.sqlite")[0] == 6
+    assert not Path("missing.sqlite").exists()
+
+
+def test_stats_and_reindex_work_without_the_usual_scope(cli: Any) -> None:
+    with opened("desk") as bank:
+        learn(bank, 1, OPEN)
+    assert as_json(cli, "stats")[0]["scopes"] == ["desk"]
+    assert as_json(cli, "reindex")[0]["vectors"] == 0
+
+
+def test_a_lesson_is_added_edited_and_deleted(cli: Any, filled: list[Experience]) -> None:
+    (added,) = as_json(cli, "add", "Close doors", "Close them.", "--origin", "anna")
+    (edited,) = as_json(cli, "edit", added["id"], "--content", "Close them twice.", "--note", "once fails")
+    assert edited["content"] == "Close them twice."
+    shown = ok(cli, "show", edited["id"])
+    assert "Close them. → Close them twice." in shown
+    assert "once fails" in shown
+    code, _, err = cli("bank", "show", added["id"])
+    assert (code, edited["id"] in err) == (2, True)
+    assert as_json(cli, "delete", edited["id"], "--dry-run")[0]["items"] == [edited["id"]]
+    ok(cli, "delete", edited["id"])
+    assert len(as_json(cli, "list")) == 3
+
+
+def test_rollback_takes_what_was_learned_under_the_influence(cli: Any, filled: list[Experience]) -> None:
+    _, second, third = filled
+    code, _, err = cli("bank", "rollback", "origin:stranger")
+    assert (code, "--yes" in err) == (2, True), "nobody can answer here"
+    (planned,) = as_json(cli, "rollback", "origin:stranger", "--dry-run")
+    assert planned["experiences"] == [second.id, third.id]
+    assert len(as_json(cli, "list")) == 3
+    (kept,) = as_json(cli, "rollback", "origin:stranger", "--keep-descendants", "--dry-run")
+    assert kept["experiences"] == [second.id]
+    assert "removed: 2 experiences" in ok(cli, "rollback", "origin:stranger", "--yes")
+    assert [each["title"] for each in as_json(cli, "list")] == ["Open first"]
+
+
+def test_purge_deletes_for_good(cli: Any, filled: list[Experience]) -> None:
+    assert cli("bank", "purge", filled[1].id)[0] == 2
+    assert as_json(cli, "purge", filled[1].id, "--yes")[0]["experiences"] == [filled[1].id]
+    assert b"Never open first" not in Path("rb-bank.sqlite").read_bytes()
+
+
+def test_export_and_import_move_a_scope(cli: Any, filled: list[Experience], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert as_json(cli, "export", "a.jsonl")[0]["experiences"] == 3
+    text = ok(cli, "export", "-")
+    assert text == Path("a.jsonl").read_text()
+    for new in (3, 0):
+        (done,) = as_json(cli, "import", "a.jsonl", "--bank", "b.sqlite", "--origin", "desk")
+        assert (done["experiences"], done["new"]) == (3, new)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert as_json(cli, "import", "-", "--bank", "c.sqlite")[0]["new"] == 3
+    assert as_json(cli, "list", "--bank", "b.sqlite")[0]["provenances"][0]["origin"] == "desk"
+    Path("a.jsonl").write_text("{}\n")
+    assert cli("bank", "import", "a.jsonl", "--bank", "d.sqlite")[0] == 2
+    assert not Path("d.sqlite").exists()
+
+
+def test_a_bank_is_backed_up_and_restored(cli: Any, filled: list[Experience]) -> None:
+    ok(cli, "backup", "copy.sqlite")
+    assert cli("bank", "backup", "copy.sqlite")[0] == 2
+    ok(cli, "rollback", "run:monday", "--yes")
+    (restored,) = as_json(cli, "restore", "copy.sqlite")
+    assert Path(restored["moved_aside"]).exists()
+    assert len(as_json(cli, "list")) == 3
+
+
+def test_doctor_finds_nothing_in_a_sound_bank(cli: Any, filled: list[Experience]) -> None:
+    assert as_json(cli, "doctor") == []
+    assert "1 scope" in ok(cli, "doctor")
+
+
+def test_another_embedder_is_an_error_that_names_the_setting(cli: Any, filled: list[Experience]) -> None:
+    text = Path("rb.toml").read_text().replace('"hash"', '"minilm"')
+    Path("rb.toml").write_text(text)
+    code, _, err = cli("bank", "search", "shirt")
+    assert (code, "bank.embedder" in err) == (6, True)
+    assert cli("bank", "list")[0] == 0, "nothing is embedded"
+
+
+def test_passwords_are_not_printed(cli: Any) -> None:
+    url = "postgresql://anna:hunter2@127.0.0.1:1/lessons"
+    code, out, err = cli("bank", "list", "--bank", url)
+    assert (code, "hunter2" in out + err) == (6, False)
+    code, out, err = cli("config", "bank.url", "--set", f"bank.url={url}")
+    assert (code, "hunter2" in out + err) == (0, False)
+
+
+def test_a_text_that_a_terminal_would_execute_is_escaped(cli: Any) -> None:
+    hostile = "Clear \x1b]0;owned\x07 \u202e \x9b2J [/red]"
+    with opened() as bank:
+        learn(bank, 1, MemoryDraft(title=hostile, description=hostile, content=hostile), note=hostile)
+    item = as_json(cli, "list")[0]["id"]
+    for args in (["list"], ["list", "--experiences"], ["show", item], ["search", "clear"], ["delete", item]):
+        assert not set(ok(cli, *args)) & set("\x1b\x07\u202e\x9b")
+
+
+def test_an_import_that_a_process_did_is_seen_by_another(cli: Any, filled: list[Experience], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rb_dspy.cli.main", "bank", "list", "--json"]
+    source = str(Path(__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": source})
+    assert [json.loads(line)["title"] for line in done.stdout.splitlines()] == [
+        each["title"] for each in as_json(cli, "list")
+    ]

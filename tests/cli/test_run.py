@@ -1,0 +1,347 @@
+"""``rb-dspy run``: which tasks it does, what it shows, and that an interrupted run is continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import MemoryBank, Task, TaskResult, Trajectory
+from rb_dspy.testing import HashEmbedder, Prompt
+from tests.scenarios.world import role_of
+from tests.served import TASKS, Served, lines
+
+IDS = [str(task["id"]) for task in TASKS]
+SOURCE = str(Path(__file__).parents[2])
+
+DESK = """
+from rb_dspy import MemoryDraft, Outcome, Task
+
+class Desk:
+    action_rules = "a number"
+    def reset(self, task):
+        return "The desk opens."
+    def step(self, action):
+        self.typed = action
+        return "Taken.", True
+    def valid_actions(self):
+        return None
+    def answer(self):
+        return self.typed
+    def outcome(self):
+        return Outcome(reward=1.0, success=True)
+    def close(self):
+        pass
+
+class OfTask(Desk):
+    def __init__(self, task):
+        self.task = task
+
+class Loose(Desk):
+    def outcome(self):
+        return True
+
+def rooms(task, rollout_id):
+    return Desk()
+
+class Family:
+    name = "desk"
+    def check(self): pass
+    def templates(self): return ["t"]
+    def tasks(self, *, seed, templates=None): yield Task(id="x", instruction="x")
+    def make(self, task): return Desk()
+"""
+
+
+def bank(path: str = "rb-bank.sqlite") -> MemoryBank:
+    return MemoryBank.open(path, scope="default", embedder=HashEmbedder())
+
+
+def run(cli: Any, *args: str, code: int = 0) -> list[dict[str, Any]]:
+    """The lines of JSON of a run over the tasks."""
+    status, out, err = cli("run", "tasks.jsonl", *args, "--json")
+    assert status == code, err
+    return lines(out)
+
+
+def asked(served: Served, start: int = 0) -> list[str]:
+    return [role_of(prompt) for prompt in served.prompts[start:]]
+
+
+def test_a_file_is_done_whole_and_in_order_unless_there_is_a_seed(cli: Any) -> None:
+    *rows, last = run(cli)
+    assert [row["task"] for row in rows] == IDS
+    assert not set(TaskResult(Task(id="t", instruction="x")).row()) - set(rows[0])
+    assert (last["summary"]["solved"], last["summary"]["scored"], last["finished"]) == (2, 3, True)
+    assert {role: used["calls"] for role, used in last["summary"]["usage"].items()} == {
+        "agent": 3, "judge": 3, "distiller": 3,
+    }  # fmt: skip
+    orders = {
+        tuple(row["task"] for row in run(cli, "--seed", str(seed), "--scope", f"s{seed}")[:-1]) for seed in range(6)
+    }
+    assert len(orders) > 1
+    assert all(sorted(order) == IDS for order in orders)
+
+
+def test_a_named_stream_has_as_many_tasks_as_the_settings_say(cli: Any, served: Served) -> None:
+    served.play = lambda prompt: {**dict.fromkeys(prompt.wants, "Oslo"), "label": "failure", "memory_items": []}
+    code, out, err = cli("run", "directory", "--set", "run.tasks=2", "--json")
+    assert code == 0, err
+    first = [row["task"] for row in lines(out)[:-1]]
+    second = [row["task"] for row in lines(cli("run", "directory", "-n", "3", "--json")[1])[:-1]]
+    assert (len(first), len(second)) == (2, 3)
+    assert not set(first) & set(second), "the bank has learned from the first ones"
+
+
+def test_what_the_bank_has_learned_from_is_left_out_unless_new(cli: Any, served: Served) -> None:
+    assert [row["task"] for row in run(cli, "-n", "1")[:-1]] == IDS[:1]
+    assert [row["task"] for row in run(cli)[:-1]] == IDS[1:]
+    before = len(served.prompts)
+    assert run(cli)[-1]["summary"] is None
+    assert len(served.prompts) == before
+    assert [row["task"] for row in run(cli, "--new")[:-1]] == IDS
+    assert len({row["run_id"] for row in lines(cli("runs", "list", "--json")[1])}) == 3
+
+
+def test_one_question_is_asked_as_often_as_it_is_given(cli: Any, served: Served) -> None:
+    for count in (1, 2):
+        code, out, err = cli("run", "--task", "What is 4 and 5?", "--json")
+        assert code == 0, err
+        assert lines(out)[0]["answer"] == "9"
+        assert asked(served).count("agent") == count
+
+
+def test_without_learning_tasks_are_repeated_and_nothing_is_stored(cli: Any, served: Served) -> None:
+    for _ in range(2):
+        assert [row["task"] for row in run(cli, "--memory", "off")[:-1]] == IDS
+    assert set(asked(served)) == {"agent"}
+    assert not Path("rb-bank.sqlite").exists()
+    assert run(cli)[-1]["finished"]
+    before = len(served.prompts)
+    assert [row["task"] for row in run(cli, "--memory", "frozen")[:-1]] == IDS
+    assert set(asked(served, before)) == {"agent"}
+
+
+@pytest.mark.parametrize("spec", ["desk:rooms", "desk:Desk", "desk:OfTask", "desk:Family"])
+def test_an_environment_of_ones_own(cli: Any, tmp_path: Path, spec: str) -> None:
+    sys.modules.pop("desk", None)
+    Path("desk.py").write_text(DESK)
+    Path("tasks.jsonl").write_text('{"instruction": "What is 1 and 5?", "env": "not-installed"}\n')
+    assert run(cli, "--env", spec)[0]["solved"] is True
+    sys.modules.pop("desk", None)
+    sys.path[:] = [each for each in sys.path if each != str(tmp_path)]
+
+
+def test_an_environment_that_breaks_its_contract_says_so_on_its_task(cli: Any) -> None:
+    sys.modules.pop("desk", None)
+    Path("desk.py").write_text(DESK)
+    code, out, err = cli("run", "tasks.jsonl", "-n", "1", "--env", "desk:Loose")
+    assert code == 0
+    assert "outcome() failed" in next(line for line in out.splitlines() if "failed" in line)
+    assert "no task could be scored" in err
+
+
+def test_all_tasks_failing_is_an_infrastructure_error(cli: Any, served: Served) -> None:
+    served.refuse = lambda prompt: 400
+    code, _, err = cli("run", "tasks.jsonl", "-n", "2")
+    assert code == 5
+    assert err.count("\n") == 1
+
+
+def test_rollouts_are_counted_from_1(cli: Any, served: Served) -> None:
+    code, out, err = cli("run", "tasks.jsonl", "-n", "1", "--matts", "parallel", "--k", "2")
+    assert code == 0, err
+    assert "1·step 1" in out
+    assert "2·step 1" in out
+    assert "0·" not in out
+    experience = lines(cli("bank", "list", "--experiences", "--json")[1])[0]["id"]
+    assert "rollout 2" in cli("bank", "show", experience)[1]
+
+
+def test_memory_both_shows_lessons_whole(cli: Any, served: Served) -> None:
+    fact = " ".join(f"The service number {n} is owned by the team of floor {n}." for n in range(30))
+    lesson = {"title": "Owners", "description": "Always.", "content": fact}
+
+    def play(prompt: Prompt) -> dict[str, Any]:
+        if role_of(prompt) == "distiller":
+            return {"analysis": "Hm.", "memory_items": [lesson]}
+        return {"thought": "Hm.", "action": "6", "reasons": "Hm.", "label": "success"}
+
+    served.play = play
+    code, out, err = cli("run", "tasks.jsonl", "-n", "1", "--memory", "both")
+    assert code == 0, err
+    assert fact in " ".join(out.split())
+
+
+def test_rollouts_of_other_runs_are_mentioned_and_can_be_learned_from(cli: Any) -> None:
+    task = Task(id="old", instruction="What is 7 and 5?")
+    with bank() as opened:
+        opened.record(task, Trajectory(task_id="old"), run_id="before")
+    assert "1 task of other runs" in cli("run", "tasks.jsonl", "-n", "1")[1]
+    assert [each["task"] for each in lines(cli("bank", "pending", "--json")[1])] == ["old"]
+    code, out, err = cli("bank", "pending", "--learn", "--json")
+    assert (code, lines(out)[0]["learned"]) == (0, ["Add twice"]), err
+    assert lines(cli("bank", "pending", "--json")[1]) == []
+
+
+def process(*args: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCE}:{Path('site').absolute()}", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "rb_dspy.cli.main", "run", "tasks.jsonl", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def ended_at(served: Served, role: str, number: signal.Signals, *args: str) -> tuple[int, str]:
+    """Send a signal to a run when ``role`` is asked about the second task; its exit code, and its last error line."""
+    reached, go_on = threading.Event(), threading.Event()
+    play = served.play
+
+    def waits(prompt: Prompt) -> dict[str, Any]:
+        if role_of(prompt) == role and "What is 2 and" in prompt.text:
+            reached.set()
+            go_on.wait(20)
+        return play(prompt)
+
+    served.play = waits
+    with process(*args) as running:
+        assert reached.wait(60), running.communicate()
+        running.send_signal(number)
+        go_on.set() if number is signal.SIGKILL else threading.Timer(0.5, go_on.set).start()
+        _, err = running.communicate(timeout=60)
+    served.play = play
+    return running.returncode, err
+
+
+@pytest.mark.parametrize(
+    ("role", "number", "code"),
+    [
+        ("agent", signal.SIGINT, 130),
+        ("judge", signal.SIGTERM, 143),
+        ("judge", signal.SIGKILL, -9),
+        ("distiller", signal.SIGKILL, -9),
+    ],
+)
+def test_an_interrupted_run_and_its_continuation_are_one_run(
+    cli: Any, served: Served, role: str, number: signal.Signals, code: int
+) -> None:
+    status, err = ended_at(served, role, number)
+    assert status == code
+    assert "Traceback" not in err
+    assert err.count("\n") == (0 if number is signal.SIGKILL else 1)
+    (listed,) = lines(cli("runs", "list", "--json")[1])
+    assert (listed["done"], listed["finished"]) == (1, False)
+    before = len(served.prompts)
+    status, out, err = cli("run", "tasks.jsonl")
+    assert status == 0, err
+    assert f"run {listed['run_id']}" in out
+    assert "continues this run: 1 of 3 tasks are done" in out
+    second = {"agent": ["agent", "judge", "distiller"]}.get(role, ["judge", "distiller"])
+    assert asked(served, before) == [*second, "agent", "judge", "distiller"]
+    *rows, last = lines(cli("runs", "show", "last", "--json")[1])
+    assert [row["task"] for row in rows] == IDS
+    assert (last["run_id"], last["finished"]) == (listed["run_id"], True)
+    assert len(lines(cli("runs", "list", "--json")[1])) == 1
+    with bank() as opened:
+        assert sorted(each.task.id for each in opened.experiences()) == IDS
+        assert {each.run_id for each in opened.experiences()} == {last["run_id"]}
+
+
+def test_a_run_without_learning_is_continued_too(cli: Any, served: Served) -> None:
+    assert ended_at(served, "agent", signal.SIGKILL, "--memory", "off")[0] == -9
+    before = len(served.prompts)
+    *rows, last = run(cli, "--memory", "off")
+    assert [row["task"] for row in rows] == IDS[1:]
+    assert asked(served, before) == ["agent"] * 2
+    assert (last["summary"]["tasks"], last["finished"]) == (3, True)
+
+
+def test_new_starts_another_run(cli: Any, served: Served) -> None:
+    assert ended_at(served, "agent", signal.SIGKILL)[0] == -9
+    assert [row["task"] for row in run(cli, "--new")[:-1]] == IDS
+    assert [row["finished"] for row in lines(cli("runs", "list", "--json")[1])] == [False, True]
+
+
+def test_a_failed_task_is_done_again_in_the_same_run(cli: Any, served: Served) -> None:
+    served.refuse = lambda prompt: 400 if role_of(prompt) == "judge" and "What is 2 and" in prompt.text else None
+    first = run(cli)
+    assert [bool(row["error"]) for row in first[:-1]] == [False, True, False]
+    assert not first[-1]["finished"]
+    served.refuse, before = lambda prompt: None, len(served.prompts)
+    second = run(cli)
+    assert asked(served, before) == ["judge", "distiller"]
+    assert (second[-1]["run_id"], second[-1]["finished"]) == (first[-1]["run_id"], True)
+    assert second[-1]["summary"]["errors"] == 0
+
+
+def test_what_was_learned_when_the_process_ended_before_its_row_is_in_the_record(cli: Any, served: Served) -> None:
+    last = run(cli)[-1]
+    (file,) = Path("rb-bank.sqlite.runs").glob("*.jsonl")
+    head, first, *_ = file.read_text().splitlines()
+    file.write_text(f"{head}\n{first}\n{first[:40]}")  # the rest was not written, a line is cut
+    before = len(served.prompts)
+    again = run(cli)[-1]
+    assert served.prompts[before:] == []
+    assert (again["run_id"], again["finished"], again["summary"]["tasks"]) == (last["run_id"], True, 3)
+    rows = lines(cli("runs", "show", "last", "--json")[1])[:-1]
+    assert [(row["task"], row["learned"]) for row in rows] == [(id, ["Add twice"]) for id in IDS]
+
+
+def test_two_processes_do_not_share_a_run(cli: Any, served: Served) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    play = served.play
+
+    def waits(prompt: Prompt) -> dict[str, Any]:
+        reached.set()
+        go_on.wait(30)
+        return play(prompt)
+
+    served.play = waits
+    with process() as running:
+        assert reached.wait(60)
+        code, _, err = cli("run", "tasks.jsonl")
+        go_on.set()
+        assert (code, "--new" in err) == (2, True)
+        running.communicate(timeout=60)
+    assert running.returncode == 0
+
+
+def test_runs_are_shown_and_compared(cli: Any) -> None:
+    run(cli, "--memory", "off")
+    run(cli)
+    off, on = (each["run_id"] for each in lines(cli("runs", "list", "--json")[1]))
+    for args in (["list"], ["show", off[:6]], ["show", "last"], ["compare", off, on]):
+        code, out, err = cli("runs", *args)
+        assert code == 0, err
+        assert out
+    (found,) = lines(cli("runs", "compare", off, on, "--json")[1])
+    assert (found["before"], found["after"], found["gained"], found["lost"]) == (off, on, [], [])
+    assert (found["comparison"]["before"], found["comparison"]["tasks"]) == (pytest.approx(2 / 3), 3)
+
+
+def test_a_comparison_needs_tasks_in_common(cli: Any) -> None:
+    run(cli, "-n", "1")
+    run(cli)
+    first, second = (each["run_id"] for each in lines(cli("runs", "list", "--json")[1]))
+    assert cli("runs", "compare", first, second)[0] == 2
+
+
+def test_a_bank_without_a_file_has_its_runs_in_the_current_folder(cli: Any) -> None:
+    from rb_dspy.cli.records import folder_of
+
+    assert folder_of("postgresql://user@host/db") == Path("rb-runs")
+    assert folder_of("a/b.sqlite") == Path("a/b.sqlite.runs")
+
+
+def test_prompts_of_a_file_are_used(cli: Any, served: Served, tmp_path: Path) -> None:
+    from rb_dspy import ReasoningBank, save_program
+
+    program: Any = ReasoningBank()
+    program.act.predict.signature = program.act.predict.signature.with_instructions("Add as Ada did.")
+    save_program(program, "ada.json")
+    assert run(cli, "-n", "1", "--program", "ada.json")[-1]["finished"]
+    assert "Add as Ada did." in served.prompts[0].text or "Add as Ada did." in served.prompts[0].system

@@ -1,0 +1,217 @@
+"""One trace a task, of all its steps, without ground truth."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dspy
+import mlflow
+import pytest
+
+from rb_dspy import MaTTS, MemoryBank, Outcome, ReasoningBank, TaskResult, Tracker, TrackingConfig, run_stream
+from rb_dspy.errors import ConfigError
+from rb_dspy.testing import Lock
+from rb_dspy.tracking.traces import hide_ground_truth
+from tests.tracking.samples import MARKER, locks, opener
+from tests.worlds import backbones
+
+
+@pytest.fixture
+def place(empty_store: Path, tmp_path: Path) -> Path:
+    """A store of its own, whose files can be searched."""
+    return Path(shutil.copy(empty_store, tmp_path / "traces.db"))
+
+
+@pytest.fixture
+def tracer(place: Path) -> Tracker:
+    return Tracker(TrackingConfig(uri=f"sqlite:///{place}", experiment="traces"))
+
+
+def traces() -> dict[str, Any]:
+    """Task -> trace."""
+    mlflow.flush_trace_async_logging()
+    return {trace.info.tags["rb.task"]: trace for trace in mlflow.search_traces(return_type="list")}
+
+
+def dump(place: Path) -> str:
+    """The whole database as text."""
+    with sqlite3.connect(place) as database:
+        return "\n".join(database.iterdump())
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_each_task_is_a_trace_without_ground_truth(
+    tracer: Tracker, place: Path, bank: MemoryBank, scaled: bool
+) -> None:
+    program = MaTTS(opener(), k=2) if scaled else opener()
+    with tracer.stream_run(program, locks(2), bank, run_id="monday") as run:
+        run_stream(program, locks(2), bank, run_id="monday", on_result=run.on_result)
+    found = traces()
+    assert found.keys() == {"lock/acme/0", "lock/acme/1"}
+    trace = found["lock/acme/1"]
+    assert trace.info.trace_metadata["mlflow.trace.session"] == "monday"
+    assert trace.info.trace_metadata["mlflow.sourceRun"] == run.id
+    assert trace.info.request_preview == "Open the lock that acme made, serial 1."
+    assert trace.info.response_preview == "0000"
+    names = [span.name for span in trace.data.spans]
+    assert names.count("Act.forward") == names.count("Judge.forward") == (2 if scaled else 1)
+    assert {"Retrieve.forward", "ScriptedLM.__call__"} <= set(names)
+    assert {name: value.value for name, value in _feedback(trace).items()} == {"solved": True}
+    assert _feedback(found["lock/acme/0"])["solved"].value is False
+    text = dump(place)
+    assert "Open the lock that acme made" in text
+    assert MARKER not in text
+    assert "MemoryBank(" not in text
+    files = [
+        path for path in place.parent.rglob("*") if path.is_file() and "traces" in path.relative_to(place.parent).parts
+    ]
+    assert not [path for path in files if MARKER.encode() in path.read_bytes()]
+
+
+def _feedback(trace: Any) -> dict[str, Any]:
+    return {each.name: each for each in trace.info.assessments}
+
+
+def test_texts_and_tasks_done_side_by_side_have_a_trace_each(tracer: Tracker, bank: MemoryBank) -> None:
+    program, stream = opener(), locks(3)
+
+    async def one(task: Any, run: Any) -> None:
+        prediction = await program.acall(task=task, bank=bank, run_id="async")
+        run.on_result(TaskResult(task, prediction, outcome=Outcome(reward=1.0, success=True)))
+
+    async def all_of_them(run: Any) -> None:
+        await asyncio.gather(*[one(task, run) for task in stream])
+
+    with tracer.stream_run(program, stream, bank, run_id="async") as run:
+        asyncio.run(all_of_them(run))
+    found = traces()
+    assert found.keys() == {task.id for task in stream}
+    assert {trace.info.trace_metadata["mlflow.sourceRun"] for trace in found.values()} == {run.id}
+    assert {_feedback(trace)["solved"].value for trace in found.values()} == {True}
+
+
+def test_a_task_that_breaks_has_a_trace_without_ground_truth(tracer: Tracker, place: Path, bank: MemoryBank) -> None:
+    def breaks(prompt: Any) -> Any:
+        raise KeyboardInterrupt
+
+    program = ReasoningBank(backbones=backbones(breaks), environments=Lock.make)
+    with pytest.raises(KeyboardInterrupt), tracer.stream_run(program, locks(2), bank, run_id="cut") as run:
+        run_stream(program, locks(2), bank, run_id="cut", on_result=run.on_result)
+    mlflow.flush_trace_async_logging()
+    assert MARKER not in dump(place)
+
+
+def test_two_runs_at_the_same_time_keep_their_traces_apart(tracer: Tracker, place: Path, bank: MemoryBank) -> None:
+    """The second one begins inside the first and ends after it."""
+    first_ended, second_begun = threading.Event(), threading.Event()
+    ids: dict[str, str] = {}
+    errors: list[Exception] = []
+
+    def second() -> None:
+        try:
+            program, stream = opener(), locks(1, maker="bolt")
+            with tracer.stream_run(program, stream, bank, run_id="second") as run:
+                second_begun.set()
+                first_ended.wait(60)
+                run_stream(program, stream, bank, run_id="second", on_result=run.on_result)
+            ids["second"] = run.id
+        except Exception as exc:  # noqa: BLE001
+            errors.append(exc)
+            second_begun.set()
+
+    program = opener()
+    thread = threading.Thread(target=second)
+    with tracer.stream_run(program, locks(2), bank, run_id="first") as run:
+        thread.start()
+        assert second_begun.wait(60)
+        run_stream(program, locks(2), bank, run_id="first", on_result=run.on_result)
+    ids["first"] = run.id
+    first_ended.set()
+    thread.join()
+    assert not errors
+    runs = {task: trace.info.trace_metadata["mlflow.sourceRun"] for task, trace in traces().items()}
+    assert runs == {"lock/acme/0": ids["first"], "lock/acme/1": ids["first"], "lock/bolt/0": ids["second"]}
+    assert MARKER not in dump(place)
+
+
+def test_traces_can_be_left_out(tracer: Tracker, bank: MemoryBank) -> None:
+    program = opener()
+    silent = Tracker(tracer.config.model_copy(update={"traces": False}))
+    with silent.stream_run(program, locks(1), bank, run_id="silent") as run:
+        run_stream(program, locks(1), bank, run_id="silent", on_result=run.on_result)
+    assert traces() == {}
+
+
+@pytest.fixture
+def own_autolog() -> Iterator[list[str]]:
+    """The caller's own autologging, with a span processor."""
+    names: list[str] = []
+
+    def note(span: Any) -> None:
+        names.append(span.name)
+
+    before = dspy.settings.track_usage
+    mlflow.dspy.autolog(silent=True, log_evals=True)
+    with mlflow.tracing.configure(span_processors=[note]):
+        yield names
+    mlflow.dspy.autolog(disable=True, silent=True)
+    dspy.configure(track_usage=before)
+
+
+def test_autologging_that_is_on_stays_on(tracer: Tracker, bank: MemoryBank, own_autolog: list[str]) -> None:
+    program = opener()
+    callbacks = list(dspy.settings.callbacks)
+    with tracer.stream_run(program, locks(1), bank, run_id="own") as run:
+        run_stream(program, locks(1), bank, run_id="own", on_result=run.on_result)
+        assert dspy.settings.callbacks == callbacks
+    assert dspy.settings.callbacks == callbacks
+    assert "ReasoningBank.forward" in own_autolog
+    own_autolog.clear()
+    program(task=locks(1)[0], bank=bank, learn=False)
+    assert "ReasoningBank.forward" in own_autolog
+
+
+def test_a_thread_that_may_not_switch_tracing_on_gets_one_line(tracer: Tracker, bank: MemoryBank) -> None:
+    dspy.configure(track_usage=False)  # this thread owns DSPy's settings
+    caught: list[Exception] = []
+
+    def elsewhere() -> None:
+        try:
+            with tracer.stream_run(opener(), locks(1), bank, run_id="thread"):
+                pass
+        except Exception as exc:  # noqa: BLE001
+            caught.append(exc)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert isinstance(caught[0], ConfigError)
+    assert "traces" in str(caught[0])
+
+
+def test_what_cannot_be_read_is_not_stored() -> None:
+    class Span:
+        attributes: dict[str, Any] = {}  # noqa: RUF012
+        stored: list[Any] = []  # noqa: RUF012
+
+        @property
+        def inputs(self) -> Any:
+            raise ValueError(MARKER)
+
+        outputs = inputs
+
+        def set_inputs(self, value: Any) -> None:
+            self.stored.append(value)
+
+        set_outputs = set_attributes = set_inputs
+
+    span = Span()
+    hide_ground_truth(span)
+    assert span.stored
+    assert MARKER not in str(span.stored)
