@@ -10,9 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.cli import bank_change
+from rb_dspy.cli import bank_change, options
 from rb_dspy.cli.bank_open import open_bank, open_every_scope
-from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, ScopeOption, SetOption, program_settings, settings
 from rb_dspy.cli.output import err, facts, one_line, out, print_json, say, table
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
@@ -33,10 +32,10 @@ def list_items(
     experiences: Annotated[
         bool, typer.Option("--experiences", help="The tasks that were learned from, with or without lessons.")
     ] = False,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """The lessons, oldest first."""
     with open_bank(config, bank, scope) as opened:
@@ -71,10 +70,10 @@ def list_items(
 @app.command()
 def show(
     id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience.")],
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """One lesson with where it comes from, or one experience with its whole trajectory."""
     with open_bank(config, bank, scope) as opened:
@@ -98,13 +97,13 @@ def search(
     mode: Annotated[
         Literal["dense", "lexical", "hybrid"] | None, typer.Option(help="Ranking; default: program.retrieve.mode.")
     ] = None,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """The lessons nearest to a task, best first, and which of them an agent would be shown."""
-    usual = settings(config, None, bank__url=bank, bank__scope=scope).program.retrieve
+    usual = options.settings(config, None, bank__url=bank, bank__scope=scope).program.retrieve
     ranked_by, compared = mode or usual.mode, unit or usual.unit
     with open_bank(config, bank, scope, embeds=ranked_by != "lexical") as opened:
         found = opened.retrieve(query, k=k or max(usual.k, 1), unit=compared, mode=ranked_by)
@@ -127,10 +126,10 @@ def search(
 
 @app.command()
 def stats(
-    bank: BankOption = None, scope: ScopeOption = None, config: ConfigOption = None, json_: JsonOption = False
+    bank: options.Bank = None, scope: options.Scope = None, config: options.Config = None, json_: options.Json = False
 ) -> None:
     """Counts and sizes, the embedder, and the scopes of the bank."""
-    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
+    chosen = options.settings(config, None, bank__url=bank, bank__scope=scope).bank
     with open_every_scope(chosen, scope) as opened:
         found, scopes = opened.stats(), opened.scopes()
     if json_:
@@ -147,15 +146,15 @@ def stats(
 @app.command()
 def pending(
     learn: Annotated[bool, typer.Option("--learn", help="Judge them, and learn from them, now.")] = False,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Rollouts that wait to be learned from, oldest first."""
     if learn:
-        _learn(program_settings(config, set_, None, None, bank__url=bank, bank__scope=scope), json_=json_)
+        _learn(options.program_settings(config, set_, None, None, bank__url=bank, bank__scope=scope), json_=json_)
         return
     with open_bank(config, bank, scope) as opened:
         found = opened.pending()

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,8 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from rb_dspy.cli import options
 from rb_dspy.cli.bank_open import open_bank, open_every_scope
-from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, ScopeOption, YesOption, settings
 from rb_dspy.cli.output import err, one_line, out, print_json, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
 from rb_dspy.schema import MemoryItem, Removal
@@ -23,7 +23,6 @@ from rb_dspy.text import counted, without_secrets
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
-    from rb_dspy.protocols import Embedder, Vectors
 
 SourceArgument = Annotated[str, typer.Argument(help="Id of an experience or a lesson, run:NAME, or origin:NAME.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
@@ -41,10 +40,10 @@ def add(
     content: Annotated[str, typer.Argument(help="The lesson itself.")],
     description: Annotated[str, typer.Option(help="When it helps, in one sentence.")] = "",
     origin: Annotated[str, typer.Option(help="Who wrote it; bank rollback origin:NAME removes it.")] = "user",
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Add a lesson that you wrote; a bank that does not exist is made."""
     with open_bank(config, bank, scope, embeds=True, create=True) as opened:
@@ -58,10 +57,10 @@ def edit(
     description: Annotated[str | None, typer.Option(help="The new description.")] = None,
     content: Annotated[str | None, typer.Option(help="The new content.")] = None,
     note: NoteOption = "",
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Give a lesson another text; bank show still shows the text before."""
     if title is None and description is None and content is None:
@@ -76,10 +75,10 @@ def delete(
     id: Annotated[str, typer.Argument(help="Id of a lesson, an experience, or pending rollouts.")],
     dry_run: DryRunOption = False,
     note: NoteOption = "",
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Remove a lesson, or an experience with its lessons; the history keeps them.
 
@@ -98,37 +97,33 @@ def rollback(
         bool, typer.Option("--keep-descendants", help="Keep what was learned under its influence.")
     ] = False,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,
+    yes: options.Yes = False,
     note: NoteOption = "",
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Remove all that came from a source, and what was learned under its influence; the history keeps it."""
     with open_bank(config, bank, scope) as opened:
         before = opened.fork()
-        remove: Callable[..., Removal] = lambda dry: opened.rollback(  # noqa: E731
-            source, descendants=not keep_descendants, note=note, dry_run=dry
-        )
-        removal = remove(True)
+        descendants = not keep_descendants
+        removal = opened.rollback(source, descendants=descendants, dry_run=True)
         if not (dry_run or yes):
-            if not json_:
-                _print_removal(before, removal, "would be removed", json_=False)
-            confirm("remove it?")
+            confirm(f"{_counts(removal)}: remove?")
         if not dry_run:
-            removal = remove(False)
+            removal = opened.rollback(source, descendants=descendants, note=note)
         _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=json_)
 
 
 @app.command()
 def purge(
     source: SourceArgument,
-    yes: YesOption = False,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    yes: options.Yes = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Delete a text for good, history included: a secret, for example. Backups, exports and MLflow are not reached."""
     with open_bank(config, bank, scope) as opened:
@@ -141,10 +136,10 @@ def purge(
 @app.command("export")
 def export_(
     file: Annotated[str, typer.Argument(help="Where to; - is standard output.")] = "-",
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Write a scope as JSON Lines: every experience whole, with its provenance."""
     with open_bank(config, bank, scope) as opened, tempfile.TemporaryDirectory() as folder:
@@ -170,24 +165,23 @@ def import_(
     origin: Annotated[
         str, typer.Option("--origin", metavar="NAME", help="Who brought it; bank rollback origin:NAME removes it.")
     ] = "",
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Append what was exported; what is here already, or was removed here, is not repeated."""
-    from rb_dspy import plugins
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.admission import checked_name
     from rb_dspy.bank.transfer import read
 
-    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
+    chosen = options.settings(config, None, bank__url=bank, bank__scope=scope).bank
     with _as_file(file) as path:
         for _ in read(path, checked_name("origin", origin) if origin else ""):
             pass  # before a bank is made
         with (
-            _watched(plugins.embedder(chosen.embedder)) as embedder,
-            MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder) as opened,
+            err.status("embedding …"),
+            MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder) as opened,
         ):
             before = opened.stats().experiences
             ids = opened.import_jsonl(path, origin=origin)
@@ -202,14 +196,14 @@ def import_(
 @app.command()
 def backup(
     file: Annotated[str, typer.Argument(help="Where the copy goes; the file must not exist.")],
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Copy the bank's file with all scopes, also while others write to it."""
     from rb_dspy.bank import MemoryBank
 
-    url = settings(config, None, bank__url=bank).bank.url
+    url = options.settings(config, None, bank__url=bank).bank.url
     MemoryBank.backup(url, to=file)
     print_json({"path": url, "copy": file}) if json_ else say(f"{file} is a copy of {url}")
 
@@ -217,14 +211,14 @@ def backup(
 @app.command()
 def restore(
     copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is only read.")],
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Put a copy in the place of the bank's file, once it has been checked; the old file is moved aside."""
     from rb_dspy.bank import MemoryBank
 
-    url = settings(config, None, bank__url=bank).bank.url
+    url = options.settings(config, None, bank__url=bank).bank.url
     with err.status("checking the copy …"):
         aside = MemoryBank.restore(url, copy=copy)
     if json_:
@@ -238,20 +232,15 @@ def reindex(
     embedder: Annotated[
         str | None, typer.Option("--embedder", metavar="NAME", help="Move the whole bank to this embedding model.")
     ] = None,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Make vectors that are missing, in all scopes."""
-    from rb_dspy import plugins
-
-    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
-    with (
-        _watched(plugins.embedder(embedder or chosen.embedder)) as model,
-        open_every_scope(chosen, scope, embeds=embedder is None) as opened,
-    ):
-        made = opened.reindex(None if embedder is None else model)
+    chosen = options.settings(config, None, bank__url=bank, bank__scope=scope).bank
+    with err.status("embedding …"), open_every_scope(chosen, scope, embeds=embedder is None) as opened:
+        made = opened.reindex(embedder)
         name = opened.stats().embedder
     if json_:
         print_json({"embedder": name, "vectors": made})
@@ -263,13 +252,13 @@ def reindex(
 
 @app.command()
 def doctor(
-    bank: BankOption = None, scope: ScopeOption = None, config: ConfigOption = None, json_: JsonOption = False
+    bank: options.Bank = None, scope: options.Scope = None, config: options.Config = None, json_: options.Json = False
 ) -> None:
     """Read everything, and say what is wrong and what to do. Exits with 6 if anything is."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.opening import scopes
 
-    url = settings(config, None, bank__url=bank).bank.url
+    url = options.settings(config, None, bank__url=bank).bank.url
     names = scopes(url) if scope is None else [scope]
     findings: dict[Any, None] = {}  # what is wrong with the file is found in every scope
     with err.status("reading everything …"):
@@ -341,28 +330,3 @@ def _as_file(file: Path) -> Iterator[Path]:
         with copy.open("wb") as target:
             shutil.copyfileobj(sys.stdin.buffer, target)
         yield copy
-
-
-class _Counting:
-    """An embedder that reports how many texts it has embedded."""
-
-    def __init__(self, embedder: Embedder, report: Callable[[int], object]) -> None:
-        self.id, self.dimension = embedder.id, embedder.dimension
-        self.min_score: float | None = getattr(embedder, "min_score", None)
-        self._embedder, self._report = embedder, report
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        vectors = self._embedder.embed(texts)
-        self._report(len(texts))
-        return vectors
-
-
-@contextlib.contextmanager
-def _watched(embedder: Embedder) -> Iterator[Embedder]:
-    """``embedder``, with a counter of texts on a terminal."""
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("embedding: {task.completed:,} texts"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("", total=None)
-        yield _Counting(embedder, lambda number: progress.advance(bar, number))

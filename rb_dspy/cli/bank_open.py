@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rb_dspy.cli.options import settings
+from rb_dspy.cli import options
 from rb_dspy.config import BankConfig
 from rb_dspy.errors import EmbedderMismatch, UnknownScope
 
@@ -19,7 +19,7 @@ def open_bank(
     """Open the bank. A command that ``embeds`` needs the bank's own embedder; others work on any bank."""
     from rb_dspy.bank import MemoryBank
 
-    chosen = settings(config, None, bank__url=bank, bank__scope=scope).bank
+    chosen = options.settings(config, None, bank__url=bank, bank__scope=scope).bank
     embedder = chosen.embedder if embeds else None
     try:
         return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=create)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,25 +9,9 @@ import typer
 from rich.rule import Rule
 from rich.text import Text
 
+from rb_dspy.cli import options
 from rb_dspy.cli.bank_change import confirm
-from rb_dspy.cli.options import (
-    ConfigOption,
-    EnvOption,
-    JsonOption,
-    KOption,
-    MattsOption,
-    NumberOption,
-    ProgramOption,
-    ScopeOption,
-    SeedOption,
-    SetOption,
-    StartBankOption,
-    TasksArgument,
-    TrackOption,
-    YesOption,
-    program_settings,
-)
-from rb_dspy.cli.output import err, out, print_diff, print_json, say, short_number, table, usage_table
+from rb_dspy.cli.output import bar, err, out, print_diff, print_json, say, short_number, table, usage_table
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -38,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def compile_(
-    tasks: TasksArgument = None,
-    number: NumberOption = None,
-    seed: SeedOption = None,
+    tasks: options.Tasks = None,
+    number: options.Number = None,
+    seed: options.Seed = None,
     optimizer: Annotated[str, typer.Option(help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")] = "gepa",
     step: Annotated[Literal["all", "judge", "select", "agent"], typer.Option(help="One step, or all.")] = "all",
     budget: Annotated[int, typer.Option(min=1, help="How many examples may be run and rated in the search.")] = 100,
@@ -54,17 +36,17 @@ def compile_(
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Register the result in MLflow; the champion if it improved.")
     ] = None,
-    env: EnvOption = None,
-    program: ProgramOption = None,
-    matts: MattsOption = None,
-    k: KOption = None,
-    bank: StartBankOption = None,
-    scope: ScopeOption = None,
-    track: TrackOption = None,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    env: options.Env = None,
+    program: options.Program = None,
+    matts: options.Matts = None,
+    k: options.K = None,
+    bank: options.StartBank = None,
+    scope: options.Scope = None,
+    track: options.Track = None,
+    yes: options.Yes = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Compile the prompts on some of the tasks, and measure before and after on others.
 
@@ -73,9 +55,9 @@ def compile_(
     """
     from rb_dspy.cli.program import build_program, reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams, source
-    from rb_dspy.compile.compile import compile_program, plan_compile
+    from rb_dspy.compile.compile import Progress, compile_program, plan_compile
 
-    chosen = program_settings(config, set_, matts, k, run__seed=seed)
+    chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
     streams = compile_streams(found, number)
     if save.is_dir() or not save.absolute().parent.is_dir():
@@ -103,11 +85,13 @@ def compile_(
             confirm("start?")
         with (
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
-            _bar(budget) as show,
+            bar(budget) as show,
         ):
 
-            def on_progress(progress: Any) -> None:
-                show(progress)
+            def on_progress(progress: Progress) -> None:
+                tokens = sum(used.prompt_tokens + used.completion_tokens for used in progress.usage.values())
+                best = "" if progress.best is None else f" · best {progress.best:.2f}"
+                show(progress.done, progress.total, f"{progress.phase}{best} · {short_number(tokens)} tokens")
                 tracked.on_progress(progress)
 
             try:
@@ -134,35 +118,6 @@ def compile_(
         say(f"registered: {register} version {version}{', the champion' if compiled.improved else ''}")
     elif compiled.changed:
         say("use it: ", (f"rb-dspy run {found.name} --program {save}", "bold"))
-
-
-@contextmanager
-def _bar(budget: int) -> Iterator[Any]:
-    """A line for each phase, and on a terminal a bar."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[best]}"),
-        TimeElapsedColumn(),
-    )
-    phase = ""
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
-        bar = bars.add_task("", total=budget, best="")
-
-        def on_progress(progress: Any) -> None:
-            nonlocal phase
-            if progress.phase != phase:
-                phase = progress.phase
-                err.print(Text(phase, "dim"))
-            tokens = sum(used.prompt_tokens + used.completion_tokens for used in progress.usage.values())
-            best = "" if progress.best is None else f"best {progress.best:.2f} · "
-            best += f"{short_number(tokens)} tokens"
-            bars.update(bar, description=phase, completed=progress.done, total=progress.total or None, best=best)
-
-        yield on_progress
 
 
 def _print_result(compiled: Compiled) -> None:

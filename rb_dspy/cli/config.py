@@ -12,7 +12,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from rb_dspy.cli.options import ConfigOption, JsonOption, SetOption, settings
+from rb_dspy.cli import options
 from rb_dspy.cli.output import out, print_json
 from rb_dspy.config import Settings
 from rb_dspy.errors import InputError
@@ -21,15 +21,15 @@ from rb_dspy.text import without_secrets
 
 def config(
     part: Annotated[str | None, typer.Argument(help="Only keys that contain this, such as program.act.")] = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Every key of rb.toml and --set: its value, its default, and what it means.
 
     matts is off until one of its keys is set; a role of backbones uses the agent's model until its own is set.
     """
-    keys = [each for each in _keys(Settings, Settings(), settings(config, set_)) if (part or "") in each["key"]]
+    keys = [each for each in _keys(Settings, Settings(), options.settings(config, set_)) if (part or "") in each["key"]]
     if not keys:
         raise InputError(f"no key contains {part!r}; they begin with {', '.join(Settings.model_fields)}")
     explained: set[str] = set()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rb_dspy.cli.options import JsonOption
+from rb_dspy.cli import options
 from rb_dspy.cli.output import out, print_json, say, table
 from rb_dspy.errors import describe_error
 from rb_dspy.text import counted
@@ -16,7 +16,7 @@ from rb_dspy.text import counted
 
 def envs(
     name: Annotated[str | None, typer.Argument(help="One stream; default: all of them, a line each.")] = None,
-    json_: JsonOption = False,
+    json_: options.Json = False,
 ) -> None:
     """The environments, their templates, and whether they can run here."""
     from rb_dspy.plugins import environment_family, environment_names

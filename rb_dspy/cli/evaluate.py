@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
+from rb_dspy.cli import options
 from rb_dspy.cli.bank_change import confirm
-from rb_dspy.cli.options import (
-    ConfigOption,
-    EnvOption,
-    JsonOption,
-    KOption,
-    MattsOption,
-    NumberOption,
-    ProgramOption,
-    ScopeOption,
-    SeedOption,
-    SetOption,
-    StartBankOption,
-    TasksArgument,
-    TrackOption,
-    YesOption,
-    program_settings,
-)
-from rb_dspy.cli.output import err, out, print_json, say, short_number
+from rb_dspy.cli.output import bar, err, out, print_json, say, short_number
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.config import Settings
-    from rb_dspy.evaluation import Arm, Progress
+    from rb_dspy.evaluation import Arm
     from rb_dspy.matts import BankProgram
 
 SCREENED = 20
@@ -43,9 +25,9 @@ ASKED = 1_000
 
 
 def evaluate(
-    tasks: TasksArgument = None,
-    number: NumberOption = None,
-    seed: SeedOption = None,
+    tasks: options.Tasks = None,
+    number: options.Number = None,
+    seed: options.Seed = None,
     arms: Annotated[
         str,
         typer.Option(
@@ -70,17 +52,17 @@ def evaluate(
     folder: Annotated[
         Path | None, typer.Option(help="Results and report; an evaluation there continues. Default: rb-evaluations/...")
     ] = None,
-    env: EnvOption = None,
-    program: ProgramOption = None,
-    matts: MattsOption = None,
-    k: KOption = None,
-    bank: StartBankOption = None,
-    scope: ScopeOption = None,
-    track: TrackOption = None,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    env: options.Env = None,
+    program: options.Program = None,
+    matts: options.Matts = None,
+    k: options.K = None,
+    bank: options.StartBank = None,
+    scope: options.Scope = None,
+    track: options.Track = None,
+    yes: options.Yes = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Compare arms on the same tasks in the same orders: LEARNING, NULL, HARM or UNRESOLVED, with an interval.
 
@@ -94,7 +76,7 @@ def evaluate(
     from rb_dspy.cli.tasks import source, task_stream
     from rb_dspy.evaluation.plan import describe, digest, plan_of
 
-    chosen = program_settings(config, set_, matts, k, run__seed=seed)
+    chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
     stream = task_stream(found, number or (SCREENED if screen else None))
     built = build_program(chosen, env, program)
@@ -115,11 +97,13 @@ def evaluate(
             confirm("start?")
         with (
             tracker(chosen, track).evaluation_run(stream.name, stream) as tracked,
-            _bar(plan.total) as show,
+            bar(plan.total) as show,
         ):
 
-            def on_progress(progress: Any) -> None:
-                show(progress)
+            def on_progress(progress: evaluation.Progress) -> None:
+                errors = f", {counted(progress.errors, 'error')}" if progress.errors else ""
+                about = f"{progress.arm}, order {progress.order + 1} · {short_number(progress.tokens)} tokens{errors}"
+                show(progress.done, progress.total, about)
                 tracked.on_progress(progress)
 
             try:
@@ -147,20 +131,3 @@ def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen
         return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
     configs = {name: {**chosen.backbones, "agent": BackboneConfig(model=name)} for name in names}
     return {name: Arm(program, "bank", Backbones.from_settings(each), bank) for name, each in configs.items()}
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[Progress], None]]:
-    """A bar of tasks over all arms and orders, on a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
-    with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
-        bar = bars.add_task("", total=total)
-
-        def show(progress: Progress) -> None:
-            errors = f", {counted(progress.errors, 'error')}" if progress.errors else ""
-            about = f"{progress.arm}, order {progress.order + 1} · {short_number(progress.tokens)} tokens{errors}"
-            bars.update(bar, completed=progress.done, description=about)
-
-        yield show

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 # Before dspy is imported: litellm would otherwise fetch a price list, which stalls for seconds without a network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -110,11 +110,11 @@ def _signals() -> Iterator[list[int]]:
     """SIGINT and SIGTERM raise ``KeyboardInterrupt`` inside the block; yields a list with the signal's number."""
     received: list[int] = []
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, _: FrameType | None) -> None:
         received.append(number)
         raise KeyboardInterrupt
 
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     ours = [number for number, handler in usual.items() if signal.getsignal(number) == handler]
     if threading.current_thread() is not threading.main_thread():
         ours = []

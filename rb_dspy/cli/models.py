@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rb_dspy.cli.options import ConfigOption, JsonOption, SetOption, settings
+from rb_dspy.cli import options
 from rb_dspy.cli.output import err, out, print_json, say, table
 from rb_dspy.errors import BackboneError
 
@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Language models: files for this ma
 @app.command("list")
 def list_models(
     verify: Annotated[bool, typer.Option("--verify", help="Compute the checksums of files; slow.")] = False,
-    json_: JsonOption = False,
+    json_: options.Json = False,
 ) -> None:
     """The models that can run on this machine, and which files are here."""
     from rb_dspy.backbones import models
@@ -40,7 +40,7 @@ def get(
     name: Annotated[str, typer.Argument(help="A name from rb-dspy models list.")],
     source: Annotated[Path | None, typer.Option("--from", help="Copy this file instead of downloading.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check a file that is here; replace a bad one.")] = False,
-    json_: JsonOption = False,
+    json_: options.Json = False,
 ) -> None:
     """Download a model, unless it is here. An interrupted download continues."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,7 +59,7 @@ def get(
 
 
 @app.command()
-def check(config: ConfigOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
+def check(config: options.Config = None, set_: options.Set = None, json_: options.Json = False) -> None:
     """Ask the model of each role once: its answer and its time, or what is wrong."""
     from dataclasses import asdict
 
@@ -68,7 +68,7 @@ def check(config: ConfigOption = None, set_: SetOption = None, json_: JsonOption
     shown = table("role", "model", "seconds", "answer")
     problems: dict[str, list[str]] = {}
     with err.status("asking each model once …"):
-        for probe in probes(settings(config, set_).backbones):
+        for probe in probes(options.settings(config, set_).backbones):
             if json_:
                 print_json(asdict(probe))
             if probe.problem:

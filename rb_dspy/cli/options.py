@@ -19,28 +19,28 @@ def default(key: str, value: object) -> str:
     return f"default: {key} in {CONFIG_FILE}, else {value}."
 
 
-ConfigOption = Annotated[
+Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML settings; default: rb.toml in this folder, if there is one.")
 ]
-SetOption = Annotated[
+Set = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value a line.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value a line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-BankOption = Annotated[
+Bank = Annotated[
     str | None,
     typer.Option(
         "--bank", help=f"The bank's file, or postgresql://user@host/database; {default('bank.url', BankConfig().url)}"
     ),
 ]
-ScopeOption = Annotated[
+Scope = Annotated[
     str | None, typer.Option("--scope", help=f"The bank's scope; {default('bank.scope', BankConfig().scope)}")
 ]
-StartBankOption = Annotated[
+StartBank = Annotated[
     str | None, typer.Option("--bank", help="Start from a copy of this bank; default: from an empty one.")
 ]
-TasksArgument = Annotated[
+Tasks = Annotated[
     str | None,
     typer.Argument(
         metavar="TASKS",
@@ -49,15 +49,15 @@ TasksArgument = Annotated[
         f" {default('run.stream', RunConfig().stream)}",
     ),
 ]
-NumberOption = Annotated[
+Number = Annotated[
     int | None,
     typer.Option("--number", "-n", min=1, show_default=False, help="How many tasks; default: all of a file."),
 ]
-SeedOption = Annotated[
+Seed = Annotated[
     int | None,
     typer.Option("--seed", help=f"Chooses the tasks of a stream, shuffles those of a file; {default('run.seed', 0)}"),
 ]
-EnvOption = Annotated[
+Env = Annotated[
     str | None,
     typer.Option(
         "--env",
@@ -66,7 +66,7 @@ EnvOption = Annotated[
         " Environment class (called without arguments, or with the task), or an EnvironmentFamily class.",
     ),
 ]
-ProgramOption = Annotated[
+Program = Annotated[
     str | None,
     typer.Option(
         "--program",
@@ -74,7 +74,7 @@ ProgramOption = Annotated[
         help="Prompts that rb-dspy compile saved: a file, the NAME of a registered program, or models:/NAME/2.",
     ),
 ]
-MattsOption = Annotated[
+Matts = Annotated[
     str | None,
     typer.Option(
         "--matts",
@@ -82,11 +82,11 @@ MattsOption = Annotated[
         help=f"Several rollouts of each task: {MODES}; off for one; {default('matts.mode', 'one rollout')}",
     ),
 ]
-KOption = Annotated[
+K = Annotated[
     int | None,
     typer.Option("--k", "-k", help=f"Rollouts, or passes, of --matts; {default('matts.k', MattsConfig().k)}"),
 ]
-TrackOption = Annotated[
+Track = Annotated[
     bool | None,
     typer.Option(
         "--track/--no-track",

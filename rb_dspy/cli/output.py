@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ def usage_table(usage: Any, money: Any = None) -> Table:
             cells.append(f"{money[role]:.4f}" if role in money else "unknown")
         shown.add_row(Text(str(role)), *cells)
     return shown
+
+
+@contextmanager
+def bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on a terminal; yields a function that shows how much is done, of how much, and a text."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("{task.description}", markup=False)
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), text, TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        task = bars.add_task("", total=total)
+        yield lambda done, total, about: bars.update(task, completed=done, total=total, description=about)
 
 
 def print_diff(diff: str) -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from rb_dspy.cli.options import (
-    ConfigOption,
-    EnvOption,
-    JsonOption,
-    KOption,
-    MattsOption,
-    ScopeOption,
-    SetOption,
-    program_settings,
-    settings,
-)
+from rb_dspy.cli import options
 from rb_dspy.cli.output import out, print_json, say, table
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
@@ -34,14 +25,14 @@ NameArgument = Annotated[str, typer.Argument(help="Name of a registered program.
 @app.command("list")
 def list_programs(
     name: Annotated[str | None, typer.Argument(help="Only the versions of this program.")] = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Programs and their versions, and what held-out tasks say about each."""
     from rb_dspy.cli.program import tracker
 
-    found = tracker(settings(config, set_), True).programs(name)
+    found = tracker(options.settings(config, set_), True).programs(name)
     if json_:
         for each in found:
             print_json(_as_json(each))
@@ -59,15 +50,15 @@ def list_programs(
 def show(
     name: NameArgument,
     version: Annotated[int | None, typer.Argument(help="Default: the champion, else the newest.")] = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """One version: its scores, and its prompts."""
     from rb_dspy.cli.program import tracker
     from rb_dspy.compile.state import prompts_of
 
-    tracking = tracker(settings(config, set_), True)
+    tracking = tracker(options.settings(config, set_), True)
     found = tracking.programs(name)
     if not found:
         raise InputError(f"no program {name!r} is registered")
@@ -93,27 +84,25 @@ def show(
 def register(
     name: Annotated[str, typer.Argument(help="The name; a program of this name gets a new version.")],
     file: Annotated[Path, typer.Argument(help="A file of rb-dspy compile, or of save_program.")],
-    env: EnvOption = None,
-    matts: MattsOption = None,
-    k: KOption = None,
+    env: options.Env = None,
+    matts: options.Matts = None,
+    k: options.K = None,
     bank: Annotated[str | None, typer.Option("--bank", help="Register it with the lessons of this bank.")] = None,
-    scope: ScopeOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    scope: options.Scope = None,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Register a program with its prompts, settings and the names of its models; the champion if it improved."""
     from rb_dspy.cli.program import build_program, start_bank, tracker
     from rb_dspy.compile.result import Compiled
     from rb_dspy.errors import RBError
 
-    chosen = program_settings(config, set_, matts, k)
+    chosen = options.program_settings(config, set_, matts, k)
     built = build_program(chosen, env, str(file))
     compiled: Compiled | None = None
-    try:
+    with suppress(RBError):  # prompts of save_program have no scores
         compiled = Compiled.load(file)
-    except RBError:
-        pass  # prompts of save_program, which have no scores
     tracking = tracker(chosen, True)
     with start_bank(chosen, bank, scope) as start:
         number = tracking.register(compiled, built, name, bank=start, embedder=chosen.bank.embedder, environments=env)
@@ -132,14 +121,14 @@ def promote(
     name: NameArgument,
     version: Annotated[int, typer.Argument(help="Number of the version.")],
     force: Annotated[bool, typer.Option("--force", help="Even if held-out tasks do not show an improvement.")] = False,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Make a version the champion, which is used by default."""
     from rb_dspy.cli.program import tracker
 
-    tracker(settings(config, set_), True).promote(name, version, force=force)
+    tracker(options.settings(config, set_), True).promote(name, version, force=force)
     if json_:
         print_json({"name": name, "version": version, "champion": True})
     else:

@@ -8,23 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from rb_dspy.cli.options import (
-    BankOption,
-    ConfigOption,
-    EnvOption,
-    JsonOption,
-    KOption,
-    MattsOption,
-    NumberOption,
-    ProgramOption,
-    ScopeOption,
-    SeedOption,
-    SetOption,
-    TasksArgument,
-    TrackOption,
-    default,
-    program_settings,
-)
+from rb_dspy.cli import options
 from rb_dspy.cli.output import err, out, print_json, say, usage_table, warn
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError, InputError
@@ -41,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def run(
-    tasks: TasksArgument = None,
-    number: NumberOption = None,
+    tasks: options.Tasks = None,
+    number: options.Number = None,
     task: Annotated[str | None, typer.Option(help="One question of your own, instead of TASKS.")] = None,
-    seed: SeedOption = None,
+    seed: options.Seed = None,
     new: Annotated[
         bool, typer.Option("--new", help="Start another run, also of tasks that the bank has learned from.")
     ] = False,
@@ -52,19 +36,19 @@ def run(
         Literal["on", "frozen", "off", "both"] | None,
         typer.Option(
             help="frozen: show lessons, learn nothing; off: neither; both: the same tasks without memory, then with it,"
-            f" nothing is stored; {default('run.memory', 'on')}"
+            f" nothing is stored; {options.default('run.memory', 'on')}"
         ),
     ] = None,
-    env: EnvOption = None,
-    program: ProgramOption = None,
-    matts: MattsOption = None,
-    k: KOption = None,
-    bank: BankOption = None,
-    scope: ScopeOption = None,
-    track: TrackOption = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
+    env: options.Env = None,
+    program: options.Program = None,
+    matts: options.Matts = None,
+    k: options.K = None,
+    bank: options.Bank = None,
+    scope: options.Scope = None,
+    track: options.Track = None,
+    config: options.Config = None,
+    set_: options.Set = None,
+    json_: options.Json = False,
 ) -> None:
     """Run the program over tasks; it learns from each.
 
@@ -75,8 +59,9 @@ def run(
     from rb_dspy.cli.records import folder_of
     from rb_dspy.cli.tasks import source
 
-    options = {"run__seed": seed, "run__memory": memory, "bank__url": bank, "bank__scope": scope}
-    chosen = program_settings(config, set_, matts, k, **options)
+    chosen = options.program_settings(
+        config, set_, matts, k, run__seed=seed, run__memory=memory, bank__url=bank, bank__scope=scope
+    )
     found = source(chosen.run, tasks, text=task, seed=seed, any_env=env is not None)
     built = build_program(chosen, env, program)
     if chosen.run.memory == "both":
@@ -87,7 +72,7 @@ def run(
         compare_memory(built, found.name, found.take(number)[0], chosen, json_=json_)
         return
     with _open_bank(chosen, built) as opened:
-        head = {"key": found.key(number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
+        head: dict[str, Any] = {"key": found.key(number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
         head |= {
             "program": program or "",
             "matts": "" if chosen.matts is None else chosen.matts.model_dump(mode="json"),

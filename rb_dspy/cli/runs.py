@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rb_dspy.cli.options import BankOption, ConfigOption, JsonOption, settings
+from rb_dspy.cli import options
 from rb_dspy.cli.output import one_line, out, print_json, say, table
 from rb_dspy.text import counted
 
@@ -17,12 +17,12 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or
 
 
 @app.command("list")
-def list_runs(bank: BankOption = None, config: ConfigOption = None, json_: JsonOption = False) -> None:
+def list_runs(bank: options.Bank = None, config: options.Config = None, json_: options.Json = False) -> None:
     """The runs, oldest first."""
     from rb_dspy.cli.records import folder_of, records
     from rb_dspy.cli.summary import numbers
 
-    folder = folder_of(settings(config, None, bank__url=bank).bank.url)
+    folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
     every = records(folder)
     shown = table("id", "started", "tasks", "done", "solved", "memory", "scope", "program")
     for each in every:
@@ -43,12 +43,14 @@ def list_runs(bank: BankOption = None, config: ConfigOption = None, json_: JsonO
 
 
 @app.command()
-def show(run: RunArgument, bank: BankOption = None, config: ConfigOption = None, json_: JsonOption = False) -> None:
+def show(
+    run: RunArgument, bank: options.Bank = None, config: options.Config = None, json_: options.Json = False
+) -> None:
     """One run: its summary, and a line for each task."""
     from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.cli.summary import numbers, print_summary
 
-    found = find_record(folder_of(settings(config, None, bank__url=bank).bank.url), run)
+    found = find_record(folder_of(options.settings(config, None, bank__url=bank).bank.url), run)
     rows = [found.rows[id] for id in found.tasks if id in found.rows]
     if json_:
         for row in rows:
@@ -73,16 +75,16 @@ def show(run: RunArgument, bank: BankOption = None, config: ConfigOption = None,
 def compare(
     before: RunArgument,
     after: RunArgument,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json_: JsonOption = False,
+    bank: options.Bank = None,
+    config: options.Config = None,
+    json_: options.Json = False,
 ) -> None:
     """Two runs on the tasks that both have: the difference, with a paired 95 % interval."""
     from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.errors import InputError
     from rb_dspy.evaluation import compare as paired
 
-    folder = folder_of(settings(config, None, bank__url=bank).bank.url)
+    folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
     runs = [find_record(folder, name) for name in (before, after)]
     scores = [
         {id: float(row["solved"]) for id, row in each.rows.items() if row["solved"] is not None and not row["error"]}
@@ -95,8 +97,8 @@ def compare(
     gained = [id for id in both if scores[0][id] < scores[1][id]]
     lost = [id for id in both if scores[0][id] > scores[1][id]]
     if json_:
-        ids = {"before": runs[0].id, "after": runs[1].id}
-        print_json({**ids, "comparison": found, "gained": gained, "lost": lost})
+        before, after = runs[0].id, runs[1].id
+        print_json({"before": before, "after": after, "comparison": found, "gained": gained, "lost": lost})
         return
     shown = table("run", "memory", "program", "solved")
     for each, score in zip(runs, scores, strict=True):

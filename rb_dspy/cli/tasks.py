@@ -124,7 +124,7 @@ def compile_streams(found: Source, n: int | None) -> Streams:
 
     if found.stream is not None:
         return split_streams(task_stream(found, n), seed=found.config.seed)
-    parts = {}
+    parts: dict[str, Any] = {}
     for part, split in SPLITS.items():
         count = max(1, round(COMPILE_SHARES[part] * (n or COMPILED)))
         config = found.config
@@ -155,7 +155,7 @@ def environment_factory(spec: str) -> EnvironmentFactory:
     if not callable(found):
         raise InputError(f"--env {spec}: is a {type(found).__name__}; expected a function or a class")
     if inspect.isclass(found) and hasattr(found, "make") and hasattr(found, "tasks"):
-        family = found()
+        family: Any = found()
         family.check()
         return lambda task, rollout_id: family.make(task)
     if inspect.isclass(found):

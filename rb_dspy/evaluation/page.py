@@ -43,7 +43,7 @@ _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _STYLE = """
 .rb { --ink: #1c2330; --dim: #5b6472; --line: #d9dee6; --soft: #f3f5f8; --page: #ffffff;
  --good: #047857; --bad: #b91c1c; --open: #92600a; color: var(--ink); background: var(--page);
- font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 60rem; padding: 0 1.25rem 2rem }
+ font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 66rem; padding: 0 1.25rem 2rem }
 .rb h1 { font-size: 1.35rem; margin: 1.5rem 0 .75rem } .rb h2 { font-size: 1.05rem; margin: 2rem 0 .5rem }
 .rb p { margin: .4rem 0 } .rb .dim { color: var(--dim) }
 .rb .verdict { border-left: 5px solid var(--open); background: var(--soft); padding: .8rem 1rem; border-radius: 4px }
@@ -58,7 +58,7 @@ _STYLE = """
 .rb th { color: var(--dim); font-weight: 600; white-space: normal;
  vertical-align: bottom } .rb th:first-child, .rb td:first-child { text-align: left }
 .rb td.text { white-space: normal; text-align: left; overflow-wrap: anywhere; min-width: 12rem }
-.rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 11rem }
+.rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 10rem }
 .rb svg text { fill: var(--dim); font-size: 12px } .rb .grid { stroke: var(--line) } .rb .zero { stroke: var(--dim) }
 .rb .band { fill: var(--line); opacity: .55 } .rb .bar { stroke: var(--ink); stroke-width: 2 }
 .rb .dot { fill: var(--ink) } .rb .curve { fill: none; stroke-width: 2.2; stroke-linejoin: round }
