@@ -12,6 +12,7 @@ import pytest
 from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Task, TaskStream, evaluate
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.evaluation import Arm, Progress, Report, estimate, screen
+from rb_dspy.evaluation.modes import Shuffled
 from rb_dspy.evaluation.records import read_records
 from rb_dspy.testing import Faulty, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.evaluation.world import (
@@ -104,6 +105,20 @@ def test_what_the_arms_show() -> None:
     assert set(shown["success_only"]) == {"(no lessons yet)"}
     assert shown["shuffled"][-1] != shown["bank"][-1]
     assert "safes open with" in shown["shuffled"][-1]
+
+
+def test_shuffled_lessons_are_others() -> None:
+    with MemoryBank.open(None, scope="mine", embedder=EMBEDDER) as bank:
+        for lesson in LESSONS:
+            bank.add(lesson.title, lesson.content)
+        retrieve = program(k=2).retrieve
+        for task in safes(6):
+            near = retrieve(task, bank)
+            far = Shuffled(retrieve, 0)(task, bank)
+            assert len(far.items) == len(near.items) == 2
+            assert not set(far.items) & set(near.items)
+            assert far == Shuffled(retrieve, 0)(task, bank)
+        assert len({Shuffled(retrieve, seed)(task, bank).items for seed in range(9)}) > 1
 
 
 def test_true_verdicts_ask_no_judge() -> None:
