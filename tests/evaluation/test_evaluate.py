@@ -197,6 +197,18 @@ def test_a_folder_is_of_one_plan(tmp_path: Path, change: dict[str, Any]) -> None
         run(**{**usual, **change}, folder=tmp_path)
 
 
+def test_two_evaluations_never_share_a_folder(tmp_path: Path) -> None:
+    refused: list[InputError] = []
+
+    def again(progress: Progress) -> None:
+        with pytest.raises(InputError) as error:
+            run(["none", "bank"], safes(2), program=program(), orders=1, folder=tmp_path)
+        refused.append(error.value)
+
+    run(["none", "bank"], safes(2), program=program(), orders=1, folder=tmp_path, on_progress=again)
+    assert len(refused) == 4
+
+
 def test_a_task_that_breaks_is_done_again_and_then_counts_as_failed() -> None:
     broken: Counter[str] = Counter()
 
@@ -264,15 +276,16 @@ def test_an_error_of_every_task_starts_nothing_more(jobs: int) -> None:
     assert calls(asked, "action") < 40
 
 
-def test_an_interrupt_starts_nothing_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_starts_nothing_more(tmp_path: Path, jobs: int) -> None:
     def interrupt(progress: Progress) -> None:
         if progress.done == 4:
             raise KeyboardInterrupt
 
     options: dict[str, Any] = {"program": program(), "orders": 2, "folder": tmp_path}
     with pytest.raises(KeyboardInterrupt):
-        run(["none", "bank"], safes(6), **options, on_progress=interrupt)
-    assert len(read_records(tmp_path)) == 4
+        run(["none", "bank"], safes(6), **options, jobs=jobs, on_progress=interrupt)
+    assert 4 <= len(read_records(tmp_path)) < 4 + jobs
     assert without_times(run(["none", "bank"], safes(6), **options)) == without_times(
         run(["none", "bank"], safes(6), program=program(), orders=2)
     )
