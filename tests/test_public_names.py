@@ -166,7 +166,7 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
 
 
 ONCE = """Outcome Check Verdict Trajectory Experience Candidates Embedder Episode Found Missing
-Program Progress Prompts Record Unit"""
+Program Prompts Record Unit"""
 
 
 @pytest.mark.parametrize("word", ONCE.split())
