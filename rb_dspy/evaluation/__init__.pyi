@@ -1,6 +1,7 @@
 # The names of this package; see ``__init__.py``.
 
 from .arms import Arm as Arm, ArmLike as ArmLike, MemoryMode as MemoryMode
+from .estimate import Estimate as Estimate, estimate as estimate
 from .intervals import (
     Comparison as Comparison,
     Interval as Interval,

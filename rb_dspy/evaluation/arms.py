@@ -369,5 +369,6 @@ class _Noting:
 
 
 def _filler(length: int) -> str:
-    """Neutral text of so many characters."""
-    return (_NEUTRAL * (length // len(_NEUTRAL) + 1))[:length]
+    """Neutral text of so many characters, none of them a space at the end."""
+    text = (_NEUTRAL * (length // len(_NEUTRAL) + 1))[:length]
+    return f"{text[:-1]}." if text.endswith(" ") else text

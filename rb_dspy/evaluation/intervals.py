@@ -26,7 +26,7 @@ from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 
 from rb_dspy.errors import InputError
 
-Verdict = Literal["LEARNING", "NULL", "HARM", "UNRESOLVED"]
+Conclusion = Literal["LEARNING", "NULL", "HARM", "UNRESOLVED"]
 Scores = Mapping[str, Sequence[float | None]]
 """Task id -> its score in each order, from 0 to 1; None if it is unknown, which leaves the pair out."""
 Pair = tuple[str, int]
@@ -85,7 +85,7 @@ class Comparison(pydantic.BaseModel):
     errors_after: int = 0
     clean: Interval | None = None
     """If something broke: the difference over the pairs without an error; None if none is left."""
-    verdict: Verdict
+    verdict: Conclusion
     exploratory: bool
     """Fewer than 100 tasks or 8 orders."""
 
@@ -216,7 +216,7 @@ def _interval(values: NDArray[np.float64], pseudo: Sequence[float], least: float
     mean = float(np.nanmean(values))
     if orders == 1:
         rows = np.concatenate([values[:, 0], pseudo])
-        center, degrees = float(rows.mean()), len(rows) - 1
+        center, degrees = float(rows.mean()), float(len(rows) - 1)
         variance = float(((rows - center) ** 2).sum()) / len(rows) ** 2
     else:
         pairs = int((~np.isnan(values)).sum())
@@ -225,8 +225,12 @@ def _interval(values: NDArray[np.float64], pseudo: Sequence[float], least: float
         by_order = float((residuals.sum(axis=0) ** 2).sum()) * orders / max(1, orders - 1)
         single = float((residuals**2).sum()) * pairs / max(1, pairs - 1)
         spread = float(np.var(pseudo)) * len(pseudo)
-        center, degrees = mean, max(1, min(tasks, orders) - 1)
+        center, degrees = mean, float(max(1, min(tasks, orders) - 1))
         variance = (max(by_task + by_order - single, by_task, by_order) + spread) / pairs**2
+        if least == 0 and tasks > 1:  # a mean varies by task above all: degrees of freedom as by Satterthwaite
+            parts = {tasks: by_task, orders: max(0.0, by_order - single)}
+            squares = sum(part**2 / (clusters - 1) for clusters, part in parts.items())
+            degrees = max(degrees, sum(parts.values()) ** 2 / squares) if squares else float(tasks - 1)
     error = sqrt(variance)
     reach = float(stdtrit(degrees, 0.975)) * error
     p = 2 * float(stdtr(degrees, -abs(center) / error))
@@ -249,7 +253,7 @@ def _bootstrap(values: NDArray[np.float64], seed: int) -> Interval:
     return Interval(mean=float(np.nanmean(values)), low=float(low), high=float(high))
 
 
-def _verdict(interval: Interval, clean: Interval | None, broken: bool, tasks: int) -> Verdict:
+def _verdict(interval: Interval, clean: Interval | None, broken: bool, tasks: int) -> Conclusion:
     both = [interval] if not broken else [interval, clean] if clean else []
     if not both:
         return "UNRESOLVED"

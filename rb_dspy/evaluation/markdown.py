@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rb_dspy.evaluation.intervals import MIN_ORDERS, MIN_TASKS, Comparison, Interval, detectable
 from rb_dspy.text import printable
 
 if TYPE_CHECKING:
-    from rb_dspy.evaluation.report import LessonEffect, Report
+    from rb_dspy.evaluation.report import ArmReport, LessonEffect, Report
 
 MOST_LESSONS = 5
 """Of those that helped, and of those that misled."""
@@ -23,38 +24,37 @@ def markdown(report: Report) -> str:
         f"**{_escape(verdict_sentence(report))}**",
         "",
         f"{design_sentence(report)} {note_sentence(report)}".strip(),
-        *([headroom_sentence(report)] if report.headroom else []),
+        *([_escape(headroom_sentence(report))] if report.headroom else []),
         "",
-        "| arm | solved | steps | tokens | tokens a success | cost | lesson shown | broke |",
-        "|---|---|---|---|---|---|---|---|",
+        *_table(
+            ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "broke"),
+            [
+                [f"{_escape(name)}{' (baseline)' * (name == report.baseline)}", *arm_cells(arm)]
+                for name, arm in report.arms.items()
+            ],
+        ),
+        "",
+        "shown: tasks with a lesson; judge: in brackets if it always said the same; broke: twice, counts as failed",
+        "",
+        f"Differences to {_escape(report.baseline)}, in points, with 95 % intervals (p adjusted by Holm except for"
+        f" {_escape(report.primary)}):",
+        "",
+        *_table(
+            ("arm", "verdict", "difference", "p", "without what broke"),
+            [
+                [_escape(name), each.verdict, points(each.difference), _escape(p_value(each)), clean(each)]
+                for name, each in report.comparisons.items()
+            ],
+        ),
     ]
-    for name, arm in report.arms.items():
-        cells = [
-            f"{_escape(name)}{' (baseline)' if name == report.baseline else ''}",
-            "-" if arm.success is None else percent(arm.success),
-            number(arm.steps, 1),
-            number(arm.tokens),
-            number(arm.tokens_per_success),
-            money(arm.cost),
-            "-" if arm.shown is None else f"{100 * arm.shown:.0f} %",
-            str(arm.errors),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", f"Difference to {_escape(report.baseline)}, in points, with 95 % intervals:", ""]
-    lines += ["| arm | difference | p | verdict |", "|---|---|---|---|"]
-    for name, comparison in report.comparisons.items():
-        lines.append(
-            f"| {_escape(name)} | {points(comparison.difference)} | {p_value(comparison)} | {comparison.verdict} |"
-        )
-    lines += [f"\n{_escape(sentence)}" for sentence in error_sentences(report)]
-    lines += [f"\n{_escape(sentence)}" for sentence in judge_sentences(report)]
     if report.lessons:
         best, worst = extremes(report)
         lines += ["", "Lessons that were shown, against the baseline on the same tasks (an association):", ""]
-        lines += ["| lesson | shown | solved | baseline |", "|---|---|---|---|"]
-        for effect in [*best, *worst]:
-            rates = f"{100 * effect.success:.0f} % | {100 * effect.baseline:.0f} %"
-            lines.append(f"| {_escape(effect.title)} | {effect.times} | {rates} |")
+        rows = [
+            [_escape(each.title), str(each.times), share(each.success), share(each.baseline)]
+            for each in [*best, *worst]
+        ]
+        lines += _table(("lesson", "shown", "solved", "baseline"), rows)
     return "\n".join(lines)
 
 
@@ -104,30 +104,25 @@ def headroom_sentence(report: Report) -> str:
     }[report.headroom]
 
 
-def error_sentences(report: Report) -> list[str]:
-    """What broke, by arm, and what the comparison is without it."""
-    sentences = []
-    for name, arm in report.arms.items():
-        if arm.errors or arm.retried:
-            sentences.append(
-                f"{name}: {arm.errors} of {arm.runs} tasks broke twice and count as failures; {arm.retried} more broke"
-                " once."
-            )
-    for name, comparison in report.comparisons.items():
-        if comparison.errors_before or comparison.errors_after:
-            clean = "no pair is left" if comparison.clean is None else f"{points(comparison.clean)} points"
-            sentences.append(f"{name} without the pairs that broke: {clean}.")
-    return sentences
-
-
-def judge_sentences(report: Report) -> list[str]:
-    """How the judge compares with ground truth, by arm."""
+def arm_cells(arm: ArmReport) -> list[str]:
+    """Solved, steps, tokens, tokens a success, cost, tasks shown a lesson, the judge, and what broke."""
+    judge = "-" if arm.judge_agreement is None else f"{share(arm.judge_agreement)} ({share(arm.judge_base_rate)})"
     return [
-        f"{name}: the judge is right on {100 * arm.judge_agreement:.0f} % of {arm.judged} tasks; a judge that always"
-        f" says the same would be on {100 * (arm.judge_base_rate or 0):.0f} %."
-        for name, arm in report.arms.items()
-        if arm.judge_agreement is not None
+        "-" if arm.success is None else percent(arm.success),
+        number(arm.steps, 1),
+        number(arm.tokens),
+        number(arm.tokens_per_success),
+        "-" if arm.cost is None else f"${arm.cost:,.2f}",
+        share(arm.shown),
+        judge,
+        number(arm.errors),
     ]
+
+
+def clean(comparison: Comparison) -> str:
+    """The difference over the pairs in which nothing broke; ``-`` if nothing broke."""
+    broke = comparison.errors_before or comparison.errors_after
+    return "-" if not broke else "no pair" if comparison.clean is None else points(comparison.clean)
 
 
 def extremes(report: Report, most: int = MOST_LESSONS) -> tuple[list[LessonEffect], list[LessonEffect]]:
@@ -152,15 +147,19 @@ def number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def money(value: float | None) -> str:
-    """US dollars; ``-`` for None."""
-    return "-" if value is None else f"${value:,.2f}"
+def share(value: float | None) -> str:
+    """A share in per cent; ``-`` for None."""
+    return "-" if value is None else f"{100 * value:.0f} %"
 
 
 def p_value(comparison: Comparison) -> str:
-    """The p value; adjusted if it is not the primary comparison."""
-    value, note = (comparison.p, "") if comparison.p_holm is None else (comparison.p_holm, " (Holm)")
-    return f"{'< 0.001' if value < 0.001 else f'{value:.3f}'}{note}"
+    """The p value; adjusted if the comparison is not the primary one."""
+    value = comparison.p if comparison.p_holm is None else comparison.p_holm
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
 
 
 def _escape(text: str) -> str:

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from rb_dspy.evaluation.intervals import SMALLEST, Comparison
 from rb_dspy.evaluation.markdown import (
+    arm_cells,
+    clean,
     design_sentence,
-    error_sentences,
     extremes,
     headroom_sentence,
-    judge_sentences,
-    money,
     note_sentence,
     number,
     p_value,
-    percent,
     points,
+    share,
     verdict_sentence,
 )
 from rb_dspy.text import printable
@@ -44,7 +43,7 @@ _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _STYLE = """
 .rb { --ink: #1c2330; --dim: #5b6472; --line: #d9dee6; --soft: #f3f5f8; --page: #ffffff;
  --good: #047857; --bad: #b91c1c; --open: #92600a; color: var(--ink); background: var(--page);
- font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 60rem; padding: 0 1.25rem 2rem }
+ font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 66rem; padding: 0 1.25rem 2rem }
 .rb h1 { font-size: 1.35rem; margin: 1.5rem 0 .75rem } .rb h2 { font-size: 1.05rem; margin: 2rem 0 .5rem }
 .rb p { margin: .4rem 0 } .rb .dim { color: var(--dim) }
 .rb .verdict { border-left: 5px solid var(--open); background: var(--soft); padding: .8rem 1rem; border-radius: 4px }
@@ -54,11 +53,12 @@ _STYLE = """
 .rb .verdict.NULL b { color: var(--dim) }
 .rb .wide { overflow-x: auto }
 .rb table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums }
-.rb th, .rb td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
+.rb th, .rb td { padding: .35rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
  background: none; color: inherit }
-.rb th { color: var(--dim); font-weight: 600 } .rb th:first-child, .rb td:first-child { text-align: left }
+.rb th { color: var(--dim); font-weight: 600; white-space: normal;
+ vertical-align: bottom } .rb th:first-child, .rb td:first-child { text-align: left }
 .rb td.text { white-space: normal; text-align: left; overflow-wrap: anywhere; min-width: 12rem }
-.rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 15rem }
+.rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 10rem }
 .rb svg text { fill: var(--dim); font-size: 12px } .rb .grid { stroke: var(--line) } .rb .zero { stroke: var(--dim) }
 .rb .band { fill: var(--line); opacity: .55 } .rb .bar { stroke: var(--ink); stroke-width: 2 }
 .rb .dot { fill: var(--ink) } .rb .curve { fill: none; stroke-width: 2.2; stroke-linejoin: round }
@@ -92,16 +92,12 @@ def fragment(report: Report) -> str:
         f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {_text(meaning)}</p>'
         f'<p class="dim">{_text(note_sentence(report))}</p></div>',
         f'<p class="dim">{_text(design_sentence(report))}</p>',
-        _paragraphs([headroom_sentence(report)] if report.headroom else []),
+        f"<p>{_text(headroom_sentence(report))}</p>" if report.headroom else "",
         f"<h2>Solved along the stream</h2>{_curves(report)}",
         f"<h2>Arms</h2>{_arms(report)}",
         f"<h2>Differences to {_text(report.baseline)}, in points, with 95 % intervals</h2>",
         _comparisons(comparisons, report.primary),
     ]
-    if sentences := error_sentences(report):
-        parts.append(f"<h2>What broke</h2>{_paragraphs(sentences)}")
-    if sentences := judge_sentences(report):
-        parts.append(f"<h2>The judge against ground truth</h2>{_paragraphs(sentences)}")
     helped, misled = extremes(report, 10)
     if helped or misled:
         parts.append(
@@ -114,40 +110,35 @@ def fragment(report: Report) -> str:
 
 
 def _arms(report: Report) -> str:
-    heads = ("arm", "solved", "steps", "tokens", "tokens a success", "cost", "lesson shown", "lessons learned", "broke")
+    heads = ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "broke", "learned")
     rows = []
     for name, arm in report.arms.items():
         notes = " (baseline)" * (name == report.baseline) + " (one order counts for all)" * arm.repeated
-        rows.append(
-            [
-                f"{_text(name)}<span class=dim>{notes}</span>",
-                "-" if arm.success is None else percent(arm.success),
-                number(arm.steps, 1),
-                number(arm.tokens),
-                number(arm.tokens_per_success),
-                money(arm.cost),
-                "-" if arm.shown is None else f"{100 * arm.shown:.0f} %",
-                number(arm.learned),
-                number(arm.errors),
-            ]
-        )
-    return _table(heads, rows)
+        rows.append([f'{_text(name)}<span class="dim">{notes}</span>', *arm_cells(arm), number(arm.learned)])
+    return (
+        f'{_table(heads, rows)}<p class="dim">shown: tasks with a lesson; judge right: by ground truth, in brackets if'
+        " it always said the same; broke: twice, counts as failed; learned: lessons, over all orders.</p>"
+    )
 
 
 def _comparisons(comparisons: dict[str, Comparison], primary: str) -> str:
     reach = max(0.1, *(max(abs(each.difference.low), abs(each.difference.high)) for each in comparisons.values()))
+    broke = any(each.errors_before or each.errors_after for each in comparisons.values())
+    heads = ["arm", "verdict", "", "difference", "p", "bootstrap", *["without what broke"] * broke]
     rows = [
         [
-            f"{_text(name)}<span class=dim>{' (primary)' * (name == primary)}</span>",
+            f'{_text(name)}<span class="dim">{" (primary)" * (name == primary)}</span>',
+            each.verdict,
             _interval_bar(each, reach),
             points(each.difference),
-            "-" if each.bootstrap is None else points(each.bootstrap).partition(" ")[2],
             escape(p_value(each)),
-            each.verdict,
+            "-" if each.bootstrap is None else points(each.bootstrap).partition(" ")[2],
+            *[clean(each)] * broke,
         ]
         for name, each in comparisons.items()
     ]
-    return _table(("arm", "", "difference", "bootstrap", "p", "verdict"), rows)
+    note = "p: adjusted for the number of comparisons (Holm), except the primary one; gray band: within 5 points."
+    return f'{_table(heads, rows)}<p class="dim">{note}</p>'
 
 
 def _interval_bar(comparison: Comparison, reach: float) -> str:
@@ -172,24 +163,24 @@ def _curves(report: Report) -> str:
     width, height, left, top, bottom = 720, 270, 46, 10, 30
     length = max((len(arm.curve) for arm in report.arms.values()), default=0)
     if length < 2:
-        return "<p class=dim>A stream of one task has no curve.</p>"
+        return '<p class="dim">A stream of one task has no curve.</p>'
 
     def x(position: int) -> float:
-        return left + (width - left - 10) * position / (length - 1)
+        return left + (width - left - 16) * position / (length - 1)
 
-    def y(share: float) -> float:
-        return top + (height - top - bottom) * (1 - share)
+    def y(part: float) -> float:
+        return top + (height - top - bottom) * (1 - part)
 
     parts = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts.append(f'<line class="grid" x1="{left}" y1="{y(share):.1f}" x2="{width - 10}" y2="{y(share):.1f}"/>')
-        parts.append(f'<text x="{left - 8}" y="{y(share) + 4:.1f}" text-anchor="end">{100 * share:.0f} %</text>')
-    ticks = sorted({0, *(round((length - 1) * part / 4) for part in (1, 2, 3)), length - 1})
+    for part in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(f'<line class="grid" x1="{left}" y1="{y(part):.1f}" x2="{width - 16}" y2="{y(part):.1f}"/>')
+        parts.append(f'<text x="{left - 8}" y="{y(part) + 4:.1f}" text-anchor="end">{100 * part:.0f} %</text>')
+    ticks = sorted({0, *(round((length - 1) * quarter / 4) for quarter in (1, 2, 3)), length - 1})
     parts += [f'<text x="{x(each):.1f}" y="{height - 8}" text-anchor="middle">{each + 1}</text>' for each in ticks]
     keys = []
     for number_, (name, arm) in enumerate(report.arms.items()):
         style = f'class="curve a{number_ % len(_COLORS)}" stroke-dasharray="{_DASHES[number_ % len(_DASHES)]}"'
-        line = [f"{x(at):.1f},{y(share):.1f}" for at, share in enumerate(arm.curve) if share is not None]
+        line = [f"{x(at):.1f},{y(part):.1f}" for at, part in enumerate(arm.curve) if part is not None]
         parts.append(f'<polyline {style} points="{" ".join(line)}"><title>{_text(name)}</title></polyline>')
         key = f'<svg viewBox="0 0 30 10"><line {style} x1="0" y1="5" x2="30" y2="5"/></svg>'
         keys.append(f"<span>{key}{_text(name)}</span>")
@@ -205,8 +196,8 @@ def _lessons(title: str, effects: Sequence[LessonEffect]) -> str:
         [
             f'<td class="text">{_text(each.title)}</td>',
             str(each.times),
-            f"{100 * each.success:.0f} %",
-            f"{100 * each.baseline:.0f} %",
+            share(each.success),
+            share(each.baseline),
             f"{100 * each.difference:+.0f}",
         ]
         for each in effects
@@ -221,10 +212,6 @@ def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{each}</th>" for each in heads)
     body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _paragraphs(sentences: Iterable[str]) -> str:
-    return "".join(f"<p>{_text(sentence)}</p>" for sentence in sentences)
 
 
 def _color_style() -> str:

@@ -31,7 +31,7 @@ Cell = tuple[str, int]
 """The name of an arm and the number of an order, from 0."""
 
 
-class Record(pydantic.BaseModel):
+class TaskRecord(pydantic.BaseModel):
     """One task of a cell."""
 
     model_config = pydantic.ConfigDict(frozen=True)
@@ -82,7 +82,7 @@ class Journal:
 
     def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], sizes: Mapping[Cell, int]) -> None:
         self.folder = None if folder is None else Path(folder)
-        self._cells: dict[Cell, dict[str, Record]] = {cell: {} for cell in sizes}
+        self._cells: dict[Cell, dict[str, TaskRecord]] = {cell: {} for cell in sizes}
         self._lock = threading.Lock()
         self._claim: filelock.FileLock | None = None
         if self.folder is None:
@@ -114,17 +114,17 @@ class Journal:
         if self._claim is not None:
             self._claim.release()
 
-    def of(self, cell: Cell) -> dict[str, Record]:
+    def of(self, cell: Cell) -> dict[str, TaskRecord]:
         """Task id -> record of what a cell has done; a copy."""
         with self._lock:
             return dict(self._cells[cell])
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[TaskRecord]:
         """All records."""
         with self._lock:
             return [record for cell in self._cells.values() for record in cell.values()]
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TaskRecord) -> None:
         """Keep a record: on disk when this returns."""
         with self._lock:
             if self.folder is not None:
@@ -153,24 +153,42 @@ class Journal:
 
     def _read(self, sizes: Mapping[Cell, int]) -> None:
         assert self.folder is not None
-        path = self.folder / RECORDS
-        if not path.exists():
-            return
-        _drop_torn_line(path)
-        if not path.stat().st_size:
-            return
-        for number, fields in read_objects(path, "a record of a task"):
-            try:
-                record = Record.model_validate(fields)
-                self._cells[record.arm, record.order][record.task] = record
-            except (pydantic.ValidationError, KeyError):
-                raise InputError(f"{path}:{number}: is no record of this evaluation; pass another folder") from None
+        _drop_torn_line(self.folder / RECORDS)
+        for record in read_records(self.folder):
+            if (record.arm, record.order) not in self._cells:
+                raise InputError(f"{self.folder / RECORDS}: has records of other arms; pass another folder")
+            self._cells[record.arm, record.order][record.task] = record
         for cell, records in self._cells.items():
             if len(records) < sizes[cell]:  # it ended because tasks in a row broke: these are done again
                 for record in sorted(records.values(), key=lambda record: -record.position):
                     if not record.error:
                         break
                     del records[record.task]
+
+
+def read_records(folder: Path) -> list[TaskRecord]:
+    """The records in a folder, the last one of each task; none if there is no file. A torn last line is left out.
+
+    Raises:
+        InputError: A line is no record.
+    """
+    path = folder / RECORDS
+    if not path.exists() or not path.stat().st_size:
+        return []
+    records: dict[tuple[str, int, str], TaskRecord] = {}
+    lines = 0
+    try:
+        for number, fields in read_objects(path, "a record of a task"):
+            try:
+                record = TaskRecord.model_validate(fields)
+            except pydantic.ValidationError:
+                raise InputError(f"{path}:{number}: is no record of a task; pass another folder") from None
+            records[record.arm, record.order, record.task] = record
+            lines = number
+    except InputError:
+        if path.read_bytes().count(b"\n") > lines:
+            raise
+    return list(records.values())
 
 
 def _check_plan(path: Path, plan: Mapping[str, Any]) -> None:
@@ -210,6 +228,8 @@ def _append(path: Path, line: bytes) -> None:
 
 def _drop_torn_line(path: Path) -> None:
     """Remove a last line that was cut when the process was killed."""
+    if not path.exists():
+        return
     try:
         with path.open("rb+") as file:
             content = file.read()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rb_dspy import Backbones, Outcome, ProgramConfig, ReasoningBank, RetrieveConfig, Task, TaskStream
+from rb_dspy.evaluation import Report
 from rb_dspy.testing import Prompt, Reply, scripted_lm
 
 MAKERS = ("Abus", "Burg", "Chubb", "Diebold", "Yale", "Zeiss")
@@ -104,6 +105,14 @@ def _others(prompt: Prompt) -> Reply:
     return {"analysis": "Seen.", "memory_items": [lesson] if digits != "0000" else []}
 
 
-def program(script: Callable[[Prompt], Reply] = learner, **lm: Any) -> ReasoningBank:
-    config = ProgramConfig(retrieve=RetrieveConfig(k=2, min_score=-1.0))
+def program(script: Callable[[Prompt], Reply] = learner, *, k: int = 6, **lm: Any) -> ReasoningBank:
+    config = ProgramConfig(retrieve=RetrieveConfig(k=k, min_score=-1.0))
     return ReasoningBank(config, backbones=Backbones(agent=scripted_lm(script, **lm)), environments=make_safe)
+
+
+def without_times(report: Report) -> dict[str, Any]:
+    """A report as data, without what differs from run to run."""
+    data = report.model_dump()
+    for arm in data["arms"].values():
+        del arm["seconds"]
+    return data

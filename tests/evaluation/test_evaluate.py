@@ -1,0 +1,388 @@
+"""Whole evaluations in a scripted world: what they find, what they cost, and what happens when something breaks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Task, TaskStream, evaluate
+from rb_dspy.errors import BackboneError, InfrastructureError, InputError
+from rb_dspy.evaluation import Arm, Progress, Report, estimate, screen
+from rb_dspy.evaluation.records import read_records
+from rb_dspy.testing import Faulty, HashEmbedder, Prompt, Reply, scripted_lm
+from tests.evaluation.world import (
+    MAKERS,
+    code_of,
+    guesser,
+    learner,
+    make_safe,
+    program,
+    safe,
+    safes,
+    stubborn,
+    without_times,
+)
+
+LESSONS = [
+    MemoryDraft(title=f"Safes of {maker}", description="", content=f"{maker} safes open with {code_of(maker)}.")
+    for maker in MAKERS
+]
+EMBEDDER = HashEmbedder()
+
+
+def run(arms: Any, stream: Any, **options: Any) -> Report:
+    return evaluate(arms, stream, **{"embedder": EMBEDDER, **options})
+
+
+def memories(arm: Arm) -> list[str]:
+    """What the agent of an arm was shown."""
+    assert arm.program.backbones is not None
+    prompts = arm.program.backbones.lm("agent").engine.prompts
+    return [prompt["memory"] for prompt in prompts if "action" in prompt.wants]
+
+
+def calls(program: ReasoningBank, output: str) -> int:
+    """How often a role was asked, by an output field."""
+    assert program.backbones is not None
+    return sum(output in prompt.wants for prompt in program.backbones.lm("agent").engine.prompts)
+
+
+def test_a_bank_that_helps_is_learning() -> None:
+    report = run(["none", "bank", "oracle"], safes(18), program=program(), orders=6, lessons=LESSONS)
+    assert report.verdict == "LEARNING"
+    assert report.headroom == "yes"
+    assert report.exploratory
+    none, bank, oracle = (report.arms[name] for name in ("none", "bank", "oracle"))
+    assert none.success is not None
+    assert (none.success.mean, none.errors, none.shown, none.learned) == (pytest.approx(3 / 18), 0, None, 0)
+    assert (none.repeated, bank.repeated, oracle.repeated) == (True, False, True)
+    assert (none.runs, bank.runs, oracle.runs) == (18, 108, 18)
+    assert (none.judge_agreement, bank.judge_agreement) == (None, 1.0)
+    assert bank.late_gain is not None
+    assert bank.late_gain > 0.1
+    assert bank.curve[0] is not None
+    assert bank.curve[-1] is not None
+    assert bank.curve[-1] > bank.curve[0]
+    assert report.lessons[0].difference > 0
+    assert str(report).startswith("LEARNING: none -> bank: 0.17 -> ")
+
+
+def test_a_bank_that_changes_nothing_is_not() -> None:
+    report = run(["none", "bank"], safes(12), program=program(guesser), orders=4)
+    assert report.verdict in ("NULL", "UNRESOLVED")
+    assert report.headroom is None
+
+
+def test_a_screen_refuses_a_world_in_which_lessons_change_nothing() -> None:
+    report = screen(program(stubborn), safes(30), tasks=20, lessons=LESSONS, embedder=EMBEDDER)
+    assert (report.headroom, report.tasks, report.orders) == ("no", 20, 1)
+    assert "choose another model or stream" in report.to_markdown()
+    useful = screen(program(), safes(30), tasks=12, lessons=LESSONS, embedder=EMBEDDER)
+    assert (useful.headroom, useful.verdict) == ("yes", "LEARNING")
+
+
+def test_what_the_arms_show() -> None:
+    stream = safes(8)
+    modes = ("none", "bank", "placebo", "shuffled", "raw", "success_only")
+    arms = {name: Arm(program(k=2), name) for name in modes}  # type: ignore[arg-type]
+    report = run(arms, stream, orders=1)
+    shown = {name: memories(arm) for name, arm in arms.items()}
+    assert set(shown["none"]) == {"(no lessons yet)"}
+    assert "safes open with" in shown["bank"][-1]
+    assert [len(text) for text in shown["placebo"]] == [len(text) for text in shown["bank"]]  # the same are retrieved
+    assert "safes open with" not in "".join(shown["placebo"])
+    assert report.arms["placebo"].shown == report.arms["bank"].shown
+    assert report.arms["placebo"].learned == report.arms["none"].runs - 1  # one safe has the usual code
+    assert "Judged: failure" in shown["raw"][-1]
+    assert "It stays shut" in shown["raw"][-1]
+    assert calls(arms["raw"].program, "memory_items") == 0  # type: ignore[arg-type]
+    # no lesson comes from a success: only the usual code ever opened a safe
+    assert set(shown["success_only"]) == {"(no lessons yet)"}
+    assert shown["shuffled"][-1] != shown["bank"][-1]
+    assert "safes open with" in shown["shuffled"][-1]
+
+
+def test_true_verdicts_ask_no_judge() -> None:
+    def wrong(prompt: Prompt) -> Reply:
+        return {"reasons": "", "label": "success"} if "label" in prompt.wants else learner(prompt)
+
+    arms = {"bank": Arm(program(wrong)), "true": Arm(program(wrong), "true_verdicts"), "none": Arm(program(), "none")}
+    report = run(arms, safes(6), orders=2)
+    assert report.arms["bank"].judge_agreement == pytest.approx(report.arms["bank"].success.mean)  # type: ignore[union-attr]
+    assert report.arms["true"].judge_agreement == 1.0
+    assert calls(arms["true"].program, "label") == 0  # type: ignore[arg-type]
+
+
+def test_orders_are_permuted_alike_and_arms_take_turns() -> None:
+    seen: list[tuple[str, int, str]] = []
+    stream = safes(4)
+    run(
+        ["none", "bank", "raw"],
+        stream,
+        program=program(temperature=0.5),
+        orders=3,
+        seed=5,
+        on_progress=lambda progress: seen.append((progress.arm, progress.order, progress.task)),
+    )
+    firsts = [(arm, order) for arm, order, _ in seen[::4]]
+    assert firsts[:3] == [("none", 0), ("bank", 0), ("raw", 0)]
+    assert firsts[3:] == [("bank", 1), ("raw", 1), ("none", 1), ("raw", 2), ("none", 2), ("bank", 2)]
+    for order, expected in enumerate([stream, stream.permuted(6), stream.permuted(7)]):
+        for arm in ("none", "bank", "raw"):
+            assert [task for a, o, task in seen if (a, o) == (arm, order)] == [task.id for task in expected]
+
+
+def test_a_cache_gives_other_orders_other_samples() -> None:
+    sampled, certain = program(temperature=0.7, cache=True), program(cache=True)
+    run([Arm(sampled, "none"), Arm(sampled)], safes(3), orders=3)
+    run([Arm(certain, "none"), Arm(certain)], safes(3), orders=3)
+    assert calls(sampled, "action") >= 9  # the arms share what they ask alike in the same order
+    assert calls(certain, "action") < 9
+
+
+def test_jobs_change_nothing_but_time(tmp_path: Path) -> None:
+    alone = run(["none", "bank"], safes(6), program=program(), orders=3)
+    beside = run(["none", "bank"], safes(6), program=program(), orders=3, jobs=3, folder=tmp_path)
+    assert without_times(beside) == without_times(alone)
+    assert len(read_records(tmp_path)) == 6 + 18
+    assert without_times(Report.load(tmp_path)) == without_times(alone)
+    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "report.md").exists()
+
+
+def test_a_finished_evaluation_asks_nobody(tmp_path: Path) -> None:
+    first = run(["none", "bank"], safes(5), program=program(), orders=2, folder=tmp_path)
+    files = {name: (tmp_path / name).read_bytes() for name in ("report.json", "report.md", "report.html")}
+    silent = program(lambda prompt: pytest.fail("a model was asked"))
+    assert run(["none", "bank"], safes(5), program=silent, orders=2, folder=tmp_path) == first
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"orders": 3},
+        {"seed": 1},
+        {"stream": safes(4)},
+        {"arms": ["none", "raw"]},
+        {"baseline": "bank"},
+        {"embedder": HashEmbedder(32)},
+        {"program": program(temperature=0.3)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_folder_is_of_one_plan(tmp_path: Path, change: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"arms": ["none", "bank"], "stream": safes(3), "program": program(), "orders": 2}
+    run(**usual, folder=tmp_path)
+    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+        run(**{**usual, **change}, folder=tmp_path)
+
+
+def test_a_task_that_breaks_is_done_again_and_then_counts_as_failed() -> None:
+    broken: Counter[str] = Counter()
+
+    def environments(task: Task, rollout_id: str) -> Any:
+        broken[task.id] += 1
+        often = {"safe/Abus/0": 1, "safe/Burg/1": 9}.get(task.id, 0)
+        inner = make_safe(task, rollout_id)
+        return Faulty(inner, error=OSError("no power")) if broken[task.id] <= often else inner
+
+    agent = program()
+    agent.environments = environments
+    known = lambda prompt: {"thought": "", "action": "0000"} if "action" in prompt.wants else learner(prompt)  # noqa: E731
+    steady = program(known)
+    stream = TaskStream("easy", [safe(n, MAKERS[n], usual=True) for n in range(6)])
+    report = run({"steady": Arm(steady, "none"), "faulty": Arm(agent)}, stream, orders=1)
+    arm = report.arms["faulty"]
+    assert (arm.errors, arm.retried) == (1, 1)
+    comparison = report.comparisons["faulty"]
+    assert (comparison.before, comparison.after) == (1.0, pytest.approx(5 / 6))
+    assert (comparison.errors_before, comparison.errors_after) == (0, 1)
+    assert comparison.clean is not None
+    assert comparison.clean.mean == 0
+    assert broken["safe/Burg/1"] == 2
+
+
+def test_a_judge_that_cannot_be_parsed_costs_lessons_and_not_the_task() -> None:
+    def script(prompt: Prompt) -> Reply:
+        return "no idea" if "label" in prompt.wants else learner(prompt)
+
+    usual = TaskStream("usual", [safe(n, MAKERS[n], usual=True) for n in range(3)])
+    report = run(["none", "bank"], usual, program=program(script), orders=1)
+    bank = report.arms["bank"]
+    assert bank.success is not None
+    assert (bank.success.mean, bank.errors, bank.learned, bank.judged) == (1.0, 0, 0, 0)
+
+
+def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path) -> None:
+    down = True
+
+    def script(prompt: Prompt) -> Reply:
+        if down and "Diebold" in prompt.text:
+            raise OSError("the server is down")
+        return learner(prompt)
+
+    stream = TaskStream("row", [*safes(3), *(safe(number, "Diebold") for number in range(10, 14))])
+    options: dict[str, Any] = {"program": program(script), "orders": 1, "folder": tmp_path}
+    with pytest.raises(InfrastructureError):
+        run(["none", "bank"], stream, **options)
+    down = False
+    report = run(["none", "bank"], stream, **options)
+    assert {arm.errors for arm in report.arms.values()} == {0}
+    assert without_times(report) == without_times(run(["none", "bank"], stream, program=program(), orders=1))
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_an_error_of_every_task_starts_nothing_more(jobs: int) -> None:
+    def fail(task: Task, rollout_id: str) -> Any:
+        raise BackboneError("no key")
+
+    asked = program()
+    bad = program()
+    bad.environments = fail
+    with pytest.raises(BackboneError):
+        run({"bad": Arm(bad), "good": Arm(asked, "none")}, safes(40), orders=4, jobs=jobs)
+    assert calls(asked, "action") < 40
+
+
+def test_an_interrupt_starts_nothing_more(tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.done == 4:
+            raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"program": program(), "orders": 2, "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        run(["none", "bank"], safes(6), **options, on_progress=interrupt)
+    assert len(read_records(tmp_path)) == 4
+    assert without_times(run(["none", "bank"], safes(6), **options)) == without_times(
+        run(["none", "bank"], safes(6), program=program(), orders=2)
+    )
+
+
+def test_tasks_without_ground_truth_do_not_count() -> None:
+    def environments(task: Task, rollout_id: str) -> Any:
+        inner = make_safe(task, rollout_id)
+        if task.id == "safe/Abus/0" or unknown:
+            inner.outcome = lambda: None  # type: ignore[method-assign]
+        return inner
+
+    unknown = False
+    agent = program()
+    agent.environments = environments
+    report = run(["none", "bank"], safes(6), program=agent, orders=1)
+    assert (report.tasks, report.arms["none"].runs) == (5, 5)
+    unknown = True
+    with pytest.raises(InputError):
+        run(["none", "bank"], safes(6), program=agent, orders=8)
+
+
+def test_matts_programs_are_arms() -> None:
+    scaled = MaTTS(program(temperature=0.7), k=2)
+    report = run(
+        {
+            "none": Arm(scaled, "none"),
+            "bank": Arm(scaled),
+            "raw": Arm(scaled, "raw"),
+            "true": Arm(scaled, "true_verdicts"),
+        },
+        safes(3),
+        orders=1,
+    )
+    assert {arm.errors for arm in report.arms.values()} == {0}
+    assert report.arms["raw"].learned >= 3
+    assert report.arms["true"].judge_agreement == 1.0
+    assert not report.arms["none"].repeated
+
+
+def test_every_order_starts_from_a_copy_of_the_bank(tmp_path: Path) -> None:
+    with MemoryBank.open(None, scope="mine", embedder=EMBEDDER) as bank:
+        for lesson in LESSONS:
+            bank.add(lesson.title, lesson.content)
+        arms = {"empty": Arm(program()), "full": Arm(program(), bank=bank)}
+        first = run(arms, safes(6), orders=2)
+        stored = run(arms, safes(6), orders=2, folder=tmp_path)
+        assert len(bank) == len(LESSONS)
+    assert without_times(stored) == without_times(first)
+    assert first.arms["full"].success.mean > first.arms["empty"].success.mean  # type: ignore[union-attr]
+
+
+def test_programs_and_models_are_arms() -> None:
+    one = program()
+    strong = scripted_lm(learner, model="scripted/strong")
+    report = run({"weak": (one, Backbones(agent=scripted_lm(stubborn))), "strong": (one, strong)}, safes(8), orders=1)
+    assert report.baseline == "weak"
+    assert report.arms["strong"].models["agent"] == "scripted/strong"
+    assert report.comparisons["strong"].difference.mean > 0
+
+
+@pytest.mark.parametrize(
+    ("arms", "options"),
+    [
+        (["none"], {}),
+        ("none,bank", {}),
+        (["none", "magic"], {}),
+        (["bank", "bank"], {}),
+        (["none", "bank"], {"program": None}),
+        (["none", "bank"], {"orders": 0}),
+        (["none", "bank"], {"jobs": 0}),
+        (["none", "bank"], {"baseline": "raw"}),
+        (["none", "oracle"], {"lessons": []}),
+        (["none", "oracle"], {"lessons": "missing.jsonl"}),
+        (["none", "bank"], {"stream": []}),
+        ([object(), "none"], {}),
+    ],
+)
+def test_arguments_that_cannot_be_used(arms: Any, options: dict[str, Any]) -> None:
+    options = {"stream": safes(2), "program": program(lambda prompt: pytest.fail("a model was asked")), **options}
+    with pytest.raises(InputError):
+        run(arms, **options)
+
+
+def test_lessons_from_a_file_and_from_the_family(tmp_path: Path) -> None:
+    file = tmp_path / "lessons.jsonl"
+    file.write_text("\n".join(lesson.model_dump_json() for lesson in LESSONS))
+    assert screen(program(), safes(6), lessons=file, embedder=EMBEDDER).arms["oracle"].shown == 1.0
+    file.write_text('{"title": "x"}')
+    with pytest.raises(InputError, match=r"lessons\.jsonl:1"):
+        screen(program(), safes(6), lessons=file, embedder=EMBEDDER)
+    tasks = TaskStream.named("directory", n=4)
+    plain = ReasoningBank(backbones=Backbones(agent=scripted_lm(stubborn)))
+    report = screen(plain, tasks, embedder=EMBEDDER)
+    assert report.arms["oracle"].runs == 4
+
+
+def test_progress_counts_and_says_nothing_of_success(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run(["none", "bank"], safes(3), program=program(), orders=2, jobs=2, on_progress=seen.append)
+    assert [progress.done for progress in seen] == list(range(1, 10))
+    assert {progress.total for progress in seen} == {9}
+    assert seen[-1].calls > seen[0].calls
+    assert not {"solved", "success", "score"} & set(vars(seen[0]))
+
+
+def test_an_estimate_before_and_during(tmp_path: Path) -> None:
+    asked = program(lambda prompt: pytest.fail("a model was asked"))
+    before = estimate(["none", "bank"], safes(4), program=asked, orders=2)
+    assert (before.tasks, before.done, before.cost, before.seconds) == (12, 0, None, None)
+    assert before.calls >= 4 + 8 * 3
+    priced = estimate(
+        {"none": (asked, "openai/gpt-4o-mini"), "bank": (asked, "openai/gpt-4o-mini")}, safes(4), orders=2
+    )
+    assert priced.cost is not None
+    assert priced.cost > 0
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(["none", "bank"], safes(4), program=program(), orders=2, folder=tmp_path, on_progress=stop)
+    during = estimate(["none", "bank"], safes(4), program=program(), orders=2, folder=tmp_path)
+    bank = [record for record in read_records(tmp_path) if record.arm == "bank"]
+    assert (during.tasks, during.done) == (12, 8)
+    assert during.calls == sum(record.calls for record in bank)  # four tasks of this arm are left, four are done
+    assert during.seconds is not None

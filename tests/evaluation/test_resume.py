@@ -1,0 +1,119 @@
+"""An evaluation that is killed and started again gives the report of one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import evaluate
+from rb_dspy.evaluation import Report
+from rb_dspy.testing import HashEmbedder
+from tests.evaluation.world import program, safes, without_times
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+TASKS, ORDERS = 6, 2
+TOTAL = TASKS + TASKS * ORDERS
+
+KILLED = """
+import json, os, sys
+from rb_dspy import evaluate
+from rb_dspy.testing import HashEmbedder
+from tests.evaluation.world import learner, program, safes
+
+def dying(wants, number):
+    asked = 0
+    def script(prompt):
+        nonlocal asked
+        asked += wants in prompt.wants
+        if asked == number:
+            os._exit(9)
+        return learner(prompt)
+    return script
+
+def end(number):
+    return lambda progress: os._exit(9) if progress.done == number else print("done", flush=True)
+
+for folder, kind, number in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        script = learner if kind == "done" else dying(kind, number)
+        options = {"on_progress": end(number)} if kind == "done" else {}
+        options = {"on_progress": lambda progress: print("done", flush=True), **options}
+        evaluate(["none", "bank"], safes(%d), program=program(script), orders=%d, embedder=HashEmbedder(),
+                 folder=folder, **options)
+        os._exit(0)
+    print(os.WEXITSTATUS(os.wait()[1]))
+""" % (TASKS, ORDERS)  # noqa: UP031
+
+
+def start(jobs: list[tuple[str, str, int]]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", KILLED, json.dumps(jobs)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def resumed(folder: Path | None) -> dict[str, Any]:
+    report = evaluate(
+        ["none", "bank"], safes(TASKS), program=program(), orders=ORDERS, embedder=HashEmbedder(), folder=folder
+    )
+    return without_times(report)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    return resumed(None)
+
+
+def test_killed_at_random_points(tmp_path: Path, expected: dict[str, Any]) -> None:
+    """After a task, while the judge is asked, while the distiller is asked, and while a record is written."""
+    rng = random.Random(27)
+    points = [
+        ("done", rng.randrange(1, TASKS)),
+        ("done", rng.randrange(TASKS, TOTAL - 1)),
+        ("label", rng.randrange(1, TASKS * ORDERS)),
+        ("memory_items", rng.randrange(1, TASKS * ORDERS)),
+        ("done", rng.randrange(TASKS + 2, TOTAL - 1)),
+        ("done", rng.randrange(TASKS + 2, TOTAL - 1)),
+    ]
+    folders = [tmp_path / str(number) for number in range(len(points))]
+    process = start([(str(folder), *point) for folder, point in zip(folders, points, strict=True)])
+    output, _ = process.communicate(timeout=120)
+    assert output.split().count("9") == len(points)
+    records = folders[-1] / "records.jsonl"
+    records.write_bytes(records.read_bytes()[:-20])  # killed while the record was written
+    records = folders[-2] / "records.jsonl"
+    whole = records.read_bytes()[:-1]
+    records.write_bytes(whole[: whole.rfind(b"\n") + 1])  # killed before the record was written
+    for folder in folders:
+        assert resumed(folder) == expected
+        assert without_times(Report.load(folder)) == expected
+
+
+def test_killed_from_outside_twice(tmp_path: Path, expected: dict[str, Any]) -> None:
+    for number in (2, 5):
+        process = start([(str(tmp_path), "done", 0)])
+        assert process.stdout is not None
+        for _ in range(number):
+            assert process.stdout.readline() == "done\n"
+        time.sleep(0.01 * number)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert resumed(tmp_path) == expected
+
+
+def test_a_bank_that_was_removed_is_noticed(tmp_path: Path) -> None:
+    process = start([(str(tmp_path), "done", TOTAL - 2)])
+    process.communicate(timeout=60)
+    for file in (tmp_path / "banks").iterdir():
+        file.unlink()
+    with pytest.raises(Exception, match="pass another folder"):
+        resumed(tmp_path)
