@@ -12,6 +12,7 @@ from rb_dspy import Compiled, MemoryBank, Streams, Tracker, TrackingConfig
 from rb_dspy.compile.progress import Progress
 from rb_dspy.evaluation import evaluate
 from rb_dspy.evaluation.report import Report
+from rb_dspy.testing.embedder import HashEmbedder
 from tests.tracking.samples import BETTER, MARKER, compiled, locks, opener
 
 
@@ -42,7 +43,7 @@ def test_a_compile_is_logged(tracker: Tracker, client: Any, streams: Streams, tm
     assert {used.dataset.name for used in logged.inputs.dataset_inputs} == {"a", "b", "c"}
     table = mlflow.load_table("candidates.json", run_ids=[run.id])
     assert list(zip(table["candidate"], table["score"], table["instructions"], strict=True)) == [(1, 0.8, BETTER)]
-    assert BETTER in mlflow.artifacts.load_text(f"runs:/{run.id}/prompts.diff")
+    assert BETTER in mlflow.artifacts.load_text(f"runs:/{run.id}/prompts_diff.txt")
     file = mlflow.artifacts.download_artifacts(f"runs:/{run.id}/compiled.json", dst_path=str(tmp_path))
     assert Compiled.load(file).held_out == result.held_out
     assert not client.search_traces(locations=[logged.info.experiment_id], run_id=run.id)
@@ -52,7 +53,7 @@ def test_a_compile_is_logged(tracker: Tracker, client: Any, streams: Streams, tm
 @pytest.fixture(scope="module")
 def report() -> Report:
     program = opener()
-    return evaluate({"off": "none", "a=b?": "bank"}, locks(3), program=program, orders=2)
+    return evaluate({"off": "none", "a=b?": "bank"}, locks(3), program=program, orders=2, embedder=HashEmbedder())
 
 
 def test_an_evaluation_is_logged(tracker: Tracker, client: Any, report: Report, tmp_path: Path) -> None:
@@ -75,7 +76,9 @@ def test_an_evaluation_is_logged(tracker: Tracker, client: Any, report: Report, 
 
 def test_an_evaluation_that_is_tracked_while_it_runs(tracker: Tracker, client: Any) -> None:
     with tracker.evaluation_run("live", locks(2)) as run:
-        evaluate(["none", "bank"], locks(2), program=opener(), orders=1, on_progress=run.on_progress)
+        evaluate(
+            ["none", "bank"], locks(2), program=opener(), orders=1, embedder=HashEmbedder(), on_progress=run.on_progress
+        )
     assert client.get_run(run.id).data.metrics["done"] > 0
     assert MARKER not in str(client.get_run(run.id).inputs)
 
