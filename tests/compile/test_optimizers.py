@@ -142,6 +142,7 @@ def test_gepa_works_on_every_predictor_that_is_called_and_on_no_other(mode: Any,
     lm = scripted_lm(useless)
     student = program() if mode is None else scaled(mode=mode)
     compiled(program=student, reflection=lm, streams=streams(2), budget=34, orders=1)
+    assert len(lm.engine.prompts) >= (34 - 2) // 6, "no run is spent on a predictor that was not called"
     first = {each.signature.instructions[:40]: name for name, each in student.named_predictors()}
     assert {first[prompt["current_instruction"][:40]].split(".")[0] for prompt in lm.engine.prompts} == called
 
