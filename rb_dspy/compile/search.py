@@ -79,6 +79,10 @@ class Search:
         if error:
             prediction["error"] = error
         prediction["candidate"] = self._candidate(program)
+        try:
+            self._reporter.count(self.used)
+        except Exception as exc:  # noqa: BLE001 (of the caller's on_progress; stored likewise)
+            self.fail(exc)
         return prediction
 
     def metric(
@@ -123,8 +127,6 @@ class Search:
             if candidate is not None and id(gold) in self._dev:
                 self._candidates[candidate][1][id(gold)] = score
                 self._reporter.best = max((mean for mean, _ in self.candidates()), default=None)
-            self._reporter.metric_calls = self.used
-        self._reporter.step(self.used)
 
     def _count(self, error: str) -> None:
         with self._lock:
