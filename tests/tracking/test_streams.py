@@ -37,7 +37,7 @@ def test_a_stream_is_logged_with_about_ten_numbers(tracker: Tracker, client: Any
     run_id = tracked(tracker, bank, "plain", params={"why": "a test"})
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED"
-    assert run.data.tags["rb_dspy"] == "stream"
+    assert run.data.tags["rb.kind"] == "stream"
     assert run.data.tags["mlflow.runName"] == "plain: locks"
     params = {"program": "ReasoningBank", "stream": "locks", "stream.tasks": "3", "run_id": "plain", "why": "a test"}
     assert params.items() <= run.data.params.items()
