@@ -31,8 +31,10 @@ from rb_dspy.tracking.plots import learning_curve
 from rb_dspy.tracking.traces import TaskTraces
 
 if TYPE_CHECKING:
+    from rb_dspy.compile.progress import Progress as CompileProgress
     from rb_dspy.compile.result import Compiled
-    from rb_dspy.evaluation.intervals import Comparison
+    from rb_dspy.evaluation.intervals import Comparison, Interval
+    from rb_dspy.evaluation.progress import Progress as EvaluationProgress
     from rb_dspy.evaluation.report import Report
 
 log = logging.getLogger("rb_dspy")
@@ -128,7 +130,7 @@ class CompileRun:
             run.params(stream_params(part, stream))
             log_dataset(run, stream, part)
 
-    def on_progress(self, progress: Any) -> None:
+    def on_progress(self, progress: CompileProgress) -> None:
         """Log the best score so far, at its metric call. For ``compile_program``."""
         if progress.best is not None and progress.best != self._best:
             self._best = progress.best
@@ -170,7 +172,7 @@ class EvaluationRun:
         run.params(stream_params("stream", stream))
         log_dataset(run, stream, "evaluation")
 
-    def on_progress(self, progress: Any) -> None:
+    def on_progress(self, progress: EvaluationProgress) -> None:
         """Log now and then how many tasks are done. For ``evaluate``."""
         now = time.monotonic()
         if progress.done == progress.total or now - self._logged > _SECONDS:
@@ -254,7 +256,7 @@ def _comparison(part: str, comparison: Comparison) -> dict[str, float | None]:
     return {**scores, **_interval(f"{part}.difference", comparison.difference)}
 
 
-def _interval(name: str, interval: Any) -> dict[str, float | None]:
+def _interval(name: str, interval: Interval) -> dict[str, float | None]:
     return {name: interval.mean, f"{name}.low": interval.low, f"{name}.high": interval.high}
 
 

@@ -182,23 +182,34 @@ def breakable(empty_store: Path, tmp_path: Path) -> Iterator[Path]:
     mlflow.flush_trace_async_logging()
 
 
+@pytest.mark.parametrize("back", [False, True])
 def test_a_store_that_breaks_in_the_middle_costs_one_warning(
-    breakable: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture
+    breakable: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, back: bool
 ) -> None:
-    program, stream = opener(), locks()
+    """It is left alone then, and tried again at the end."""
+    program, stream = opener(), locks(4)
     tracker = Tracker(f"sqlite:///{breakable}")
+    renames = [f"ALTER TABLE {table} RENAME TO gone_{table}" for table in ("metrics", "latest_metrics")]
+    returns = [f"ALTER TABLE gone_{table} RENAME TO {table}" for table in ("metrics", "latest_metrics")]
+    after = {1: renames, 2: returns if back else []}
     with tracker.stream_run(program, stream, bank, run_id="broken") as run:
+        done: list[TaskResult] = []
 
         def on_result(result: TaskResult) -> None:
             run.on_result(result)
+            done.append(result)
             with sqlite3.connect(breakable) as database:
-                for table in ("metrics", "latest_metrics"):
-                    database.execute(f"DROP TABLE IF EXISTS {table}")
+                for statement in after.get(len(done), []):
+                    database.execute(statement)
 
         report = run_stream(program, stream, bank, run_id="broken", on_result=on_result)
-    assert [result.solved for result in report.results] == [False, False, True]
+    assert [result.solved for result in report.results] == [False, False, False, True]
     (line,) = lines(caplog)
     assert "incomplete" in line
+    if back:
+        client = mlflow.MlflowClient()
+        assert history(client, run.id or "", "task.solved") == [(1, 0)]
+        assert client.get_run(run.id).data.metrics["solved"] == 1
 
 
 def test_a_bug_is_not_taken_for_a_store_that_broke(tracker: Tracker, bank: MemoryBank) -> None:
