@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,10 @@ def test_what_is_no_stream_is_refused(tracker: Tracker, bank: MemoryBank) -> Non
 def test_a_store_that_cannot_be_used_is_one_line_at_once(uri: str) -> None:
     Path("folder").mkdir()
     Path("text.db").write_text("no database at all\n" * 100)
+    began = time.monotonic()
     with pytest.raises(ConfigError, match=r"tracking\.uri") as caught:
         Tracker(uri)
+    assert time.monotonic() - began < 60  # MLflow would try for longer
     assert "\n" not in str(caught.value)
 
 
@@ -210,15 +213,6 @@ def test_a_store_that_breaks_in_the_middle_costs_one_warning(
         client = mlflow.MlflowClient()
         assert history(client, run.id or "", "task.solved") == [(1, 0)]
         assert client.get_run(run.id).data.metrics["solved"] == 1
-
-
-def test_a_bug_is_not_taken_for_a_store_that_broke(tracker: Tracker, bank: MemoryBank) -> None:
-    class Broken:
-        def __str__(self) -> str:
-            raise NameError("a bug")
-
-    with pytest.raises(NameError), tracker.stream_run(opener(), locks(1), bank, run_id="bug", params={"x": Broken()}):
-        pass
 
 
 def test_rows_of_a_thousand_results_are_not_quadratic(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
