@@ -35,7 +35,6 @@ def test_public_names_are_the_pinned_ones() -> None:
         "Judge",
         "JudgeConfig",
         "MaTTS",
-        "Matrix",
         "MattsConfig",
         "Memory",
         "MemoryBank",
@@ -71,7 +70,6 @@ def test_public_names_are_the_pinned_ones() -> None:
         "load_program",
         "load_settings",
         "make_environment",
-        "matrix",
         "run_stream",
         "save_program",
         "split_streams",
@@ -168,7 +166,7 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
 
 
 ONCE = """Outcome Check Verdict Trajectory Experience Candidates Embedder Episode Found Missing
-Program Progress Prompts Record Unit"""
+Program Prompts Record Unit"""
 
 
 @pytest.mark.parametrize("word", ONCE.split())

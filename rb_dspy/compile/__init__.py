@@ -1,1 +1,6 @@
-"""Compiling prompts: labelled examples from runs, metrics with evidence, optimizers by name."""
+"""Compiling prompts: DSPy's optimizers on streams of tasks, with the evidence that they need and before and after."""
+
+import lazy_loader
+
+# The names are in ``__init__.pyi``, as in ``rb_dspy``.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

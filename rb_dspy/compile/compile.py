@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -16,9 +17,9 @@ from rb_dspy.compile.examples import check_streams, run_examples, stream_example
 from rb_dspy.compile.measure import compare_examples, compare_streams
 from rb_dspy.compile.metric import MEASURES, PREFIX, Metric
 from rb_dspy.compile.models import Models
-from rb_dspy.compile.optimizers import OPTIMIZERS as OPTIMIZERS, Job, optimize, optimizer_name
+from rb_dspy.compile.optimizers import Job, optimize, optimizer_name
 from rb_dspy.compile.plan import CompilePlan, check_budget, plan
-from rb_dspy.compile.progress import OnProgress, Progress as Progress, Reporter
+from rb_dspy.compile.progress import OnProgress, Reporter
 from rb_dspy.compile.result import Candidate, Compiled, Part
 from rb_dspy.compile.search import Budgeted, Search
 from rb_dspy.compile.state import prompts_of, set_prompts, state_of
@@ -85,6 +86,7 @@ def compile_program(
     with no_backbones(), metered() as ledger:
         reporter = Reporter(on_progress, budget, ledger.usage)
         start: dict[str, Any] = {"bank": bank, "embedder": embedder}
+        run: Callable[[Any, dict[str, Any]], dspy.Prediction]
         if step == "all":
             run = partial(_run_stream, start)
             examples = stream_examples(streams, planned.window, budget, seed)

@@ -11,7 +11,7 @@ from rb_dspy.backbones import metered
 from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, UnparseableOutput
-from rb_dspy.evaluation.records import Record
+from rb_dspy.evaluation.records import TaskRecord
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task
@@ -58,8 +58,8 @@ class CellRun:
     def play(
         self,
         stream: TaskStream,
-        done: dict[str, Record],
-        on_record: Callable[[Record], None],
+        done: dict[str, TaskRecord],
+        on_record: Callable[[TaskRecord], None],
         check: Callable[[], None],
         stop_after: int,
     ) -> None:
@@ -92,7 +92,7 @@ class CellRun:
                         f" {record.error}; mend it and evaluate again, with the same folder to go on from here"
                     )
 
-    def _forget(self, done: dict[str, Record]) -> None:
+    def _forget(self, done: dict[str, TaskRecord]) -> None:
         """Remove from the bank what tasks without a record left there when the process was killed."""
         learned = self._bank.learned(self._run_id)
         missing = [id for id, record in done.items() if not record.error and id not in learned]
@@ -108,7 +108,7 @@ class CellRun:
             if experience is not None:
                 self._bank.purge(experience.id)  # a deleted lesson would not be learned again
 
-    def _record(self, task: Task, position: int) -> Record:
+    def _record(self, task: Task, position: int) -> TaskRecord:
         """Do a task; if something breaks, once more, whatever the outcome was."""
         started = time.monotonic()
         prediction, error, tries = None, "", 0
@@ -130,7 +130,7 @@ class CellRun:
         if prediction is not None:
             outcome = self._scored.outcome(task.id, prediction.trajectory.rollout_id)
             shown, learned = prediction.memory, len(prediction.memory_items)
-        return Record(
+        return TaskRecord(
             arm=self._arm,
             order=self._order,
             position=position,

@@ -11,7 +11,7 @@ import pydantic
 from rb_dspy.backbones.prices import price_of
 from rb_dspy.evaluation.arms import Arm, ArmLike
 from rb_dspy.evaluation.plan import Tasks, plan_of, settings_of
-from rb_dspy.evaluation.records import Record, read_records
+from rb_dspy.evaluation.records import TaskRecord, read_records
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.schema import RoleUsage, Usage
 from rb_dspy.steps import Judge
@@ -68,7 +68,7 @@ def estimate(
     Arms with records in ``folder`` are estimated by them; others by their steps, with typical lengths.
     """
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
-    records: dict[str, list[Record]] = {name: [] for name in plan.arms}
+    records: dict[str, list[TaskRecord]] = {name: [] for name in plan.arms}
     for record in [] if folder is None else read_records(Path(folder)):
         if (record.arm, record.order) in plan.sizes:
             records[record.arm].append(record)
@@ -100,7 +100,7 @@ def estimate(
     )
 
 
-def _measured(records: Sequence[Record]) -> Usage:
+def _measured(records: Sequence[TaskRecord]) -> Usage:
     """The mean of a task, times ``_SCALE``."""
     total = total_usage([record.usage for record in records])
     return {role: _times(used, _SCALE / len(records)) for role, used in total.items()}

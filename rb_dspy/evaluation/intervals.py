@@ -26,7 +26,7 @@ from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 
 from rb_dspy.errors import InputError
 
-Verdict = Literal["LEARNING", "NULL", "HARM", "UNRESOLVED"]
+Conclusion = Literal["LEARNING", "NULL", "HARM", "UNRESOLVED"]
 Scores = Mapping[str, Sequence[float | None]]
 """Task id -> its score in each order, from 0 to 1; None if it is unknown, which leaves the pair out."""
 Pair = tuple[str, int]
@@ -85,7 +85,7 @@ class Comparison(pydantic.BaseModel):
     errors_after: int = 0
     clean: Interval | None = None
     """If something broke: the difference over the pairs without an error; None if none is left."""
-    verdict: Verdict
+    verdict: Conclusion
     exploratory: bool
     """Fewer than 100 tasks or 8 orders."""
 
@@ -253,7 +253,7 @@ def _bootstrap(values: NDArray[np.float64], seed: int) -> Interval:
     return Interval(mean=float(np.nanmean(values)), low=float(low), high=float(high))
 
 
-def _verdict(interval: Interval, clean: Interval | None, broken: bool, tasks: int) -> Verdict:
+def _verdict(interval: Interval, clean: Interval | None, broken: bool, tasks: int) -> Conclusion:
     both = [interval] if not broken else [interval, clean] if clean else []
     if not both:
         return "UNRESOLVED"

@@ -31,7 +31,7 @@ Cell = tuple[str, int]
 """The name of an arm and the number of an order, from 0."""
 
 
-class Record(pydantic.BaseModel):
+class TaskRecord(pydantic.BaseModel):
     """One task of a cell."""
 
     model_config = pydantic.ConfigDict(frozen=True)
@@ -82,7 +82,7 @@ class Journal:
 
     def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], sizes: Mapping[Cell, int]) -> None:
         self.folder = None if folder is None else Path(folder)
-        self._cells: dict[Cell, dict[str, Record]] = {cell: {} for cell in sizes}
+        self._cells: dict[Cell, dict[str, TaskRecord]] = {cell: {} for cell in sizes}
         self._lock = threading.Lock()
         self._claim: filelock.FileLock | None = None
         if self.folder is None:
@@ -114,17 +114,17 @@ class Journal:
         if self._claim is not None:
             self._claim.release()
 
-    def of(self, cell: Cell) -> dict[str, Record]:
+    def of(self, cell: Cell) -> dict[str, TaskRecord]:
         """Task id -> record of what a cell has done; a copy."""
         with self._lock:
             return dict(self._cells[cell])
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[TaskRecord]:
         """All records."""
         with self._lock:
             return [record for cell in self._cells.values() for record in cell.values()]
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TaskRecord) -> None:
         """Keep a record: on disk when this returns."""
         with self._lock:
             if self.folder is not None:
@@ -166,7 +166,7 @@ class Journal:
                     del records[record.task]
 
 
-def read_records(folder: Path) -> list[Record]:
+def read_records(folder: Path) -> list[TaskRecord]:
     """The records in a folder, the last one of each task; none if there is no file. A torn last line is left out.
 
     Raises:
@@ -175,12 +175,12 @@ def read_records(folder: Path) -> list[Record]:
     path = folder / RECORDS
     if not path.exists() or not path.stat().st_size:
         return []
-    records: dict[tuple[str, int, str], Record] = {}
+    records: dict[tuple[str, int, str], TaskRecord] = {}
     lines = 0
     try:
         for number, fields in read_objects(path, "a record of a task"):
             try:
-                record = Record.model_validate(fields)
+                record = TaskRecord.model_validate(fields)
             except pydantic.ValidationError:
                 raise InputError(f"{path}:{number}: is no record of a task; pass another folder") from None
             records[record.arm, record.order, record.task] = record

@@ -23,7 +23,7 @@ from rb_dspy.evaluation.intervals import (
     compare,
     mean_interval,
 )
-from rb_dspy.evaluation.records import Record
+from rb_dspy.evaluation.records import TaskRecord
 from rb_dspy.files import atomic_write
 from rb_dspy.stream import TaskStream
 from rb_dspy.stream.report import total_usage
@@ -227,7 +227,7 @@ class Report(pydantic.BaseModel):
 def build_report(
     orders: Sequence[TaskStream],
     arms: Mapping[str, ArmSettings],
-    records: Sequence[Record],
+    records: Sequence[TaskRecord],
     *,
     seed: int,
     baseline: str,
@@ -273,7 +273,7 @@ class _Table:
     """The records of one arm as a table of tasks by orders."""
 
     def __init__(
-        self, name: str, settings: ArmSettings, orders: Sequence[TaskStream], records: Sequence[Record]
+        self, name: str, settings: ArmSettings, orders: Sequence[TaskStream], records: Sequence[TaskRecord]
     ) -> None:
         self.settings = settings
         self.records = sorted(
@@ -293,7 +293,7 @@ class _Table:
         self.tasks = [task for task in self.tasks if task not in tasks]
         self.records = [record for record in self.records if record.task not in tasks]
 
-    def at(self, task: str, order: int) -> Record | None:
+    def at(self, task: str, order: int) -> TaskRecord | None:
         """The record of a task in an order; that of the only order if it counts for all."""
         return self._cells.get((task, 0 if self.settings.repeats else order))
 

@@ -19,7 +19,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import Arm, ArmLike, oracle_bank, prepare
 from rb_dspy.evaluation.cell import CellRun
 from rb_dspy.evaluation.plan import Lessons, Plan, Tasks, describe, digest, plan_of, settings_of
-from rb_dspy.evaluation.records import Cell, Journal, Record
+from rb_dspy.evaluation.records import Cell, Journal, TaskRecord
 from rb_dspy.evaluation.report import Report, build_report
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
@@ -157,7 +157,7 @@ class _Counter:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TaskRecord) -> None:
         """Keep a record and report it."""
         with self._lock:
             self._journal.add(record)

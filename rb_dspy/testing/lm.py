@@ -155,11 +155,11 @@ class ScriptedLM(dspy.LM):
     """A ``dspy.LM`` that passes ``rollout_id`` on as ``Prompt.seed``; dspy does not send it to engines."""
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        return super().__call__(prompt, messages=messages, **_seeded(kwargs))
+        return super().__call__(prompt, messages=messages, **_seeded(self, kwargs))
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """``__call__`` for asyncio."""
-        return await super().acall(prompt, messages=messages, **_seeded(kwargs))
+        return await super().acall(prompt, messages=messages, **_seeded(self, kwargs))
 
 
 def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 0.0, **kwargs: Any) -> Any:
@@ -184,8 +184,8 @@ def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 
     return ScriptedLM(model, engine=engine, async_engine=AsyncScriptedEngine(engine), **options)
 
 
-def _seeded(kwargs: dict[str, Any]) -> dict[str, Any]:
-    rollout = kwargs.get("rollout_id")
+def _seeded(lm: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    rollout = kwargs.get("rollout_id", lm.kwargs.get("rollout_id"))
     return kwargs if rollout is None or "request" in kwargs else {"seed": rollout, **kwargs}
 
 

@@ -13,7 +13,7 @@ import pytest
 from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Report
-from rb_dspy.evaluation.records import Record
+from rb_dspy.evaluation.records import TaskRecord
 from rb_dspy.evaluation.report import ArmSettings, build_report
 from rb_dspy.schema import RoleUsage
 
@@ -33,10 +33,10 @@ def stream(tasks: int, orders: int) -> list[TaskStream]:
 
 def records(
     arm: str, orders: list[TaskStream], solved: Callable[[int, int], bool | None], **fields: Any
-) -> list[Record]:
+) -> list[TaskRecord]:
     """Of every task; ``solved`` gets the number of the task and its position."""
     return [
-        Record(
+        TaskRecord(
             **{
                 "arm": arm,
                 "order": order,
@@ -54,7 +54,7 @@ def records(
     ]
 
 
-def build(tables: list[list[Record]], orders: list[TaskStream], **arms: ArmSettings) -> Report:
+def build(tables: list[list[TaskRecord]], orders: list[TaskStream], **arms: ArmSettings) -> Report:
     every = [record for table in tables for record in table]
     return build_report(orders, arms, every, seed=0, baseline="none", versions={"rb-dspy": "1"})
 

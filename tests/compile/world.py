@@ -1,11 +1,11 @@
-"""A scripted world for compiling: prompts can be made better in it, for reasons that runs show, and it is known how.
+"""A scripted world in which prompts can be improved for reasons that runs show.
 
-Locks open with their serial number backwards, which no task says. The pupil, who plays all roles of a program, types
-serial numbers as they are, and as judge believes whoever sounds sure. It does better where its instructions tell it
-to (``BACKWARDS``, ``EVIDENCE``), where a lesson does, where its prompt holds a demonstration of it, and now and then by
-luck, which hangs on the task and on the rollout; and it writes such a lesson where its instructions tell it to
-(``TEACH``). The teacher, who plays the LM that proposes prompts, proposes the sentence where what it is shown gives it
-away: feedback on failures, runs that went well beside runs that did not, or demonstrations.
+Locks open with their serial number backwards, which no task says. The pupil plays all roles of a program. It types
+serial numbers as they are, and as judge it believes the agent. It does better if its instructions tell it to
+(``BACKWARDS``, ``EVIDENCE``), if a lesson does, if its prompt has a good demonstration, and sometimes by luck, which
+depends on the task and the rollout; and it writes such a lesson if its instructions tell it to (``TEACH``). The teacher
+proposes prompts: the right sentence if what it is shown gives that away, that is feedback on failures, good runs beside
+bad ones, or demonstrations.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import zlib
 from itertools import pairwise
 from typing import Any
 
-from rb_dspy.schema import Task
-from rb_dspy.testing.lm import Prompt, Reply
+from rb_dspy import Backbones, Compiled, MaTTS, ReasoningBank, Streams, Task, TaskStream, compile_program
+from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
 
 BACKWARDS = "Type the digits of the serial number backwards."
 EVIDENCE = "Trust what the lock did, not what the agent says of it."
 TEACH = "Say in every lesson in which order the digits are typed."
 
-_TAUGHT = "Serial numbers are typed backwards."
-
-_STAYED_SHUT = "It stays shut"
+_LESSON = "Serial numbers are typed backwards."
+_SHUT = "It stays shut"
 _PLACES = (
     "harbour office",
     "old mill",
@@ -39,18 +38,45 @@ _PLACES = (
 _WHY = (
     "A crate of tools waits behind it.",
     "The keeper of the keys has left for good.",
-    "Whoever built it is said to have hated guests.",
+    "Its builder is said to have hated guests.",
     "Snow is coming, and it is the only shelter.",
-    "Nobody has been inside since the flood.",
+    "It has been shut since the flood.",
     "The auction begins at noon.",
     "It is the third this week.",
-    "Someone left the lights on inside.",
+    "The lights are still on inside.",
 )
 
 
-def locks(places: int, each: int = 4, *, first: int = 0) -> list[Task]:
-    """``each`` locks at every one of ``places`` places, from place number ``first`` on; a place is a template."""
-    return [_lock(place, number) for place in range(first, first + places) for number in range(each)]
+def environments(task: Task, rollout: str) -> Lock:
+    return Lock.make(task, rollout)
+
+
+def program(lm: Any = None) -> ReasoningBank:
+    return ReasoningBank(backbones=Backbones(agent=lm or scripted_lm(pupil)), environments=environments)
+
+
+def scaled(lm: Any = None, **options: Any) -> MaTTS:
+    return MaTTS(program(lm), **{"k": 2, **options})
+
+
+def streams(each: int = 4, held_out: int = 0) -> Streams:
+    """``each`` locks at every place, of which three are to compile on, two are dev, and three held out."""
+    return Streams(
+        TaskStream("to-compile", locks(3, each)),
+        TaskStream("to-choose", locks(2, each, first=3)),
+        TaskStream("held-out", locks(3, held_out or each, first=5)),
+    )
+
+
+def compiled(**options: Any) -> Compiled:
+    defaults = {"embedder": HashEmbedder(), "reflection": scripted_lm(teacher), "budget": 40, "orders": 3}
+    options = {"program": options.get("program") or program(), "streams": streams(), **defaults, **options}
+    return compile_program(options.pop("program"), options.pop("streams"), **options)
+
+
+def locks(places: int, each: int = 4, *, first: int = 0) -> tuple[Task, ...]:
+    """``each`` locks at each of ``places`` places, from number ``first`` on; a place is a template."""
+    return tuple(_lock(place, number) for place in range(first, first + places) for number in range(each))
 
 
 def _lock(place: int, number: int) -> Task:
@@ -71,7 +97,7 @@ def pupil(prompt: Prompt) -> Reply:
     """Plays the roles of a program."""
     if "action" in prompt.wants:
         serial = _serial(prompt["task"])
-        told = BACKWARDS in prompt.system or ("memory" in prompt and _TAUGHT in prompt["memory"])
+        told = BACKWARDS in prompt.system or ("memory" in prompt and _LESSON in prompt["memory"])
         good = told or _lucky(prompt, serial) or any(map(_good_act, _demos(prompt)))
         thought = "Backwards it is." if good else "I am sure that it is the number on the lock."
         return {"thought": thought, "action": serial[::-1] if good else serial}
@@ -81,20 +107,30 @@ def pupil(prompt: Prompt) -> Reply:
             or _lucky(prompt, _serial(prompt["task"]))
             or any(map(_good_verdict, _demos(prompt)))
         )
-        success = _STAYED_SHUT not in prompt["trajectory"] if careful else True
+        success = _SHUT not in prompt["trajectory"] if careful else True
         return {"reasons": "The lock says it." if careful else "The agent is sure.", "label": _label(success)}
     if "choice" in prompt.wants:
         listed = re.split(r"^=== attempt \d+.* ===\n", prompt["candidates"], flags=re.MULTILINE)[1:]
-        opened = [number for number, text in enumerate(listed, 1) if _STAYED_SHUT not in text]
-        return {"analysis": "The last observations show it.", "choice": opened[0] if opened else 1}
+        careful = EVIDENCE in prompt.system
+        fitting = [number for number, text in enumerate(listed, 1) if (_SHUT not in text) is careful]
+        return {"analysis": "The last observations show it.", "choice": (fitting or [1])[0]}
     if "decision" in prompt.wants:
         return {"findings": "Nothing was found.", "decision": "confirm"}
     lesson: dict[str, Any] = {
         "title": "Look before you type",
         "description": "Where a lock wants a number.",
-        "content": _TAUGHT if TEACH in prompt.system else "Look at the whole lock before you type anything.",
+        "content": _LESSON if TEACH in prompt.system else "Look at the whole lock before you type anything.",
     }
     return {"analysis": "It may help.", "memory_items": [lesson]}
+
+
+def reader(prompt: Prompt) -> Reply:
+    """A pupil whose agent has no luck and follows lessons only: no instruction helps it directly."""
+    if "action" not in prompt.wants:
+        return pupil(prompt)
+    serial = _serial(prompt["task"])
+    read = "memory" in prompt and _LESSON in prompt["memory"]
+    return {"thought": "A lesson says it." if read else "Hm.", "action": serial[::-1] if read else serial}
 
 
 def teacher(prompt: Prompt) -> Reply:
@@ -102,9 +138,7 @@ def teacher(prompt: Prompt) -> Reply:
     if "new_instruction" in prompt.wants:
         now = prompt["current_instruction"]
         shown = prompt["examples_with_feedback"]
-        gave_away = _STAYED_SHUT in shown and any(
-            word in shown for word in ("Failed", "Wrong", "misjudged", "Misjudged", "Did not help")
-        )
+        gave_away = _SHUT in shown and any(word in shown for word in ("Failed", "Wrong", "passed over"))
         return {"new_instruction": _better(now) if gave_away else f"{now}\n\nBe brief."}
     if "proposed_instruction" in prompt.wants:
         now = prompt["basic_instruction"]
@@ -116,24 +150,24 @@ def teacher(prompt: Prompt) -> Reply:
             name: sentence
             for name in json.loads(prompt["module_names"])
             for part, sentence in (("act", BACKWARDS), ("judge", EVIDENCE))
-            if part in name.split(".") and _STAYED_SHUT in worse and worse != better
+            if part in name.split(".") and _SHUT in worse and worse != better
         }
         return {"discussion": "One of them went well.", "module_advice": advice}
     return dict.fromkeys(prompt.wants, "It opens locks.")
 
 
 def _better(instruction: str) -> str:
-    if "one action a turn" in instruction:
-        return f"{instruction}\n\n{BACKWARDS}"
-    if "Decide whether this rollout" in instruction:
-        return f"{instruction}\n\n{EVIDENCE}"
-    if "Write notes" in instruction:
-        return f"{instruction}\n\n{TEACH}"
-    return f"{instruction}\n\nBe brief."
+    sentences = {
+        "one action a turn": BACKWARDS,
+        "Decide whether this rollout": EVIDENCE,
+        "Choose which one of these attempts": EVIDENCE,
+        "rite notes": TEACH,
+    }
+    return next((f"{instruction}\n\n{text}" for part, text in sentences.items() if part in instruction), instruction)
 
 
 def _demos(prompt: Prompt) -> list[tuple[str, str]]:
-    """Question and answer of every demonstration; a lock takes one turn, so no other answer stands in a prompt."""
+    """Question and answer of every demonstration; a lock takes one turn, so prompts have no other answers."""
     turns = prompt.messages
     return [
         (asked[1], answered[1])
@@ -147,7 +181,7 @@ def _good_act(demo: tuple[str, str]) -> bool:
 
 
 def _good_verdict(demo: tuple[str, str]) -> bool:
-    return f"[[ ## label ## ]]\n{_label(_STAYED_SHUT not in demo[0])}" in demo[1]
+    return f"[[ ## label ## ]]\n{_label(_SHUT not in demo[0])}" in demo[1]
 
 
 def _label(success: bool) -> str:

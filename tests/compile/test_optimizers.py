@@ -1,0 +1,259 @@
+"""The contract of every optimizer: better on tasks that it never saw, within its budget, free when it is run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Trajectory, Verdict
+from rb_dspy.compile import OPTIMIZERS, Metric, Progress, prompts_of
+from rb_dspy.testing import HashEmbedder, Prompt, Reply, scripted_lm
+from tests.compile.world import (
+    BACKWARDS,
+    EVIDENCE,
+    TEACH,
+    compiled,
+    environments,
+    locks,
+    program,
+    pupil,
+    reader,
+    scaled,
+    streams,
+    teacher,
+)
+
+
+def asked(*lms: Any) -> int:
+    return sum(len(lm.engine.prompts) for lm in lms)
+
+
+@pytest.mark.parametrize("step", ["all", "judge"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_improves_keeps_to_its_budget_and_costs_nothing_again(
+    optimizer: str, step: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student, before = program(), prompts_of(program())
+    options: dict[str, Any] = {"optimizer": optimizer, "step": step}
+    if step == "all":
+        options |= (
+            {"streams": streams(4), "budget": 36} if optimizer == "simba" else {"streams": streams(2), "budget": 20}
+        )
+    rated: list[Progress] = []
+    result = compiled(program=student, on_progress=rated.append, **options)
+
+    assert result.held_out.before < 0.8
+    assert result.held_out.after == pytest.approx(1.0)
+    assert result.held_out.difference.mean == pytest.approx(result.held_out.after - result.held_out.before)
+    assert 0 < result.metric_calls <= result.budget
+    assert max(progress.metric_calls for progress in rated) == result.metric_calls
+    assert ("judge.predict" if step == "judge" else "act.predict") in result.changed
+    assert step != "judge" or result.changed == ["judge.predict"]
+    assert prompts_of(result.program) == result.prompts_after
+    assert result.broken == 0
+
+    assert prompts_of(student) == before == result.prompts_before, "the program that was passed is not changed"
+    assert all(predictor.lm is None for predictor in result.program.predictors())
+    assert result.program.backbones is student.backbones
+    assert not any(getattr(module, "_compiled", False) for _, module in result.program.named_sub_modules())
+    assert capsys.readouterr().out == "", "stdout belongs to the caller"
+
+    if step == "all" and optimizer != "gepa":
+        return  # what follows is the same for all steps, and takes as long again
+    agent, proposer = scripted_lm(pupil), scripted_lm(teacher)
+    again = compiled(program=program(agent), reflection=proposer, **options)
+    assert asked(agent, proposer) == 0
+    assert again.model_dump(exclude={"seconds", "usage"}) == result.model_dump(exclude={"seconds", "usage"})
+    assert sum(used.calls - used.cached_calls for used in again.usage.values()) == 0
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_no_run_beyond_the_budget_asks_anybody(optimizer: str) -> None:
+    """Counted by the judge, which answers once for each run of a candidate that is not in the cache."""
+    calls: list[int] = []
+
+    def counting(prompt: Prompt) -> Reply:
+        calls.append("label" in prompt.wants)
+        return pupil(prompt)
+
+    during: dict[str, int] = {}
+
+    def watch(progress: Progress) -> None:
+        during[progress.phase] = sum(calls)
+
+    result = compiled(
+        program=program(scripted_lm(counting)), optimizer=optimizer, step="judge", budget=22, on_progress=watch
+    )
+    assert result.metric_calls <= 22
+    assert during[optimizer] - during["running the held_out part"] <= 22
+
+
+def test_the_reflection_model_learns_from_the_feedback() -> None:
+    act = compiled(step="agent")
+    assert act.prompts_after["act.predict"]["instructions"].endswith(BACKWARDS)
+    assert act.improved
+    judge = compiled(step="judge")
+    assert judge.prompts_after["judge.predict"]["instructions"].endswith(EVIDENCE)
+    assert f"+{EVIDENCE}" in judge.diff()
+    assert "act.predict" not in judge.diff()
+
+
+def test_the_selector_is_compiled_on_rollouts_that_differ() -> None:
+    result = compiled(program=scaled(), step="select", budget=24)
+    assert result.changed == ["select.predict"]
+    assert result.prompts_after["select.predict"]["instructions"].endswith(EVIDENCE)
+    assert (result.held_out.before, result.held_out.after) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "writer"),
+    [
+        (None, "distill.success"),
+        ({"mode": "parallel"}, "contrast.predict"),
+        ({"mode": "sequential"}, "distill.success"),
+    ],
+)
+def test_a_lesson_writing_prompt_is_compiled_and_helps(options: Any, writer: str) -> None:
+    """Only lessons help this agent, so only the prompt that writes them can be better."""
+    lm = scripted_lm(reader)
+    student = program(lm) if options is None else scaled(lm, **options)
+    result = compiled(program=student, window=3, budget=40, streams=streams(3))
+    assert TEACH in result.prompts_after[writer]["instructions"]
+    assert result.held_out.before == 0.0
+    assert result.held_out.after > 0.8
+    assert result.improved
+
+
+@pytest.mark.parametrize(
+    ("mode", "called"),
+    [
+        (None, {"act", "judge", "distill"}),
+        ("parallel", {"act", "judge", "contrast", "select"}),
+        ("sequential", {"act", "judge", "distill", "refine"}),
+        ("best_of_n", {"act", "judge", "distill", "select"}),
+    ],
+)
+def test_gepa_works_on_every_predictor_that_is_called_and_on_no_other(mode: Any, called: set[str]) -> None:
+    def useless(prompt: Prompt) -> Reply:
+        return {"new_instruction": f"{prompt['current_instruction']}\n\nBe brief."}
+
+    lm = scripted_lm(useless)
+    student = program() if mode is None else scaled(mode=mode)
+    compiled(program=student, reflection=lm, streams=streams(2), budget=34, orders=1)
+    first = {each.signature.instructions[:40]: name for name, each in student.named_predictors()}
+    assert {first[prompt["current_instruction"][:40]].split(".")[0] for prompt in lm.engine.prompts} == called
+
+
+def test_an_optimizer_of_the_users_own_is_used_as_it_is() -> None:
+    student = program()
+    metric = Metric("agent", student)
+    own = dspy.BootstrapFewShot(metric=metric, max_bootstrapped_demos=1, max_labeled_demos=0)
+    result = compiled(program=student, optimizer=own, step="agent")
+    assert result.optimizer == "BootstrapFewShot"
+    assert len(result.prompts_after["act.predict"]["demos"]) == 1
+    assert result.held_out.after == pytest.approx(1.0)
+    own = dspy.GEPA(metric=metric, max_metric_calls=20, reflection_lm=scripted_lm(teacher), num_threads=1)
+    assert compiled(program=student, optimizer=own, step="agent").held_out.after == 1.0
+
+
+def test_simba_draws_samples_from_the_lm_of_each_role() -> None:
+    lms = {role: scripted_lm(pupil, model=f"scripted/{role}") for role in ("agent", "judge", "distiller")}
+    student = ReasoningBank(backbones=Backbones(**lms), environments=environments)
+    result = compiled(program=student, optimizer="simba", orders=1)
+    wants = {role: {want for prompt in lm.engine.prompts for want in prompt.wants} for role, lm in lms.items()}
+    assert wants["judge"] == {"reasons", "label"}
+    assert "label" not in wants["agent"]
+    assert "action" not in wants["distiller"]
+    sampled = {(prompt.seed, prompt.temperature) for prompt in lms["judge"].engine.prompts}
+    assert len([seed for seed, temperature in sampled if temperature == 1.0]) > 1
+    assert result.held_out.after == pytest.approx(1.0)
+
+
+def test_demonstrations_come_from_solved_tasks_only() -> None:
+    result = compiled(optimizer="bootstrap", step="all", window=4)
+    demos = result.prompts_after["act.predict"]["demos"]
+    assert demos
+    for demo in demos:
+        serial = demo["task"].rsplit(" ", 1)[1].rstrip(".")
+        assert demo["action"] == serial[::-1]
+
+
+def test_the_same_seed_gives_the_same_and_threads_do_not_matter() -> None:
+    one, two, three = (
+        compiled(step="judge", threads=threads, seed=1).model_dump(exclude={"seconds", "usage"})
+        for threads in (1, 1, 3)
+    )
+    assert one == two == three
+
+
+def test_the_reflection_model_is_the_agents_by_default() -> None:
+    def both(prompt: Prompt) -> Reply:
+        return teacher(prompt) if "new_instruction" in prompt.wants else pupil(prompt)
+
+    result = compiled(program=program(scripted_lm(both)), reflection=None, step="judge")
+    assert result.held_out.after == pytest.approx(1.0)
+    assert result.usage["reflection"].calls >= 1
+
+
+def test_language_models_of_the_context_are_used_if_the_program_has_none() -> None:
+    student = ReasoningBank(environments=environments)
+    with Backbones(agent=scripted_lm(pupil)).use():
+        assert compiled(program=student, optimizer="bootstrap", step="judge").held_out.after == pytest.approx(1.0)
+    dspy.configure(lm=scripted_lm(pupil))
+    assert compiled(program=student, optimizer="bootstrap", step="judge").held_out.after > 0.99
+
+
+def test_every_run_begins_with_the_bank_and_leaves_it_as_it_was() -> None:
+    seen: list[str] = []
+
+    def reading(prompt: Prompt) -> Reply:
+        if "memory" in prompt:
+            seen.append(prompt["memory"])
+        return pupil(prompt)
+
+    with MemoryBank.open(None, scope="s", embedder=HashEmbedder()) as bank:
+        task = locks(1, 1, first=20)[0]
+        lesson = MemoryDraft(title="Know the harbour", description="", content="The harbour is to the west.")
+        bank.append(task, Trajectory(task_id=task.id), Verdict(label="success"), [lesson])
+        compiled(program=program(scripted_lm(reading)), bank=bank, embedder=None, optimizer="bootstrap", orders=1)
+        assert any("harbour is to the west" in memory for memory in seen)
+        assert len(bank.experiences()) == 1
+
+
+@pytest.mark.parametrize("step", ["judge", "all"])
+def test_a_prompt_that_does_not_change_is_scored_once(step: Any) -> None:
+    totals: dict[str, int] = {}
+
+    def watch(progress: Progress) -> None:
+        totals[progress.phase] = progress.total
+
+    same = scripted_lm(lambda prompt: {"new_instruction": prompt["current_instruction"]})
+    result = compiled(step=step, reflection=same, streams=streams(2), budget=20, on_progress=watch)
+    assert result.changed == []
+    assert result.diff() == ""
+    assert result.held_out.difference.mean == 0
+    assert not result.improved
+    assert totals["scoring held_out" if step == "judge" else "scoring held-out"] == (6 if step == "judge" else 1)
+
+
+def test_compiled_prompts_work_where_they_are_used_and_in_a_scaled_program() -> None:
+    result = compiled(step="agent")
+    with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank:
+        tasks = locks(2, 4, first=8)
+        assert [result.program(task=task, bank=bank).answer for task in tasks] == [t.env_args["code"] for t in tasks]
+    both = MaTTS(program())
+    own = both.contrast.predict.signature.instructions
+    assert result.apply(both) is both
+    assert both.act.predict.signature.instructions.endswith(BACKWARDS)
+    assert both.contrast.predict.signature.instructions == own
+
+
+def test_a_judge_that_always_says_the_same_scores_one_half() -> None:
+    def flatterer(prompt: Prompt) -> Reply:
+        return {"reasons": "Fine.", "label": "success"} if "label" in prompt.wants else pupil(prompt)
+
+    result = compiled(program=program(scripted_lm(flatterer)), step="judge", optimizer="bootstrap")
+    assert result.held_out.before == pytest.approx(0.5)
+    assert result.dev.before == pytest.approx(0.5)
