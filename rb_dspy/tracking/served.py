@@ -119,8 +119,9 @@ def _answer(program: BankProgram, bank: MemoryBank, given: TaskIn) -> AnswerOut:
 
 def _task(given: TaskIn) -> Task:
     fields = {name: value for name, value in given.model_dump().items() if value is not None}
+    args = fields.get("env_args", {})  # MLflow hands on a Task as it is
     try:
-        return Task(**{"id": _NO_ID, **fields, "env_args": json.loads(given.env_args or "{}")})
+        return Task(**{"id": _NO_ID, **fields, "env_args": json.loads(args) if isinstance(args, str) else args})
     except ValueError as exc:  # pydantic's and json's
         raise InputError(f"not a task: {summary_line(exc, 200)}") from None
 

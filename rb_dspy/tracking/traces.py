@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 
 import dspy
 import mlflow
+from mlflow.dspy.callback import MlflowCallback
 from mlflow.tracing.config import get_config
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
-from rb_dspy.errors import ConfigError
 from rb_dspy.program import as_task
 from rb_dspy.stream import TaskResult
-from rb_dspy.text import summary_line
 from rb_dspy.tracking.connection import RunLog
 
 log = logging.getLogger("rb_dspy")
@@ -61,11 +60,7 @@ class TaskTraces:
 
     @contextmanager
     def record(self) -> Iterator[None]:
-        """Trace what DSPy does inside the block, in this context.
-
-        Raises:
-            ConfigError: DSPy lets another thread only change its settings.
-        """
+        """Trace what DSPy does inside the block, in this context."""
         with _autologging():
             token = _current.set(self)
             try:
@@ -114,8 +109,11 @@ def _autologging() -> Iterator[None]:
         if state.blocks == 0:
             state.undo = _switch_on()
         state.blocks += 1
+    callbacks = dspy.settings.callbacks
+    known = any(isinstance(each, MlflowCallback) for each in callbacks)
     try:
-        yield
+        with nullcontext() if known else dspy.context(callbacks=[*callbacks, MlflowCallback()], track_usage=True):
+            yield
     finally:
         with state.lock:
             state.blocks -= 1
@@ -128,17 +126,17 @@ def _switch_on() -> ExitStack:
     undo = ExitStack()
     if autologging_is_disabled("dspy"):  # type: ignore[no-untyped-call]
         track_usage = dspy.settings.track_usage
-        try:
+        with suppress(RuntimeError):  # DSPy's settings belong to another thread; a callback in the context does as well
             mlflow.dspy.autolog(silent=True)
-        except RuntimeError as exc:  # dspy.configure belongs to one thread, or to one task of asyncio
-            raise ConfigError(
-                f"tracking.traces: {summary_line(exc, 200)} Call mlflow.dspy.autolog() there first, or set"
-                " tracking.traces=false"
-            ) from exc
-        undo.callback(dspy.configure, track_usage=track_usage)
-        undo.callback(mlflow.dspy.autolog, disable=True, silent=True)
+        undo.callback(_switch_off, track_usage)
     undo.enter_context(mlflow.tracing.configure(span_processors=[*get_config().span_processors, _process]))
     return undo
+
+
+def _switch_off(track_usage: bool) -> None:
+    with suppress(RuntimeError):  # likewise; a callback that stays records nothing
+        mlflow.dspy.autolog(log_traces=False, disable=True, silent=True)
+        dspy.configure(track_usage=track_usage)
 
 
 def _process(span: Any) -> None:

@@ -13,7 +13,6 @@ from rb_dspy import MaTTS, MemoryBank, RunReport, TaskStream, Tracker, TrackingC
 from rb_dspy.testing import HashEmbedder
 from tests.scenarios.world import keypad, program
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow", "ignore:.*noload.*", "ignore:.*Any type hint")  # MLflow's own
 CANARY = "zq7canary"
 TASKS = [keypad(0), keypad(1, code=CANARY), keypad(2, hint=CANARY)]
 

@@ -14,14 +14,6 @@ import pytest
 
 from rb_dspy import Tracker, TrackingConfig
 
-_HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if _HERE in item.path.parents:  # what importing MLflow warns of: its tables, and its own type hints
-            item.add_marker(pytest.mark.filterwarnings("ignore:.*noload:DeprecationWarning", "ignore:.*Any type hint"))
-
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> str:

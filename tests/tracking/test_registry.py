@@ -1,0 +1,258 @@
+"""Programs in the registry: registered, listed, promoted, loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from rb_dspy import (
+    BackboneConfig,
+    Backbones,
+    MaTTS,
+    MattsConfig,
+    MemoryBank,
+    ProgramConfig,
+    ReasoningBank,
+    RetrieveConfig,
+    Task,
+    Tracker,
+    Verdict,
+)
+from rb_dspy.compile.state import prompts_of
+from rb_dspy.errors import ConfigError, InputError, RBError, SignatureChanged
+from rb_dspy.testing import Lock, scripted_lm
+from tests.tracking.samples import BETTER, EMBEDDER, compiled, provider, question
+from tests.worlds import answers, lock
+
+KEY = "sk-hunter2"
+
+
+def scripted() -> Backbones:
+    return Backbones(agent=scripted_lm(answers, model="openai/scripted"))
+
+
+@pytest.fixture
+def lessons(bank: MemoryBank) -> MemoryBank:
+    bank.add("Codes of acme", "For locks of this maker the code is 4711.")
+    return bank
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name of the test's own, since all share one registry."""
+    return request.node.name.replace("[", "-").rstrip("]")
+
+
+def test_a_program_comes_back_as_it_was(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
+    config = ProgramConfig(retrieve=RetrieveConfig(k=2))
+    program = MaTTS(ReasoningBank(config, backbones=scripted()), config=MattsConfig(k=2, mode="best_of_n"))
+    assert tracker.register(None, program, name, bank=lessons, embedder=EMBEDDER) == 1
+    assert tracker.register(None, program, name) == 2
+    loaded = tracker.program(name, scripted(), version=1)
+    assert isinstance(loaded, MaTTS)
+    assert (loaded.config, loaded.retrieve.config) == (program.config, program.retrieve.config)
+    assert prompts_of(loaded) == prompts_of(program)
+    versions = tracker.programs(name)
+    assert [(each.version, each.champion, each.lessons) for each in versions] == [(1, False, 1), (2, False, 0)]
+
+
+def test_it_answers_with_its_lessons(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
+    program = ReasoningBank(backbones=scripted(), environments=Lock.make)
+    place = "rb_dspy.testing:Lock.make"
+    tracker.register(None, program, name, bank=lessons, embedder=EMBEDDER, environments=place)
+    model = tracker.load(name, scripted(), version=1)
+    asked = lock("acme", 1)
+    (answer,) = model.predict([{"instruction": asked.instruction, "env_args": asked.env_args}])
+    assert (answer.answer, answer.lessons, answer.steps, answer.error) == ("4711", ["Codes of acme"], 1, "")
+    (answer,) = model.predict([{"instruction": "", "id": "mine"}])
+    assert answer.id == "mine"
+    assert "instruction" in answer.error
+
+
+def test_compiled_prompts_are_registered_and_promoted_if_they_improved(
+    tracker: Tracker, client: Any, name: str
+) -> None:
+    program = ReasoningBank(backbones=scripted())
+    before = prompts_of(program)
+    assert tracker.register(compiled(program), program, name) == 1
+    assert prompts_of(program) == before
+    loaded = tracker.program(name, scripted())
+    assert loaded.judge.predict.signature.instructions == BETTER
+    (version,) = tracker.programs(name)
+    assert (version.champion, version.improved, version.step, version.optimizer) == (True, True, "judge", "gepa")
+    assert version.held_out == str(compiled(program).held_out)
+    assert tracker.register(compiled(program, low=-0.1), program, name) == 2
+    assert [each.champion for each in tracker.programs(name)] == [True, False]
+
+
+def test_promotion_without_an_improvement_needs_force(tracker: Tracker, name: str) -> None:
+    program = ReasoningBank(backbones=scripted())
+    tracker.register(None, program, name)
+    with pytest.raises(InputError, match="champion"):
+        tracker.load(name)
+    with pytest.raises(InputError, match="force"):
+        tracker.promote(name, 1)
+    tracker.promote(name, 1, force=True)
+    assert tracker.programs(name)[0].champion
+    assert tracker.program(name, scripted())
+    tracker.register(compiled(program, low=-0.1), program, name)
+    with pytest.raises(InputError, match="force"):
+        tracker.promote(name, 2)
+
+
+def test_the_registry_may_be_large(tracker: Tracker, client: Any) -> None:
+    """MLflow's pages have 100 models, and 10,000 versions at most in one answer."""
+    for number in range(130):
+        client.create_registered_model(f"other {number:03}", tags={"rb.kind": "program"} if number % 2 else {})
+    for number in range(130):
+        tags = {"rb.kind": "program", "rb.improved": "true"}
+        client.create_model_version("other 001", f"file:///nowhere/{number}", tags=tags)
+        client.create_model_version("other 003", f"file:///nowhere/{number}", tags=tags)
+    client.set_registered_model_alias("other 003", "champion", "117")
+    client.create_registered_model("zmail", tags={"rb.kind": "program"})
+    client.create_model_version("zmail", "file:///nowhere", tags={"rb.kind": "program"})
+    assert [each.version for each in tracker.programs("other 001")] == [*range(1, 131)]
+    assert [each.version for each in tracker.programs("other 003") if each.champion] == [117]
+    listed = tracker.programs()
+    assert sum(each.name.startswith("other") for each in listed) == 260
+    assert [each.version for each in listed if each.name == "zmail"] == [1]
+    assert tracker.programs("nothing") == tracker.programs("it's") == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "version"),
+    [("nothing", None), ("nothing", 3), ("models:/nothing/3", None), ("models:/nothing/3", 3), ("nothing", "latest")],
+)
+def test_what_is_not_there_cannot_be_loaded(tracker: Tracker, uri: str, version: Any) -> None:
+    with pytest.raises(InputError, match="nothing"):
+        tracker.load(uri, version=version)
+    with pytest.raises(InputError, match="nothing"):
+        tracker.promote("nothing", 1)
+
+
+@pytest.mark.parametrize("bad", ["a/b", "a'b", "", "models:/x", "{v}"])
+def test_a_name_that_mlflow_would_not_take_is_refused(tracker: Tracker, bad: str) -> None:
+    with pytest.raises(InputError):
+        tracker.register(None, ReasoningBank(), bad)
+
+
+def test_a_program_for_other_signatures_is_refused(tracker: Tracker, name: str, tmp_path: Path) -> None:
+    program = ReasoningBank(backbones=scripted())
+    program.judge.predict.signature = program.judge.predict.signature.append("more", dspy.InputField(), str)
+    tracker.register(None, program, name)
+    with pytest.raises(SignatureChanged):
+        tracker.load(name, version=1)
+
+
+def test_a_model_of_somebody_else_is_refused(tracker: Tracker, name: str) -> None:
+    import mlflow
+
+    class Theirs(mlflow.pyfunc.PythonModel):
+        def predict(self, model_input: list[str]) -> list[str]:
+            return model_input
+
+    mlflow.pyfunc.log_model(name=name, python_model=Theirs(), registered_model_name=name, pip_requirements=[])
+    with pytest.raises(InputError, match="rb_dspy"):
+        tracker.load(name, version=1)
+
+
+def _judge(task: Task, trajectory: Any) -> Verdict:
+    return Verdict(label="success")
+
+
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        (lambda: ReasoningBank(judge=_judge), {}),
+        (lambda: ReasoningBank(environments=Lock.make), {}),
+        (lambda: ReasoningBank(environments=Lock.make), {"environments": "rb_dspy.testing:Nothing"}),
+        (lambda: ReasoningBank(environments=Lock.make), {"environments": "rb_dspy"}),
+        (lambda: ReasoningBank(environments=Lock.make), {"environments": "rb_dspy.config:ROLES"}),
+        (lambda: ReasoningBank(backbones=Backbones(agent=dspy.LM("openai/x", api_base=f"http://me:{KEY}@h/v1"))), {}),
+        (lambda: ReasoningBank(), {"backbones": {"agent": 7}}),
+    ],
+)
+def test_a_program_that_could_not_be_built_again_is_refused(
+    tracker: Tracker, name: str, program: Any, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        tracker.register(None, program(), name, **options)
+    assert KEY not in str(caught.value)
+    assert tracker.programs(name) == []
+
+
+def test_lessons_need_the_embedder_that_they_were_stored_with(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
+    other = "rb_dspy.testing.embedder:HashEmbedder"
+    with MemoryBank.open(None, scope="x", embedder=type(lessons.embedder)(dimension=8)) as small:
+        small.add("A title", "A text.")
+        with pytest.raises(InputError, match="embedder"):
+            tracker.register(None, ReasoningBank(), name, bank=small, embedder=other)
+
+
+def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
+    tracker: Tracker, store: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with provider() as (address, asked):
+        lm = dspy.LM(
+            "openai/mine",
+            api_base=address,
+            api_key=KEY,
+            temperature=0.3,
+            max_tokens=77,
+            top_p=0.5,
+            extra_headers={"X-Key": KEY},
+            cache=False,
+            num_retries=0,
+        )
+        judge = BackboneConfig(model="openai/judge", api_key_env="MY_KEY", api_base=address)
+        both = Backbones(agent=lm)
+        tracker.register(None, ReasoningBank(backbones=both), name)
+        tracker.register(None, ReasoningBank(), name, backbones={"agent": lm, "judge": judge})
+        files = [path for path in Path(store.removeprefix("sqlite:///")).parent.rglob("*") if path.is_file()]
+        assert len(files) > 5
+        assert not [path for path in files if KEY.encode() in path.read_bytes()]
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+        loaded = tracker.program(name, version=1).backbones.lm("agent")
+        assert {
+            "temperature": 0.3,
+            "max_tokens": 77,
+            "top_p": 0.5,
+            "api_base": address,
+        }.items() <= loaded.kwargs.items()
+        monkeypatch.setenv("MY_KEY", "sk-mine")
+        assert tracker.program(name, version=2).backbones.lm("judge").kwargs["api_key"] == "sk-mine"
+        (answer,) = tracker.load(name, version=1).predict([question()])
+        assert answer.answer == "0000"
+        assert asked == [("mine", "Bearer sk-usual")]
+
+
+def test_settings_of_this_place_come_before_the_stored_backbones(
+    tracker: Tracker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker.register(None, ReasoningBank(backbones=scripted()), name)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    assert tracker.program(name, version=1).backbones.lm("agent").model == "openai/scripted"
+    Path("rb.toml").write_text("[bank]\nscope = 'x'\n")
+    assert tracker.program(name, version=1).backbones.lm("agent").model == "openai/scripted"
+    Path("rb.toml").write_text("[backbones.agent]\nmodel = 'openai/of-the-file'\n")
+    assert tracker.program(name, version=1).backbones.lm("agent").model == "openai/of-the-file"
+    monkeypatch.setenv("RB_DSPY_BACKBONES__AGENT__MODEL", "openai/of-the-variable")
+    assert tracker.program(name, version=1).backbones.lm("agent").model == "openai/of-the-variable"
+    assert tracker.program(name, scripted(), version=1).backbones.lm("agent").model == "openai/scripted"
+
+
+def test_a_store_that_fails_is_an_infrastructure_error(tracker: Tracker, name: str, empty_store: Path) -> None:
+    import shutil
+    import sqlite3
+
+    file = shutil.copy(empty_store, Path.cwd() / "broken.db")
+    broken = Tracker(f"sqlite:///{file}")
+    with sqlite3.connect(file) as database:
+        database.execute("DROP TABLE registered_model_tags")
+    with pytest.raises(RBError) as caught:
+        broken.programs()
+    assert not isinstance(caught.value, InputError | ConfigError)
+    assert "\n" not in str(caught.value)
