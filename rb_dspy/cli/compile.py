@@ -55,7 +55,8 @@ def compile_(
     """
     from rb_dspy.cli.program import build_program, reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams, source
-    from rb_dspy.compile.compile import Progress, compile_program, plan_compile
+    from rb_dspy.compile.compile import compile_program, plan_compile
+    from rb_dspy.compile.progress import Progress
 
     chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
