@@ -7,7 +7,6 @@ stays as it is. All modes run at the same limits of steps and tokens.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,32 +16,22 @@ import dspy
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.config import RetrieveConfig
 from rb_dspy.errors import BackboneError, InputError, RBError
+from rb_dspy.evaluation.modes import Case, Cases, Placebo, Shuffled, Truth
 from rb_dspy.jsonl import read_objects
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.plugins import environment_family
 from rb_dspy.program import ReasoningBank, check_bank
-from rb_dspy.protocols import Embedder, Environment, EnvironmentFactory
-from rb_dspy.schema import MemoryDraft, Outcome, Task, Trajectory, Verdict
-from rb_dspy.steps import Distilled, Memory, Retrieve
-from rb_dspy.steps.memory import render
-from rb_dspy.steps.transcript import transcript
+from rb_dspy.protocols import Embedder, EnvironmentFactory
+from rb_dspy.schema import MemoryDraft, Task
+from rb_dspy.steps import Retrieve
 from rb_dspy.stream import TaskStream
 
 MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only", "true_verdicts", "oracle"]
 MODES: tuple[MemoryMode, ...] = get_args(MemoryMode)
 
-CASE_CHARACTERS = 2000
-"""Longest case that the mode ``raw`` stores: the limit of a lesson's content."""
-
-_NEUTRAL = (
-    "This is a neutral passage that stands in for a note and says nothing about the task at hand. The weather of a day"
-    " has a morning and an afternoon, and both pass in their order. A river has two banks, and the water goes between"
-    " them. "
-)
-_ORDERS_APART = 1_000
-"""Rollout ids of one order and of the next, if the LM's cache is on: more than a task has rollouts."""
+_DRAWS_APART = 1_000
+"""Rollout ids of one cell and of the next: more than a task has rollouts."""
 
 
 @dataclass(frozen=True)
@@ -107,35 +96,34 @@ def as_arms(arms: Mapping[str, ArmLike] | Sequence[ArmLike], program: BankProgra
     return named
 
 
-def prepare(
-    arm: Arm, order: int, *, seed: int, environments: EnvironmentFactory | None = None
-) -> tuple[BankProgram, EnvironmentFactory]:
-    """The program and the environments of one cell. Other orders are other samples, also if an LM's cache is on."""
+def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram, EnvironmentFactory]:
+    """The program and the environments of one cell.
+
+    ``draw`` numbers the cells: from 1 on, other cells are other samples, also if an LM's cache is on.
+    """
     program: Any = copy.copy(arm.program)
-    environments = environments or program.environments
+    environments: EnvironmentFactory = program.environments
     if arm.backbones is not None:
         program.backbones = arm.backbones
-    config: RetrieveConfig = program.retrieve.config
+    retrieve, config = program.retrieve, program.retrieve.config
     if arm.memory == "none":
         program.retrieve = Retrieve(config.model_copy(update={"k": 0}))
     elif arm.memory == "placebo":
-        program.retrieve = _Placebo(program.retrieve)
+        program.retrieve = Placebo(retrieve)
     elif arm.memory == "shuffled":
-        program.retrieve = _Shuffled(program.retrieve, seed + order)
-    elif arm.memory == "raw":
-        nearest = config.model_copy(update={"unit": "experience"})
-        program.retrieve = Retrieve(nearest, program.retrieve.reranker)
-        program.distill = _Case()
-        if isinstance(program, MaTTS):
-            program.contrast = _Cases()
+        program.retrieve = Shuffled(retrieve, seed + order)
     elif arm.memory == "success_only":
-        successes = config.model_copy(update={"polarity": "success"})
-        program.retrieve = Retrieve(successes, program.retrieve.reranker)
+        program.retrieve = Retrieve(config.model_copy(update={"polarity": "success"}), retrieve.reranker)
+    elif arm.memory == "raw":
+        program.retrieve = Retrieve(config.model_copy(update={"unit": "experience"}), retrieve.reranker)
+        program.distill = Case()
+        if isinstance(program, MaTTS):
+            program.contrast = Cases()
     elif arm.memory == "true_verdicts":
-        truth = _Truth(environments)
+        truth = Truth(environments)
         program.judge, environments = truth.judge, truth.environments
-    if order:
-        program.backbones = _drawn(program.backbones, temperatures(arm), order)
+    if draw:
+        program.backbones = _drawn(arm, draw)
     return program, environments
 
 
@@ -174,51 +162,45 @@ def oracle_lessons(lessons: Sequence[MemoryDraft] | str | Path | None, stream: T
 
 def temperatures(arm: Arm) -> dict[str, float | None]:
     """Role -> temperature at which it samples; None if that is unknown."""
-    program, backbones = arm.program, arm.backbones or arm.program.backbones or Backbones()
-    several = isinstance(program, MaTTS) and program.config.k > 1
-    refine = several and program.config.mode == "sequential"
-    usual = 0.0 if not several or refine else 0.7
-    act = program.act.config.temperature
-    steps: list[tuple[str, Any, float | None]] = [
-        ("agent", program.act.predict, usual if act is None else act),
-        *((role, step, getattr(getattr(step, "config", None), "temperature", None)) for role, step in _steps(program)),
-    ]
-    if refine and program.config.refine.temperature:
-        steps[0] = ("agent", program.act.predict, program.config.refine.temperature)
-    found: dict[str, float | None] = {}
-    for role, step, temperature in steps:
-        try:
-            lm = getattr(step, "lm", None) or backbones.lm(role)
-        except BackboneError:
-            lm = None
-        own = {**getattr(lm, "kwargs", {}), **getattr(step, "config", {})} if role == "agent" else lm_settings(lm)
-        fixed = own.get("temperature")
-        found[role] = None if getattr(lm, "omit_temperature", False) else temperature if fixed is None else fixed
-    return found
-
-
-def lm_settings(lm: Any) -> dict[str, Any]:
-    """The settings of a language model; empty if there is none."""
-    return dict(getattr(lm, "kwargs", {}))
-
-
-def _steps(program: BankProgram) -> list[tuple[str, Any]]:
-    steps: list[tuple[str, Any]] = [("judge", program.judge), ("distiller", program.distill)]
+    program, lms = arm.program, models(arm)
+    steps: dict[str, Any] = {"agent": program.act, "judge": program.judge, "distiller": program.distill}
     if isinstance(program, MaTTS):
-        steps += [("contraster", program.contrast), ("selector", program.select)]
-    return steps
+        steps |= {"contraster": program.contrast, "selector": program.select}
+    sampling: dict[str, float | None] = {}
+    for role, step in steps.items():
+        predict = getattr(step, "predict", None)
+        lm = getattr(predict, "lm", None) or lms.get(role)
+        own = {**getattr(lm, "kwargs", {}), **(getattr(predict, "config", None) or {})}.get("temperature")
+        usual = getattr(getattr(step, "config", None), "temperature", None)
+        usual = _of_agent(program, usual) if role == "agent" else usual
+        sampling[role] = None if getattr(lm, "omit_temperature", False) else usual if own is None else own
+    return sampling
 
 
-def _drawn(backbones: Backbones | None, temperature: Mapping[str, float | None], order: int) -> Backbones | None:
-    """``backbones`` with a rollout id of this order, for LMs that sample and that answer from dspy's cache."""
+def _of_agent(program: BankProgram, configured: float | None) -> float:
+    """The agent's temperature, if its language model has none of its own."""
+    if not isinstance(program, MaTTS) or program.config.k == 1:
+        return configured or 0.0
+    if program.config.mode == "sequential":
+        return max(configured or 0.0, program.config.refine.temperature)
+    return 0.7 if configured is None else configured
+
+
+def models(arm: Arm) -> dict[str, Any]:
+    """Role -> language model; empty if there is none, as when the predictors have their own."""
     try:
-        lms = (backbones or Backbones()).lms()
-    except BackboneError:  # the predictors have language models of their own
-        return backbones
-    cached = {role: lm for role, lm in lms.items() if temperature.get(role) and getattr(lm, "cache", False)}
+        return (arm.backbones or arm.program.backbones or Backbones()).lms()
+    except BackboneError:
+        return {}
+
+
+def _drawn(arm: Arm, draw: int) -> Backbones | None:
+    """The backbones of an arm, with a rollout id for LMs that sample and that answer from dspy's cache."""
+    lms, temperature = models(arm), temperatures(arm)
+    cached = [role for role, lm in lms.items() if temperature.get(role) and getattr(lm, "cache", False)]
     if not cached:
-        return backbones
-    return Backbones(**{**lms, **{role: lm.copy(rollout_id=_ORDERS_APART * order) for role, lm in cached.items()}})
+        return arm.backbones or arm.program.backbones
+    return Backbones(**{**lms, **{role: lms[role].copy(rollout_id=_DRAWS_APART * draw) for role in cached}})
 
 
 def _as_arm(arm: Any, program: BankProgram | None) -> Arm:
@@ -266,109 +248,3 @@ def _of_family(env: str, stream: Iterable[Task]) -> Sequence[MemoryDraft]:
     except RBError:  # an environment of the caller's own factory
         return []
     return [] if lessons is None else list(lessons([task for task in stream if task.env == env]))
-
-
-class _Placebo(dspy.Module):
-    """Shows neutral text, as long as what was retrieved."""
-
-    def __init__(self, retrieve: Any) -> None:
-        super().__init__()
-        self.retrieve = retrieve
-        self.config = retrieve.config
-
-    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        memory: Memory = self.retrieve(task, bank, own_lessons)
-        neutral = [
-            item.model_copy(update={"title": _filler(len(item.title)), "content": _filler(len(item.content))})
-            for item in memory.items
-        ]
-        return Memory(memory.retrieved, memory.items, render(neutral).block)
-
-
-class _Shuffled(dspy.Module):
-    """Shows other lessons of the bank, as many as were retrieved."""
-
-    def __init__(self, retrieve: Any, seed: int) -> None:
-        super().__init__()
-        self.retrieve = retrieve
-        self.config = retrieve.config
-        self._seed = seed
-
-    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        memory: Memory = self.retrieve(task, bank, own_lessons)
-        shown = {item.id for item in memory.items}
-        others = [item for item in bank.items() if item.id not in shown and item.provenance.task_id != task.id]
-        rng = random.Random(f"{self._seed}\n{task.id}")
-        return render(rng.sample(others, min(len(shown), len(others))), max_tokens=self.config.max_tokens)
-
-
-class _Case(dspy.Module):
-    """Instead of lessons the case itself (ExpRAG): the steps and the verdict, without a call of a language model."""
-
-    def forward(
-        self, task: Task, trajectory: Trajectory, verdict: Verdict | None = None, rollout: int = 0
-    ) -> Distilled:
-        judged = f"Judged: {verdict.label if verdict else 'not judged'}"
-        steps = transcript(trajectory, CASE_CHARACTERS // 4)[: CASE_CHARACTERS - len(judged) - 1]
-        draft = MemoryDraft(
-            title=f"Earlier case: {task.instruction}"[:200], description="", content=f"{steps}\n{judged}"
-        )
-        return Distilled((draft,))
-
-
-class _Cases(dspy.Module):
-    """The cases of several rollouts."""
-
-    def forward(
-        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
-    ) -> Distilled:
-        case = _Case()
-        labels = verdicts or (None,) * len(trajectories)
-        drafts = [case(task, each, label).drafts for each, label in zip(trajectories, labels, strict=True)]
-        return Distilled(tuple(dict.fromkeys(draft for one in drafts for draft in one)))
-
-
-class _Truth:
-    """A judge that knows the ground truth, read when the environment is closed."""
-
-    def __init__(self, environments: EnvironmentFactory) -> None:
-        self._environments = environments
-        self._outcomes: dict[tuple[str, str], Outcome | None] = {}
-
-    def environments(self, task: Task, rollout_id: str) -> Environment:
-        """An ``EnvironmentFactory``."""
-
-        def note(outcome: Outcome | None) -> None:
-            self._outcomes[task.id, rollout_id] = outcome
-
-        noting: Any = _Noting(self._environments(task, rollout_id), note)
-        return noting  # type: ignore[no-any-return]
-
-    def judge(self, task: Task, trajectory: Trajectory) -> Verdict:
-        """A ``Judge``."""
-        outcome = self._outcomes.get((task.id, trajectory.rollout_id))
-        if outcome is None:
-            return Verdict(label="unknown", reasons="no ground truth")
-        return Verdict(label="success" if outcome.success else "failure", reasons="by ground truth")
-
-
-class _Noting:
-    """An environment whose outcome is noted when the scorer reads it, which is before the judge is asked."""
-
-    def __init__(self, inner: Environment, note: Any) -> None:
-        self._inner = inner
-        self._note = note
-
-    def outcome(self) -> Outcome | None:
-        outcome = self._inner.outcome()
-        self._note(outcome)
-        return outcome
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-def _filler(length: int) -> str:
-    """Neutral text of so many characters, none of them a space at the end."""
-    text = (_NEUTRAL * (length // len(_NEUTRAL) + 1))[:length]
-    return f"{text[:-1]}." if text.endswith(" ") else text

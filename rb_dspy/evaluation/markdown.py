@@ -83,12 +83,11 @@ def note_sentence(report: Report) -> str:
     """What the reader must know about the verdict: how much such an evaluation can show."""
     comparison = report.comparisons[report.primary]
     notes = ["Exploratory: fewer than 100 tasks or 8 orders."] if report.exploratory else []
-    if comparison.tasks < MIN_TASKS or (comparison.orders < MIN_ORDERS and comparison.verdict == "UNRESOLVED"):
+    alone = all(report.arms[name].memory in ("none", "oracle") for name in (report.baseline, report.primary))
+    if comparison.tasks < MIN_TASKS or (comparison.orders < MIN_ORDERS and not (alone and comparison.orders == 1)):
         notes.append(f"A verdict needs at least {MIN_TASKS} tasks and {MIN_ORDERS} orders.")
-    else:
-        gain = detectable(comparison.tasks, comparison.orders)
-        if gain is not None:
-            notes.append(f"An evaluation of this size shows a gain of {100 * gain:.0f} points in about 80 % of cases.")
+    elif gain := detectable(comparison.tasks, comparison.orders):
+        notes.append(f"An evaluation of this size shows a gain of {100 * gain:.0f} points in about 80 % of cases.")
     return " ".join(notes)
 
 

@@ -10,12 +10,11 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
-from rb_dspy.backbones import Backbones
-from rb_dspy.errors import BackboneError, InputError
-from rb_dspy.evaluation.arms import Arm, ArmLike, as_arms, lm_settings, oracle_lessons, temperatures
+from rb_dspy.errors import InputError
+from rb_dspy.evaluation.arms import Arm, ArmLike, as_arms, models, oracle_lessons, temperatures
+from rb_dspy.evaluation.build import ArmSettings
 from rb_dspy.evaluation.records import Cell
-from rb_dspy.evaluation.report import ArmSettings
-from rb_dspy.matts import BankProgram
+from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import MemoryDraft, Task
 from rb_dspy.stream import TaskStream
@@ -105,38 +104,25 @@ def digest(value: object) -> str:
 
 def settings_of(arm: Arm) -> ArmSettings:
     """What the report says about an arm."""
-    return ArmSettings(memory=arm.memory, learns=arm.learns, repeats=arm.repeats, models=_models(arm))
-
-
-def _models(arm: Arm) -> dict[str, str]:
-    """Role -> model; empty if the predictors have language models of their own."""
-    try:
-        lms = (arm.backbones or arm.program.backbones or Backbones()).lms()
-    except BackboneError:
-        return {}
-    return {role: str(lm.model) for role, lm in lms.items()}
+    names = {role: str(lm.model) for role, lm in models(arm).items()}
+    return ArmSettings(memory=arm.memory, learns=arm.learns, repeats=arm.repeats, models=names)
 
 
 def _describe_arm(arm: Arm) -> dict[str, Any]:
     program = arm.program
     steps = ("retrieve", "act", "judge", "distill", "contrast", "select", "refine")
-    configs = {name: _config(getattr(program, name)) for name in steps if hasattr(program, name)}
-    bank = None if arm.bank is None else digest([[item.id, item.seq] for item in arm.bank.items()])
-    try:
-        lms = (arm.backbones or program.backbones or Backbones()).lms()
-    except BackboneError:
-        lms = {}
     return {
         "memory": arm.memory,
         "program": type(program).__name__,
-        "steps": {**configs, "matts": _config(program)} if hasattr(program, "config") else configs,
+        "steps": {name: _config(getattr(program, name)) for name in steps if hasattr(program, name)},
+        "matts": _config(program) if isinstance(program, MaTTS) else None,
         "prompts": digest(program.dump_state()),
         "models": {
-            role: {"model": str(lm.model), **{k: v for k, v in lm_settings(lm).items() if k in _SETTINGS}}
-            for role, lm in lms.items()
+            role: {"model": str(lm.model), **{name: lm.kwargs[name] for name in _SETTINGS if name in lm.kwargs}}
+            for role, lm in models(arm).items()
         },
         "temperatures": temperatures(arm),
-        "bank": bank,
+        "bank": None if arm.bank is None else digest([[item.id, item.seq] for item in arm.bank.items()]),
     }
 
 

@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal, Self
 
 import pydantic
 
-from rb_dspy.backbones.prices import price_of
 from rb_dspy.errors import InputError, RBError
-from rb_dspy.evaluation.intervals import (
-    ENOUGH_ORDERS,
-    ENOUGH_TASKS,
-    Comparison,
-    Interval,
-    Pair,
-    adjust,
-    compare,
-    mean_interval,
-)
-from rb_dspy.evaluation.records import TaskRecord
+from rb_dspy.evaluation.intervals import Comparison, Interval
 from rb_dspy.files import atomic_write
-from rb_dspy.stream import TaskStream
-from rb_dspy.stream.report import total_usage
 from rb_dspy.text import first_error
 
 Headroom = Literal["yes", "no", "unclear"]
 
-HEADROOM = 0.15
-"""The gain of right lessons over no memory from which memory can help."""
-MIN_SHOWN = 3
-"""How often a lesson must have been shown to be listed."""
 FILES = ("report.json", "report.md", "report.html")
-
-_Scores = dict[str, list[float | None]]
-
-
-@dataclass(frozen=True)
-class ArmSettings:
-    """What a report says about an arm, and needs to know of it."""
-
-    memory: str
-    learns: bool
-    repeats: bool
-    models: dict[str, str]
 
 
 class ArmReport(pydantic.BaseModel):
@@ -154,20 +121,13 @@ class Report(pydantic.BaseModel):
         rows = []
         for name, arm in self.arms.items():
             comparison = self.comparisons.get(name)
-            difference = None if comparison is None else comparison.difference
             rows.append(
                 {
                     "arm": name,
                     "memory": arm.memory,
-                    "success": None if arm.success is None else arm.success.mean,
-                    "success_low": None if arm.success is None else arm.success.low,
-                    "success_high": None if arm.success is None else arm.success.high,
-                    "difference": None if difference is None else difference.mean,
-                    "difference_low": None if difference is None else difference.low,
-                    "difference_high": None if difference is None else difference.high,
-                    "p": None if comparison is None else comparison.p,
-                    "p_holm": None if comparison is None else comparison.p_holm,
-                    "verdict": None if comparison is None else comparison.verdict,
+                    **_flat("success", arm.success),
+                    **_flat("difference", comparison.difference if comparison else None),
+                    **{key: getattr(comparison, key, None) for key in ("p", "p_holm", "verdict")},
                     **arm.model_dump(exclude={"memory", "models", "success", "curve"}),
                 }
             )
@@ -224,207 +184,7 @@ class Report(pydantic.BaseModel):
         return fragment(self)
 
 
-def build_report(
-    orders: Sequence[TaskStream],
-    arms: Mapping[str, ArmSettings],
-    records: Sequence[TaskRecord],
-    *,
-    seed: int,
-    baseline: str,
-    versions: Mapping[str, str],
-) -> Report:
-    """The report of all records. The same records, in any order, give the same report.
-
-    Raises:
-        InputError: No task has ground truth.
-    """
-    tables = {name: _Table(name, settings, orders, records) for name, settings in arms.items()}
-    unknown = {task for table in tables.values() for task in table.unknown}
-    if len(unknown) == len(orders[0]):
-        raise InputError(
-            f"no task of {orders[0].name!r} has ground truth; an evaluation needs tasks that can be scored"
-        )
-    for table in tables.values():
-        table.leave_out(unknown)
-    others = [name for name in arms if name != baseline]
-    primary = "bank" if "bank" in others else others[0]
-    comparisons = {name: _compare(tables[baseline], tables[name], seed) for name in others}
-    gain = _gain_of_oracle(tables, seed)
-    tasks = len(orders[0]) - len(unknown)
-    return Report(
-        stream=orders[0].name,
-        digest=orders[0].digest,
-        tasks=tasks,
-        orders=len(orders),
-        seed=seed,
-        baseline=baseline,
-        primary=primary,
-        exploratory=tasks < ENOUGH_TASKS or len(orders) < ENOUGH_ORDERS,
-        arms={name: _arm(table, tables[baseline], orders) for name, table in tables.items()},
-        comparisons=adjust(comparisons, primary),
-        headroom=None if gain is None else _headroom(gain),
-        gain_of_oracle=gain,
-        lessons=_lessons(tables[primary], tables[baseline]),
-        versions=dict(versions),
-    )
-
-
-class _Table:
-    """The records of one arm as a table of tasks by orders."""
-
-    def __init__(
-        self, name: str, settings: ArmSettings, orders: Sequence[TaskStream], records: Sequence[TaskRecord]
-    ) -> None:
-        self.settings = settings
-        self.records = sorted(
-            (record for record in records if record.arm == name), key=lambda record: (record.order, record.position)
-        )
-        self._cells = {(record.task, record.order): record for record in self.records}
-        self._orders = len(orders)
-        self.tasks = [task.id for task in orders[0]]
-
-    @property
-    def unknown(self) -> set[str]:
-        """Tasks whose outcome nobody knows."""
-        return {record.task for record in self.records if record.score is None}
-
-    def leave_out(self, tasks: set[str]) -> None:
-        """Count these tasks nowhere."""
-        self.tasks = [task for task in self.tasks if task not in tasks]
-        self.records = [record for record in self.records if record.task not in tasks]
-
-    def at(self, task: str, order: int) -> TaskRecord | None:
-        """The record of a task in an order; that of the only order if it counts for all."""
-        return self._cells.get((task, 0 if self.settings.repeats else order))
-
-    def scores(self, orders: int | None = None) -> _Scores:
-        """Task -> score in each order."""
-        return {
-            task: [
-                None if (record := self.at(task, order)) is None else record.score
-                for order in range(orders or self._orders)
-            ]
-            for task in self.tasks
-        }
-
-    def errors(self, orders: int | None = None) -> list[Pair]:
-        """Where something broke."""
-        return [
-            (task, order)
-            for task in self.tasks
-            for order in range(orders or self._orders)
-            if (record := self.at(task, order)) is not None and record.error
-        ]
-
-
-def _compare(before: _Table, after: _Table, seed: int) -> Comparison:
-    orders = 1 if before.settings.repeats and after.settings.repeats else None
-    return compare(
-        before.scores(orders),
-        after.scores(orders),
-        errors_before=before.errors(orders),
-        errors_after=after.errors(orders),
-        streams=before.settings.learns or after.settings.learns,
-        seed=seed,
-    )
-
-
-def _arm(table: _Table, baseline: _Table, orders: Sequence[TaskStream]) -> ArmReport:
-    records, settings = table.records, table.settings
-    usage = total_usage([record.usage for record in records])
-    tokens = sum(record.tokens for record in records)
-    solved = sum(bool(record.solved) for record in records)
-    steps = [record.steps for record in records if record.steps is not None]
-    judged = [record for record in records if record.verdict in ("success", "failure") and record.solved is not None]
-    successes = sum(bool(record.solved) for record in judged)
-    agreed = sum((record.verdict == "success") == record.solved for record in judged)
-    return ArmReport(
-        memory=settings.memory,
-        models=settings.models,
-        runs=len(records),
-        repeated=settings.repeats and len(orders) > 1,
-        success=mean_interval(table.scores(1 if settings.repeats else None)),
-        late_gain=_late_gain(table, baseline, orders) if table is not baseline else None,
-        steps=fmean(steps) if steps else None,
-        tokens=tokens,
-        tokens_per_success=tokens / solved if solved else None,
-        cost=price_of(usage, settings.models),
-        seconds=round(sum(record.seconds for record in records), 3),
-        errors=sum(bool(record.error) for record in records),
-        retried=sum(record.tries > 1 and not record.error for record in records),
-        curve=_curve(table, orders),
-        judged=len(judged),
-        judge_agreement=agreed / len(judged) if judged else None,
-        judge_base_rate=max(successes, len(judged) - successes) / len(judged) if judged else None,
-        shown=fmean(bool(record.shown) for record in records) if records and settings.memory != "none" else None,
-        learned=sum(record.learned for record in records),
-    )
-
-
-def _curve(table: _Table, orders: Sequence[TaskStream]) -> list[float | None]:
-    """The share of solved tasks around each position."""
-    length = len(orders[0])
-    at: dict[int, list[float]] = defaultdict(list)
-    counted = set(table.tasks)
-    for order, stream in enumerate(orders):
-        for position, task in enumerate(stream):
-            record = table.at(task.id, order) if task.id in counted else None
-            if record is not None and record.score is not None:
-                at[position].append(record.score)
-    reach = length // 10
-    curve = []
-    for position in range(length):
-        near = [score for each in range(position - reach, position + reach + 1) for score in at.get(each, ())]
-        curve.append(fmean(near) if near else None)
-    return curve
-
-
-def _late_gain(table: _Table, baseline: _Table, orders: Sequence[TaskStream]) -> float | None:
-    halves: tuple[list[float], list[float]] = ([], [])
-    counted = set(table.tasks)
-    for order, stream in enumerate(orders):
-        for position, task in enumerate(stream):
-            one, other = table.at(task.id, order), baseline.at(task.id, order)
-            if task.id in counted and one is not None and other is not None:
-                gain = (one.score or 0.0) - (other.score or 0.0)
-                halves[position >= len(stream) / 2].append(gain)
-    return fmean(halves[1]) - fmean(halves[0]) if all(halves) else None
-
-
-def _gain_of_oracle(tables: Mapping[str, _Table], seed: int) -> Interval | None:
-    by_memory: dict[str, _Table] = {}
-    for table in tables.values():
-        by_memory.setdefault(table.settings.memory, table)
-    if not {"none", "oracle"} <= by_memory.keys():
-        return None
-    return _compare(by_memory["none"], by_memory["oracle"], seed).difference
-
-
-def _headroom(gain: Interval) -> Headroom:
-    if gain.mean >= HEADROOM and gain.low > 0:
-        return "yes"
-    return "no" if gain.high < HEADROOM else "unclear"
-
-
-def _lessons(table: _Table, baseline: _Table) -> list[LessonEffect]:
-    titles: dict[str, str] = {}
-    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for record in table.records:
-        other = baseline.at(record.task, record.order)
-        if record.score is None or other is None or other.score is None:
-            continue
-        for id, title in record.shown:
-            titles[id] = title
-            pairs[id].append((record.score, other.score))
-    effects = [
-        LessonEffect(
-            id=id,
-            title=titles[id],
-            times=len(each),
-            success=fmean(success for success, _ in each),
-            baseline=fmean(before for _, before in each),
-        )
-        for id, each in pairs.items()
-        if len(each) >= MIN_SHOWN
-    ]
-    return sorted(effects, key=lambda effect: (-effect.difference, -effect.times, effect.title, effect.id))
+def _flat(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """The numbers of an interval as columns of a table."""
+    values = (None,) * 3 if interval is None else (interval.mean, interval.low, interval.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))

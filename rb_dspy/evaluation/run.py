@@ -17,10 +17,11 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import Arm, ArmLike, oracle_bank, prepare
+from rb_dspy.evaluation.build import build_report
 from rb_dspy.evaluation.cell import CellRun
 from rb_dspy.evaluation.plan import Lessons, Plan, Tasks, describe, digest, plan_of, settings_of
 from rb_dspy.evaluation.records import Cell, Journal, TaskRecord
-from rb_dspy.evaluation.report import Report, build_report
+from rb_dspy.evaluation.report import Report
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream import TaskStream
@@ -156,6 +157,8 @@ class _Counter:
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._running = 0
+        self._ended = threading.Condition()
 
     def add(self, record: TaskRecord) -> None:
         """Keep a record and report it."""
@@ -183,14 +186,26 @@ class _Counter:
             )
 
     @contextmanager
-    def stopping(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Stop the other cells before their next task if an error leaves the block."""
-        self.check()
+        with self._ended:
+            self._running += 1
         try:
+            self.check()
             yield
         except BaseException:
             self._stopped.set()
             raise
+        finally:
+            with self._ended:
+                self._running -= 1
+                self._ended.notify_all()
+
+    def wait(self) -> None:
+        """Return when no cell runs any more, so that the next evaluation meets no thread of this one."""
+        self._stopped.set()
+        with self._ended:
+            self._ended.wait_for(lambda: not self._running)
 
     def check(self) -> None:
         """Raise ``_Stopped`` if another cell failed."""
@@ -210,10 +225,14 @@ def _run_all(cells: Sequence[Callable[[], None]], jobs: int, counter: _Counter) 
         return
 
     def run(cell: Callable[[], None]) -> None:
-        with counter.stopping():
+        with counter.running():
             cell()
 
-    results = run_parallel([partial(run, cell) for cell in cells], jobs)
+    try:
+        results = run_parallel([partial(run, cell) for cell in cells], jobs)
+    except BaseException:
+        counter.wait()
+        raise
     errors = [result for result in results if isinstance(result, Exception)]
     failed = next((error for error in errors if not isinstance(error, _Stopped)), None)
     if failed is not None:
@@ -236,14 +255,14 @@ def _run_cell(
     done = journal.of(cell)
     if len(done) == len(stream):
         return
-    program, environments = prepare(arm, order, seed=seed)
+    number = list(plan.arms).index(name)
+    program, environments = prepare(arm, order, seed=seed, draw=order * len(plan.arms) + number)
     with ExitStack() as stack:
         if arm.memory == "oracle" and oracle is not None:
             bank = oracle
         elif not arm.learns:
             bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=embedder))
         else:
-            number = list(plan.arms).index(name)
             bank = stack.enter_context(journal.open_bank(number, order, arm.bank, embedder))
         run = CellRun(name, order, program, environments, bank, run_id=f"evaluation-{run_id}", learns=arm.learns)
         run.play(stream, done, counter.add, counter.check, stop_after)

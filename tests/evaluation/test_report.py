@@ -13,8 +13,8 @@ import pytest
 from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Report
+from rb_dspy.evaluation.build import ArmSettings, build_report
 from rb_dspy.evaluation.records import TaskRecord
-from rb_dspy.evaluation.report import ArmSettings, build_report
 from rb_dspy.schema import RoleUsage
 
 HOSTILE = '<img src=x onerror="alert(1)"> | `**[x](javascript:1)**\u202e\x1b[31m\n# boo'

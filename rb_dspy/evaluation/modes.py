@@ -1,0 +1,130 @@
+"""The steps that the memory modes put in the place of a program's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import dspy
+
+from rb_dspy.bank import MemoryBank
+from rb_dspy.protocols import Environment, EnvironmentFactory
+from rb_dspy.schema import MemoryDraft, Outcome, Task, Trajectory, Verdict
+from rb_dspy.steps import Distilled, Memory
+from rb_dspy.steps.memory import render
+from rb_dspy.steps.transcript import transcript
+
+CASE_CHARACTERS = 2000
+"""Longest case that the mode ``raw`` stores: the limit of a lesson's content."""
+
+_NEUTRAL = (
+    "This is a neutral passage that stands in for a note and says nothing about the task at hand. The weather of a day"
+    " has a morning and an afternoon, and both pass in their order. A river has two banks, and the water goes between"
+    " them. "
+)
+
+
+class Placebo(dspy.Module):
+    """Shows neutral text, as long as what was retrieved."""
+
+    def __init__(self, retrieve: Any) -> None:
+        super().__init__()
+        self.retrieve = retrieve
+        self.config = retrieve.config
+
+    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        memory: Memory = self.retrieve(task, bank, own_lessons)
+        neutral = [
+            item.model_copy(update={"title": _filler(len(item.title)), "content": _filler(len(item.content))})
+            for item in memory.items
+        ]
+        return Memory(memory.retrieved, memory.items, render(neutral).block)
+
+
+class Shuffled(dspy.Module):
+    """Shows other lessons of the bank, as many as were retrieved."""
+
+    def __init__(self, retrieve: Any, seed: int) -> None:
+        super().__init__()
+        self.retrieve = retrieve
+        self.config = retrieve.config
+        self._seed = seed
+
+    def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
+        memory: Memory = self.retrieve(task, bank, own_lessons)
+        shown = {item.id for item in memory.items}
+        others = [item for item in bank.items() if item.id not in shown and item.provenance.task_id != task.id]
+        rng = random.Random(f"{self._seed}\n{task.id}")
+        return render(rng.sample(others, min(len(shown), len(others))), max_tokens=self.config.max_tokens)
+
+
+class Case(dspy.Module):
+    """Instead of lessons the case itself (ExpRAG): the steps and the verdict, without a call of a language model."""
+
+    def forward(
+        self, task: Task, trajectory: Trajectory, verdict: Verdict | None = None, rollout: int = 0
+    ) -> Distilled:
+        judged = f"Judged: {verdict.label if verdict else 'not judged'}"
+        steps = transcript(trajectory, CASE_CHARACTERS // 4)[: CASE_CHARACTERS - len(judged) - 1]
+        draft = MemoryDraft(
+            title=f"Earlier case: {task.instruction}"[:200], description="", content=f"{steps}\n{judged}"
+        )
+        return Distilled((draft,))
+
+
+class Cases(dspy.Module):
+    """The cases of several rollouts."""
+
+    def forward(
+        self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
+    ) -> Distilled:
+        case = Case()
+        labels = verdicts or (None,) * len(trajectories)
+        drafts = [case(task, each, label).drafts for each, label in zip(trajectories, labels, strict=True)]
+        return Distilled(tuple(dict.fromkeys(draft for one in drafts for draft in one)))
+
+
+class Truth:
+    """A judge that knows the ground truth, read when the environment is closed."""
+
+    def __init__(self, environments: EnvironmentFactory) -> None:
+        self._environments = environments
+        self._outcomes: dict[tuple[str, str], Outcome | None] = {}
+
+    def environments(self, task: Task, rollout_id: str) -> Environment:
+        """An ``EnvironmentFactory``."""
+
+        def note(outcome: Outcome | None) -> None:
+            self._outcomes[task.id, rollout_id] = outcome
+
+        return cast(Environment, _Noting(self._environments(task, rollout_id), note))
+
+    def judge(self, task: Task, trajectory: Trajectory) -> Verdict:
+        """A ``Judge``."""
+        outcome = self._outcomes.get((task.id, trajectory.rollout_id))
+        if outcome is None:
+            return Verdict(label="unknown", reasons="no ground truth")
+        return Verdict(label="success" if outcome.success else "failure", reasons="by ground truth")
+
+
+class _Noting:
+    """An environment whose outcome is noted when the scorer reads it, which is before the judge is asked."""
+
+    def __init__(self, inner: Environment, note: Callable[[Outcome | None], None]) -> None:
+        self._inner = inner
+        self._note = note
+
+    def outcome(self) -> Outcome | None:
+        outcome = self._inner.outcome()
+        self._note(outcome)
+        return outcome
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _filler(length: int) -> str:
+    """Neutral text of so many characters, none of them a space at the end."""
+    text = (_NEUTRAL * (length // len(_NEUTRAL) + 1))[:length]
+    return f"{text[:-1]}." if text.endswith(" ") else text
