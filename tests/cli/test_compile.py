@@ -8,26 +8,37 @@ from typing import Any
 
 import pytest
 
-from rb_dspy import Compiled, load_program
+from rb_dspy import Backbones, Compiled, load_program
 from rb_dspy.program import ReasoningBank
-from rb_dspy.testing import Prompt
+from rb_dspy.testing import Prompt, Reply, scripted_lm
 from tests.compile.world import BACKWARDS, EVIDENCE, locks, pupil, teacher
-from tests.served import Served, lines
+from tests.served import lines
 
 TEACHING = {"new_instruction", "proposed_instruction", "module_advice", "discussion"}
 
 
+Asked = list[Prompt]
+
+
 @pytest.fixture
-def desk(cli: Any, served: Served, empty_store: Path) -> Any:
-    """The command line in a world of locks, whose prompts can be improved, with a store of MLflow."""
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """All prompts that the models of commands get; they play a world whose prompts can be improved."""
+    prompts: Asked = []
+
+    def play(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        return teacher(prompt) if TEACHING & set(prompt.wants) else pupil(prompt)
+
+    monkeypatch.setattr(Backbones, "from_settings", lambda configs: Backbones(agent=scripted_lm(play)))
+    return prompts
+
+
+@pytest.fixture
+def desk(cli: Any, asked: Asked, empty_store: Path, tmp_path: Path) -> Any:
+    """The command line with a file of locks, and a store of MLflow."""
     Path("store.db").write_bytes(empty_store.read_bytes())
-    Path("rb.toml").write_text(Path("rb.toml").read_text() + '\n[tracking]\nuri = "sqlite:///store.db"\n')
+    Path("rb.toml").write_text(f'[bank]\nembedder = "hash"\n[tracking]\nuri = "sqlite:///{tmp_path / "store.db"}"\n')
     Path("locks.jsonl").write_text("\n".join(task.model_dump_json() for task in locks(8, 4)))
-
-    def play(prompt: Prompt) -> dict[str, Any]:
-        return dict(teacher(prompt) if TEACHING & set(prompt.wants) else pupil(prompt))
-
-    served.play = play
     return cli
 
 
@@ -47,16 +58,16 @@ def test_a_compile_is_planned_measured_and_saved(desk: Any) -> None:
     assert not Path("mlruns").exists()
 
 
-def test_the_same_compile_again_asks_nobody(desk: Any, served: Served) -> None:
+def test_the_same_compile_again_asks_nobody(desk: Any, asked: Asked) -> None:
     (first,) = lines(desk(*COMPILE, "--no-track", "--json")[1])
-    before = len(served.prompts)
+    before = len(asked)
     (second,) = lines(desk(*COMPILE, "--no-track", "--json")[1])
-    assert served.prompts[before:] == []
+    assert asked[before:] == []
     names = ("improved", "changed", "diff", "held_out")
     assert [first[name] for name in names] == [second[name] for name in names]
 
 
-def test_from_a_compile_to_a_champion_and_back(desk: Any, served: Served) -> None:
+def test_from_a_compile_to_a_champion_and_back(desk: Any, asked: Asked) -> None:
     code, out, err = desk(*COMPILE, "--register", "locks", "--json")
     assert code == 0, err
     (done,) = lines(out)
@@ -73,11 +84,11 @@ def test_from_a_compile_to_a_champion_and_back(desk: Any, served: Served) -> Non
     for args in (["list"], ["show", "locks"]):
         assert "locks" in desk("programs", *args)[1]
     for name in ("locks", "models:/locks/1", "program.json"):
-        before = len(served.prompts)
+        before = len(asked)
         run = ("run", "locks.jsonl", "-n", "1", "--new", "--env", "tests.compile.world:environments")
         code, _, err = desk(*run, "--program", name, "--no-track")
         assert code == 0, err
-        assert any(EVIDENCE in prompt.system for prompt in served.prompts[before:])
+        assert any(EVIDENCE in prompt.system for prompt in asked[before:])
 
 
 def test_programs_that_are_not_there_are_one_line(desk: Any) -> None:
@@ -87,13 +98,13 @@ def test_programs_that_are_not_there_are_one_line(desk: Any) -> None:
         assert (code, err.count("\n")) == (2, 1), err
 
 
-def test_a_run_is_tracked_if_it_is_asked_for(desk: Any) -> None:
+def test_a_run_is_tracked_if_it_is_asked_for(desk: Any, tmp_path: Path) -> None:
     import mlflow
 
     run = ("run", "locks.jsonl", "-n", "1", "--env", "tests.compile.world:environments", "--track", "--json")
     code, out, err = desk(*run)
     assert code == 0, err
-    tracked = mlflow.MlflowClient("sqlite:///store.db").get_run(lines(out)[-1]["mlflow_run"])
+    tracked = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'store.db'}").get_run(lines(out)[-1]["mlflow_run"])
     assert tracked.info.status == "FINISHED"
 
 
