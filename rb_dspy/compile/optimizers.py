@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import os
 import random
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -46,14 +46,14 @@ class Job:
 def optimize(optimizer: str | Any, job: Job) -> Any:
     """Run the optimizer and return the student with the prompts that it chose.
 
-    What DSPy prints is dropped, because ``stdout`` belongs to the caller; what it logs is not.
+    What is printed meanwhile goes to ``stderr``: optimizers print, and ``stdout`` belongs to the caller.
 
     Raises:
         RBError: What ended the search (``Search.check``), or the optimizer itself failed.
     """
     run = _RUN[optimizer] if isinstance(optimizer, str) else _own(optimizer)
     try:
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), dspy.context(max_errors=_NEVER):
+        with redirect_stdout(sys.stderr), dspy.context(max_errors=_NEVER):
             result = run(job)
     except Exception as exc:
         job.search.check()  # more likely the cause

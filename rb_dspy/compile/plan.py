@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pydantic
 
+from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.optimizers import MINIBATCH, check_optimizer, optimizer_name
 from rb_dspy.compile.steps import STEPS, CompileStep, step_module
 from rb_dspy.environments import make_environment
 from rb_dspy.environments.question import ANSWERS
 from rb_dspy.errors import InputError
-from rb_dspy.evaluation import detectable, estimate
+from rb_dspy.evaluation import Arm, detectable, estimate
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import check_bank
 from rb_dspy.stream import Streams, TaskStream
@@ -43,11 +45,17 @@ class CompilePlan(pydantic.BaseModel):
     """Examples to choose by; likewise."""
     calls: int
     """Calls of language models."""
-    tokens: int
+    prompt_tokens: int
+    completion_tokens: int
     cost: float | None
     """In US dollars; None if a price is unknown."""
     detectable: float | None
     """The gain that the held-out part shows in 80 % of compiles; None if it can show none."""
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers together."""
+        return self.prompt_tokens + self.completion_tokens
 
     def __str__(self) -> str:
         held_out, orders = self.tasks["held_out"], f" x {counted(self.orders, 'order')}" if self.step == "all" else ""
@@ -105,19 +113,7 @@ def plan(
     dev = min(dev, most_dev(budget))
     if step == "all":
         check_budget(budget, train, dev)
-    cost: float | None
-    calls, tokens, cost = 0.0, 0.0, 0.0
-    sides = {"before": program, "after": program}
-    for part, stream in parts.items():
-        both = estimate(sides, stream, orders=1)
-        if part != "compile":
-            times = float(orders) if step == "all" else 1.5  # a step: one run for examples, and the step twice
-        elif step == "all":
-            times = budget * size / len(stream) / 2
-        else:
-            times = (1 + budget / len(stream)) / 2
-        calls, tokens = calls + times * both.calls, tokens + times * both.tokens
-        cost = None if cost is None or both.cost is None else cost + times * both.cost
+    usage, cost = _usage(program, parts, step, runs=budget * size, orders=orders)
     return CompilePlan(
         optimizer=optimizer_name(optimizer),
         step=step,
@@ -127,11 +123,30 @@ def plan(
         tasks={name: len(stream) for name, stream in parts.items()},
         train=train,
         dev=dev,
-        calls=round(calls),
-        tokens=round(tokens),
+        calls=usage[0],
+        prompt_tokens=usage[1],
+        completion_tokens=usage[2],
         cost=cost,
         detectable=detectable(len(streams.held_out), orders if step == "all" else 1),
     )
+
+
+def _usage(
+    program: BankProgram, parts: Mapping[str, TaskStream], step: CompileStep, *, runs: int, orders: int
+) -> tuple[list[int], float | None]:
+    """Calls, prompt tokens and completion tokens, and the cost. ``runs``: tasks that the optimizer runs."""
+    arm = Arm(program, backbones=program.backbones or active())
+    usage = [0, 0, 0]
+    cost: float | None = 0.0
+    for part, stream in parts.items():
+        once = estimate({"before": arm, "after": arm}, stream, orders=1)  # two runs of the stream
+        # A single step: besides, the run that gives examples; the step before and after costs a run each at most.
+        first = 0.0 if step == "all" else 0.5
+        times = first + (runs / len(stream) / 2 if part == "compile" else orders if step == "all" else 1)
+        each = (once.calls, once.prompt_tokens, once.completion_tokens)
+        usage = [so_far + round(times * more) for so_far, more in zip(usage, each, strict=True)]
+        cost = None if cost is None or once.cost is None else cost + times * once.cost
+    return usage, cost
 
 
 def check_budget(budget: int, train: int, dev: int) -> None:
