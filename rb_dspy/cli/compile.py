@@ -37,7 +37,7 @@ def compile_(
         str | None, typer.Option(metavar="NAME", help="Register the result in MLflow; the champion if it improved.")
     ] = None,
     env: options.Env = None,
-    program: options.Program = None,
+    program: options.ProgramName = None,
     matts: options.Matts = None,
     k: options.K = None,
     bank: options.StartBank = None,

@@ -55,7 +55,7 @@ def evaluate(
         Path | None, typer.Option(help="Results and report; an evaluation there continues. Default: rb-evaluations/...")
     ] = None,
     env: options.Env = None,
-    program: options.Program = None,
+    program: options.ProgramName = None,
     matts: options.Matts = None,
     k: options.K = None,
     bank: options.StartBank = None,

@@ -66,7 +66,7 @@ Env = Annotated[
         " Environment class (called without arguments, or with the task), or an EnvironmentFamily class.",
     ),
 ]
-Program = Annotated[
+ProgramName = Annotated[
     str | None,
     typer.Option(
         "--program",

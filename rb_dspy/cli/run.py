@@ -40,7 +40,7 @@ def run(
         ),
     ] = None,
     env: options.Env = None,
-    program: options.Program = None,
+    program: options.ProgramName = None,
     matts: options.Matts = None,
     k: options.K = None,
     bank: options.Bank = None,
