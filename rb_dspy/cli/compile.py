@@ -10,8 +10,18 @@ from rich.rule import Rule
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.bank_change import confirm
-from rb_dspy.cli.output import bar, err, out, print_diff, print_json, say, short_number, table, usage_table
+from rb_dspy.cli.output import (
+    bar,
+    confirm_cost,
+    err,
+    out,
+    print_diff,
+    print_json,
+    say,
+    short_number,
+    table,
+    usage_table,
+)
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -64,7 +74,7 @@ def compile_(
     if save.is_dir() or not save.absolute().parent.is_dir():
         raise InputError(f"--save {save}: expected the name of a file in a folder that exists")
     built = build_program(chosen, env, program)
-    tracking = tracker(chosen, track, usual=True)
+    tracking = tracker(chosen, track)
     with start_bank(chosen, bank, scope) as start:
         arguments: dict[str, Any] = {
             "optimizer": optimizer,
@@ -82,8 +92,7 @@ def compile_(
         if not json_:
             say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
             say((str(plan), "dim"))
-        if not yes and err.is_terminal and not json_:
-            confirm("start?")
+        confirm_cost(plan.calls, yes=yes or json_)
         with (
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
             bar(budget) as show,

@@ -9,8 +9,7 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.bank_change import confirm
-from rb_dspy.cli.output import bar, err, out, print_json, say, short_number
+from rb_dspy.cli.output import bar, confirm_cost, err, out, print_json, say, short_number
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 SCREENED = 20
 """Tasks of --screen, unless -n says otherwise."""
-ASKED = 1_000
-"""Calls of language models above which a person is asked before the start."""
 
 
 def evaluate(
@@ -97,8 +94,7 @@ def evaluate(
         if not json_:
             say((found.name, "bold"), f"  {', '.join(sides)}")
             say((f"{estimate}; results in {place}", "dim"))
-        if not yes and not json_ and err.is_terminal and estimate.calls > ASKED:
-            confirm("start?")
+        confirm_cost(estimate.calls, yes=yes or json_)
         with (
             tracker(chosen, track).evaluation_run(stream.name, stream) as tracked,
             bar(plan.total) as show,

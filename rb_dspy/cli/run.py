@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def run(
     tasks: options.Tasks = None,
     number: options.Number = None,
-    task: Annotated[str | None, typer.Option(help="One question of your own, instead of TASKS.")] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="One question of your own, instead of TASKS.")
+    ] = None,
     seed: options.Seed = None,
     new: Annotated[
         bool, typer.Option("--new", help="Start another run, also of tasks that the bank has learned from.")
