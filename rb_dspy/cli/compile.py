@@ -13,7 +13,6 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import (
     bar,
     confirm_cost,
-    err,
     out,
     print_diff,
     print_json,
@@ -67,12 +66,15 @@ def compile_(
     from rb_dspy.cli.tasks import compile_streams, source
     from rb_dspy.compile.compile import compile_program, plan_compile
     from rb_dspy.compile.progress import Progress
+    from rb_dspy.compile.state import read_state
 
     chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
     streams = compile_streams(found, number)
     if save.is_dir() or not save.absolute().parent.is_dir():
         raise InputError(f"--save {save}: expected the name of a file in a folder that exists")
+    if save.exists():
+        read_state(save)  # another file is never replaced
     built = build_program(chosen, env, program)
     tracking = tracker(chosen, track)
     with start_bank(chosen, bank, scope) as start:
@@ -94,6 +96,7 @@ def compile_(
             say((str(plan), "dim"))
         confirm_cost(plan.calls, yes=yes or json_)
         with (
+            ends_on_interrupt("answers are in DSPy's cache; the same command asks only for what is missing"),
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
             bar(budget) as show,
         ):
@@ -104,11 +107,7 @@ def compile_(
                 show(progress.done, progress.total, f"{progress.phase}{best} · {short_number(tokens)} tokens")
                 tracked.on_progress(progress)
 
-            try:
-                compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
-            except KeyboardInterrupt:
-                err.print("interrupted: answers are in DSPy's cache; the same command asks only for what is missing")
-                raise typer.Exit(130) from None
+            compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
             compiled.save(save)
             tracked.log_compiled(compiled)
         version = None
@@ -148,9 +147,5 @@ def _print_result(compiled: Compiled) -> None:
     out.print(Rule("cost", align="left", style="dim"))
     out.print(usage_table(compiled.usage))
     broken = f"; {compiled.broken} failed and count as 0" if compiled.broken else ""
-    say(
-        (
-            f"{compiled.metric_calls} of {counted(compiled.budget, 'metric call')}, {compiled.seconds:,.0f} s{broken}",
-            "dim",
-        )
-    )
+    calls = f"{compiled.metric_calls} of {counted(compiled.budget, 'metric call')}"
+    say((f"{calls}, {compiled.seconds:,.0f} s{broken}", "dim"))

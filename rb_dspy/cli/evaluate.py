@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import bar, confirm_cost, err, out, print_json, say, short_number
+from rb_dspy.cli.output import bar, confirm_cost, ends_on_interrupt, out, print_json, say, short_number
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -96,6 +95,7 @@ def evaluate(
             say((f"{estimate}; results in {place}", "dim"))
         confirm_cost(estimate.calls, yes=yes or json_)
         with (
+            ends_on_interrupt(f"results are in {place}; the same command continues"),
             tracker(chosen, track).evaluation_run(stream.name, stream) as tracked,
             bar(plan.total) as show,
         ):
@@ -106,13 +106,9 @@ def evaluate(
                 show(progress.done, progress.total, about)
                 tracked.on_progress(progress)
 
-            try:
-                report = evaluation.evaluate(
-                    sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=on_progress
-                )
-            except KeyboardInterrupt:
-                err.print(Text(f"interrupted: results are in {place}; the same command continues"))
-                raise typer.Exit(130) from None
+            report = evaluation.evaluate(
+                sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=on_progress
+            )
             tracked.log_report(report)
     if json_:
         print_json({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})

@@ -124,6 +124,16 @@ def confirm_cost(calls: int, *, yes: bool) -> None:
 
 
 @contextmanager
+def ends_on_interrupt(text: str) -> Iterator[None]:
+    """End the command if it is interrupted inside the block, with one line that says ``text``."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(Text(f"interrupted: {text}"))
+        raise typer.Exit(130) from None
+
+
+@contextmanager
 def bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on a terminal; yields a function that shows how much is done, of how much, and a text."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
