@@ -1,12 +1,13 @@
 # The names of this package; see ``__init__.py``.
 
 from .arms import Arm as Arm, ArmLike as ArmLike, MemoryMode as MemoryMode
-from .estimate import Estimate as Estimate, estimate as estimate
+from .costs import Estimate as Estimate, estimate as estimate
 from .intervals import (
     Comparison as Comparison,
     Interval as Interval,
     compare as compare,
     detectable as detectable,
 )
+from .progress import Progress as Progress
 from .report import ArmReport as ArmReport, LessonEffect as LessonEffect, Report as Report
-from .run import Progress as Progress, evaluate as evaluate, screen as screen
+from .run import evaluate as evaluate, screen as screen

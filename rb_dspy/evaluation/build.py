@@ -59,9 +59,7 @@ def build_report(
     tables = {name: _Table(name, settings, orders, records) for name, settings in arms.items()}
     unknown = {task for table in tables.values() for task in table.unknown}
     if len(unknown) == len(orders[0]):
-        raise InputError(
-            f"no task of {orders[0].name!r} has ground truth; an evaluation needs tasks that can be scored"
-        )
+        raise no_ground_truth(orders[0].name)
     for table in tables.values():
         table.leave_out(unknown)
     others = [name for name in arms if name != baseline]
@@ -87,6 +85,11 @@ def build_report(
     )
 
 
+def no_ground_truth(stream: str) -> InputError:
+    """For a stream of which no task can be scored."""
+    return InputError(f"no task of {stream!r} has ground truth; an evaluation needs tasks that can be scored")
+
+
 class _Table:
     """The records of one arm as a table of tasks by orders."""
 
@@ -103,7 +106,7 @@ class _Table:
 
     @property
     def unknown(self) -> set[str]:
-        """Tasks whose outcome nobody knows."""
+        """Tasks without a known outcome."""
         return {record.task for record in self.records if record.score is None}
 
     def leave_out(self, tasks: set[str]) -> None:

@@ -62,13 +62,13 @@ def verdict_sentence(report: Report) -> str:
     """The verdict of the primary comparison, and what it means."""
     comparison = report.comparisons[report.primary]
     arm, baseline, difference = report.primary, report.baseline, points(comparison.difference)
-    said = {
+    meaning = {
         "LEARNING": f"{arm} solves more than {baseline}: {difference} points.",
         "HARM": f"{arm} solves less than {baseline}: {difference} points.",
         "NULL": f"{arm} differs from {baseline} by less than 5 points: {difference}.",
         "UNRESOLVED": f"whether {arm} solves more than {baseline} is not known: {difference} points.",
     }
-    return f"{comparison.verdict}: {said[comparison.verdict]}"
+    return f"{comparison.verdict}: {meaning[comparison.verdict]}"
 
 
 def design_sentence(report: Report) -> str:

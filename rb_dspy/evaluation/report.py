@@ -1,4 +1,4 @@
-"""``Report``: what an evaluation found, as data. JSON is the record; Markdown and HTML are views of it."""
+"""``Report``: the result of an evaluation, as data. JSON is the record; Markdown and HTML are views of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = ("report.json", "report.md", "report.html")
 
 
 class ArmReport(pydantic.BaseModel):
-    """One arm in numbers. What nobody knows is None."""
+    """One arm in numbers. None is unknown."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
@@ -84,7 +84,7 @@ class LessonEffect(pydantic.BaseModel):
 
 
 class Report(pydantic.BaseModel):
-    """What an evaluation found. ``save`` writes it as JSON, Markdown and HTML; ``load`` reads the JSON."""
+    """The result of an evaluation. ``save`` writes it as JSON, Markdown and HTML; ``load`` reads the JSON."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,34 +15,15 @@ from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import Arm, ArmLike, oracle_bank, prepare
-from rb_dspy.evaluation.build import build_report
+from rb_dspy.evaluation.build import build_report, no_ground_truth
 from rb_dspy.evaluation.cell import CellRun
 from rb_dspy.evaluation.plan import Lessons, Plan, Tasks, describe, digest, plan_of, settings_of
-from rb_dspy.evaluation.records import Cell, Journal, TaskRecord
+from rb_dspy.evaluation.progress import Counter, Progress, Stopped
+from rb_dspy.evaluation.records import Cell, Journal
 from rb_dspy.evaluation.report import Report
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
 from rb_dspy.stream import TaskStream
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far an evaluation is. It says nothing about success: no look at the outcome may decide when it ends."""
-
-    done: int
-    """Tasks, over all arms and orders."""
-    total: int
-    arm: str
-    """Of the task that was just done."""
-    order: int
-    task: str
-    error: str
-    """Why that task broke; empty if it did not."""
-    errors: int
-    calls: int
-    tokens: int
-    seconds: float
-    """Since this call of ``evaluate``."""
 
 
 def evaluate(
@@ -102,9 +81,9 @@ def evaluate(
         if any(arm.memory == "oracle" for arm in plan.arms.values()):
             oracle = stack.enter_context(oracle_bank(lessons, plan.orders[0], embedder))
         journal = stack.enter_context(Journal(folder, stated, plan.sizes))
-        counter = _Counter(plan, journal, on_progress)
-        run = partial(_run_cell, plan, journal, counter, oracle, embedder, seed, digest(stated), stop_after)
-        _run_all([partial(run, cell) for cell in plan.cells], jobs, counter)
+        counter = Counter(plan.total, journal, on_progress)
+        cells = _Cells(plan, journal, counter, oracle, embedder, seed, f"evaluation-{digest(stated)}", stop_after)
+        cells.run(jobs)
         settings = {name: settings_of(arm) for name, arm in plan.arms.items()}
         report = build_report(
             plan.orders, settings, journal.all(), seed=seed, baseline=plan.baseline, versions=stated["versions"]
@@ -143,128 +122,55 @@ def screen(
     return evaluate(arms, TaskStream.of(stream)[:tasks], lessons=lessons, **{"orders": 1, **options})
 
 
-class _Counter:
-    """Counts what is done, and tells threads when to stop."""
+@dataclass(frozen=True)
+class _Cells:
+    """Runs the cells of a plan."""
 
-    def __init__(self, plan: Plan, journal: Journal, on_progress: Callable[[Progress], object] | None) -> None:
-        self._records = journal.all()
-        self._done, self._total = len(self._records), plan.total
-        self._errors = sum(bool(record.error) for record in self._records)
-        self._calls = sum(record.calls for record in self._records)
-        self._tokens = sum(record.tokens for record in self._records)
-        self._journal = journal
-        self._on_progress = on_progress
-        self._started = time.monotonic()
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._running = 0
-        self._ended = threading.Condition()
+    plan: Plan
+    journal: Journal
+    counter: Counter
+    oracle: MemoryBank | None
+    embedder: Embedder | str | None
+    seed: int
+    run_id: str
+    stop_after: int
 
-    def add(self, record: TaskRecord) -> None:
-        """Keep a record and report it."""
-        with self._lock:
-            self._journal.add(record)
-            self._done += 1
-            self._errors += bool(record.error)
-            self._calls += record.calls
-            self._tokens += record.tokens
-            if self._on_progress is None:
-                return
-            self._on_progress(
-                Progress(
-                    done=self._done,
-                    total=self._total,
-                    arm=record.arm,
-                    order=record.order,
-                    task=record.task,
-                    error=record.error,
-                    errors=self._errors,
-                    calls=self._calls,
-                    tokens=self._tokens,
-                    seconds=time.monotonic() - self._started,
-                )
-            )
+    def run(self, jobs: int) -> None:
+        """Run all, ``jobs`` side by side; after a failure, or Ctrl-C, no other task starts."""
+        if jobs == 1:
+            for cell in self.plan.cells:
+                self._run(cell)
+            return
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Stop the other cells before their next task if an error leaves the block."""
-        with self._ended:
-            self._running += 1
+        def run(cell: Cell) -> None:
+            with self.counter.running():
+                self._run(cell)
+
         try:
-            self.check()
-            yield
+            results = run_parallel([partial(run, cell) for cell in self.plan.cells], jobs)
         except BaseException:
-            self._stopped.set()
+            self.counter.wait()
             raise
-        finally:
-            with self._ended:
-                self._running -= 1
-                self._ended.notify_all()
+        errors = [result for result in results if isinstance(result, Exception)]
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, Stopped))  # what stopped the others
 
-    def wait(self) -> None:
-        """Return when no cell runs any more, so that the next evaluation meets no thread of this one."""
-        self._stopped.set()
-        with self._ended:
-            self._ended.wait_for(lambda: not self._running)
-
-    def check(self) -> None:
-        """Raise ``_Stopped`` if another cell failed."""
-        if self._stopped.is_set():
-            raise _Stopped
-
-
-class _Stopped(Exception):
-    """Another cell failed, so this one ends before its next task."""
-
-
-def _run_all(cells: Sequence[Callable[[], None]], jobs: int, counter: _Counter) -> None:
-    """Run the cells, ``jobs`` side by side; after a failure, or Ctrl-C, no other task starts."""
-    if jobs == 1:
-        for cell in cells:
-            cell()
-        return
-
-    def run(cell: Callable[[], None]) -> None:
-        with counter.running():
-            cell()
-
-    try:
-        results = run_parallel([partial(run, cell) for cell in cells], jobs)
-    except BaseException:
-        counter.wait()
-        raise
-    errors = [result for result in results if isinstance(result, Exception)]
-    failed = next((error for error in errors if not isinstance(error, _Stopped)), None)
-    if failed is not None:
-        raise failed
-
-
-def _run_cell(
-    plan: Plan,
-    journal: Journal,
-    counter: _Counter,
-    oracle: MemoryBank | None,
-    embedder: Embedder | str | None,
-    seed: int,
-    run_id: str,
-    stop_after: int,
-    cell: Cell,
-) -> None:
-    name, order = cell
-    arm, stream = plan.arms[name], plan.orders[order]
-    done = journal.of(cell)
-    if len(done) == len(stream):
-        return
-    number = list(plan.arms).index(name)
-    program, environments = prepare(arm, order, seed=seed, draw=order * len(plan.arms) + number)
-    with ExitStack() as stack:
-        if arm.memory == "oracle" and oracle is not None:
-            bank = oracle
-        elif not arm.learns:
-            bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=embedder))
-        else:
-            bank = stack.enter_context(journal.open_bank(number, order, arm.bank, embedder))
-        run = CellRun(name, order, program, environments, bank, run_id=f"evaluation-{run_id}", learns=arm.learns)
-        run.play(stream, done, counter.add, counter.check, stop_after)
-    if all(record.score is None for record in journal.of(cell).values()):
-        raise InputError(f"no task of {stream.name!r} has ground truth; an evaluation needs tasks that can be scored")
+    def _run(self, cell: Cell) -> None:
+        name, order = cell
+        arm, stream = self.plan.arms[name], self.plan.orders[order]
+        done = self.journal.of(cell)
+        if len(done) == len(stream):
+            return
+        number = list(self.plan.arms).index(name)
+        program, environments = prepare(arm, order, seed=self.seed, draw=order * len(self.plan.arms) + number)
+        with ExitStack() as stack:
+            if arm.memory == "oracle" and self.oracle is not None:
+                bank = self.oracle
+            elif not arm.learns:
+                bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=self.embedder))
+            else:
+                bank = stack.enter_context(self.journal.open_bank(number, order, arm.bank, self.embedder))
+            run = CellRun(name, order, program, environments, bank, run_id=self.run_id, learns=arm.learns)
+            run.play(stream, done, self.counter.add, self.counter.check, self.stop_after)
+        if all(record.score is None for record in self.journal.of(cell).values()):
+            raise no_ground_truth(stream.name)

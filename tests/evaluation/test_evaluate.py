@@ -12,6 +12,7 @@ import pytest
 from rb_dspy import Backbones, MaTTS, MemoryBank, MemoryDraft, ReasoningBank, Task, TaskStream, evaluate
 from rb_dspy.errors import BackboneError, InfrastructureError, InputError
 from rb_dspy.evaluation import Arm, Progress, Report, estimate, screen
+from rb_dspy.evaluation.modes import Shuffled
 from rb_dspy.evaluation.records import read_records
 from rb_dspy.testing import Faulty, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.evaluation.world import (
@@ -106,6 +107,20 @@ def test_what_the_arms_show() -> None:
     assert "safes open with" in shown["shuffled"][-1]
 
 
+def test_shuffled_lessons_are_others() -> None:
+    with MemoryBank.open(None, scope="mine", embedder=EMBEDDER) as bank:
+        for lesson in LESSONS:
+            bank.add(lesson.title, lesson.content)
+        retrieve = program(k=2).retrieve
+        for task in safes(6):
+            near = retrieve(task, bank)
+            far = Shuffled(retrieve, 0)(task, bank)
+            assert len(far.items) == len(near.items) == 2
+            assert not set(far.items) & set(near.items)
+            assert far == Shuffled(retrieve, 0)(task, bank)
+        assert len({Shuffled(retrieve, seed)(task, bank).items for seed in range(9)}) > 1
+
+
 def test_true_verdicts_ask_no_judge() -> None:
     def wrong(prompt: Prompt) -> Reply:
         return {"reasons": "", "label": "success"} if "label" in prompt.wants else learner(prompt)
@@ -182,6 +197,18 @@ def test_a_folder_is_of_one_plan(tmp_path: Path, change: dict[str, Any]) -> None
         run(**{**usual, **change}, folder=tmp_path)
 
 
+def test_two_evaluations_never_share_a_folder(tmp_path: Path) -> None:
+    refused: list[InputError] = []
+
+    def again(progress: Progress) -> None:
+        with pytest.raises(InputError) as error:
+            run(["none", "bank"], safes(2), program=program(), orders=1, folder=tmp_path)
+        refused.append(error.value)
+
+    run(["none", "bank"], safes(2), program=program(), orders=1, folder=tmp_path, on_progress=again)
+    assert len(refused) == 4
+
+
 def test_a_task_that_breaks_is_done_again_and_then_counts_as_failed() -> None:
     broken: Counter[str] = Counter()
 
@@ -249,15 +276,16 @@ def test_an_error_of_every_task_starts_nothing_more(jobs: int) -> None:
     assert calls(asked, "action") < 40
 
 
-def test_an_interrupt_starts_nothing_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_starts_nothing_more(tmp_path: Path, jobs: int) -> None:
     def interrupt(progress: Progress) -> None:
         if progress.done == 4:
             raise KeyboardInterrupt
 
     options: dict[str, Any] = {"program": program(), "orders": 2, "folder": tmp_path}
     with pytest.raises(KeyboardInterrupt):
-        run(["none", "bank"], safes(6), **options, on_progress=interrupt)
-    assert len(read_records(tmp_path)) == 4
+        run(["none", "bank"], safes(6), **options, jobs=jobs, on_progress=interrupt)
+    assert 4 <= len(read_records(tmp_path)) < 4 + jobs
     assert without_times(run(["none", "bank"], safes(6), **options)) == without_times(
         run(["none", "bank"], safes(6), program=program(), orders=2)
     )

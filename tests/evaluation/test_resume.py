@@ -16,6 +16,7 @@ import pytest
 
 from rb_dspy import evaluate
 from rb_dspy.evaluation import Report
+from rb_dspy.evaluation.records import read_records
 from rb_dspy.testing import HashEmbedder
 from tests.evaluation.world import program, safes, without_times
 
@@ -96,6 +97,7 @@ def test_killed_at_random_points(tmp_path: Path, expected: dict[str, Any]) -> No
     for folder in folders:
         assert resumed(folder) == expected
         assert without_times(Report.load(folder)) == expected
+        assert len(read_records(folder)) == TOTAL
 
 
 def test_killed_from_outside_twice(tmp_path: Path, expected: dict[str, Any]) -> None:
