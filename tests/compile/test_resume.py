@@ -28,7 +28,7 @@ def counted(script):
         calls += 1
         return script(prompt)
     return scripted_lm(play, temperature=0.7)
-result = compiled(program=program(counted(pupil)), reflection=counted(teacher), streams=streams(2), budget=20)
+result = compiled(program=program(counted(pupil)), reflection=counted(teacher), streams=streams(2), budget=16, orders=1)
 result.seconds, result.usage = 0.0, {}
 print(calls)
 print(result.model_dump_json())

@@ -64,16 +64,16 @@ def compiled() -> Compiled:
     student = school()
     before = prompts(student)
     made = compile_program(
-        student, streams, optimizer="bootstrap", stage="agent", budget=40, embedder=HashEmbedder(), orders=1
+        student, streams, optimizer="bootstrap", step="agent", budget=40, embedder=HashEmbedder(), orders=1
     )
     assert prompts(student) == before, "the program itself is not changed"
     return made
 
 
 def test_a_demonstration_makes_the_agent_better_on_tasks_that_it_never_saw(compiled: Compiled) -> None:
-    held_out = compiled.scores.held_out
-    assert held_out.before.mean < 0.6
-    assert held_out.after.mean == 1.0
+    held_out = compiled.held_out
+    assert held_out.before < 0.6
+    assert held_out.after == 1.0
     assert dict(compiled.program.named_predictors())["act.predict"].demos
     assert "act.predict" in compiled.changed
     assert 0 < compiled.metric_calls <= compiled.budget == 40
@@ -111,13 +111,13 @@ def test_prompts_that_are_saved_and_loaded_are_the_same_to_the_byte(tmp_path: Pa
     assert asked(fresh, Spy()) == asked(taught, Spy())
 
 
-def test_prompts_of_a_plain_program_load_into_a_scaled_one_in_part(tmp_path: Path) -> None:
+def test_prompts_of_a_plain_program_load_into_a_scaled_one(tmp_path: Path) -> None:
     taught = program()
     predictor = dict(taught.named_predictors())["judge.predict"]
     predictor.signature = predictor.signature.with_instructions("Look twice.")
     save_program(taught, tmp_path / "p.json")
     scaled = MaTTS(program(), k=2)
-    load_program(scaled, tmp_path / "p.json", partial=True)
+    load_program(scaled, tmp_path / "p.json")
     assert dict(scaled.named_predictors())["judge.predict"].signature.instructions == "Look twice."
 
 
@@ -148,7 +148,7 @@ def test_a_file_that_is_no_program_is_refused(tmp_path: Path, content: str | Non
 def test_what_cannot_be_compiled_is_refused_before_a_model_is_asked() -> None:
     spy = Spy(script=lessonless)
     streams = Streams(stream("compile", MAKERS[:3]), stream("dev", MAKERS[3:5]), stream("held-out", MAKERS[5:]))
-    for wrong in ({"optimizer": "no such"}, {"stage": "no such"}, {"budget": 0}):
+    for wrong in ({"optimizer": "no such"}, {"step": "no such"}, {"budget": 0}):
         given: dict[str, Any] = {"optimizer": "bootstrap", "embedder": HashEmbedder(), **wrong}
         with pytest.raises(errors.InputError):
             compile_program(school(spy), streams, **given)
