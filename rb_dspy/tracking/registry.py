@@ -98,6 +98,7 @@ def register(
         client.set_registered_model_tag(name, _KIND, _PROGRAM)
         for tag, value in tags.items():
             client.set_model_version_tag(name, str(version), tag, value)
+        client.update_model_version(name, str(version), tags.get("rb.held_out", "not compiled"))
         if compiled is not None and compiled.improved:
             client.set_registered_model_alias(name, CHAMPION, str(version))
     return version

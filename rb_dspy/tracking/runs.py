@@ -94,7 +94,7 @@ class StreamRun:
                 "errors": summary.infrastructure_errors,
                 "mean_steps": summary.mean_steps,
                 "lessons": summary.items,
-                "seconds": time.monotonic() - self._started,
+                "seconds": round(time.monotonic() - self._started, 2),
                 **usage_metrics(summary.usage, self._models),
             }
             if summary.scaling is not None:
@@ -152,7 +152,7 @@ class CompileRun:
         )
         run.tags({"improved": compiled.improved, "changed": ", ".join(compiled.changed) or "nothing"})
         run.write(mlflow.log_dict, compiled.prompts_after, "prompts.json")
-        run.write(mlflow.log_text, compiled.diff() or "no prompt changed\n", "prompts.diff")
+        run.write(mlflow.log_text, compiled.diff() or "no prompt changed\n", "prompts_diff.txt")
         run.table(_candidates(compiled), "candidates.json")
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             compiled.save(Path(folder) / "compiled.json")
@@ -224,14 +224,13 @@ def stream_params(name: str, stream: TaskStream) -> dict[str, Any]:
 
 
 def models_of(backbones: Backbones | None) -> dict[str, str]:
-    """Role -> name of its model; roles without one are left out."""
-    models = {}
-    for role in ROLES:
-        try:
-            models[str(role)] = str((backbones or active()).lm(role).model)
-        except BackboneError:
-            continue
-    return models
+    """Role -> name of its model, for the agent and each role that has one of its own."""
+    backbones = backbones or active()
+    roles = [role for role in ROLES if backbones.has(role)]
+    try:
+        return {"agent": str(backbones.lm("agent").model)} | {role: str(backbones.lm(role).model) for role in roles}
+    except BackboneError:  # the agent has none, because nothing is configured yet
+        return {role: str(backbones.lm(role).model) for role in roles}
 
 
 def log_dataset(run: RunLog, stream: TaskStream, context: str) -> None:

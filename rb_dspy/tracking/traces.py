@@ -69,20 +69,19 @@ class TaskTraces:
                 _current.reset(token)
 
     def name_root(self, span: Any) -> None:
-        """Say on the trace whose root has just ended which task it is of."""
-        task = _task_in(span.inputs)
+        """Say on the trace whose root has just ended which task it is of, and in short what came of it."""
+        inputs, outputs = span.inputs, span.outputs
+        task = _task_in(inputs)
         tags = {}
         if task:
             tags = {"rb.task": task["id"], "mlflow.traceName": f"task {task['id']}"}
             self._ids[task["id"]] = span.trace_id
-        answer = span.outputs.get("answer") if isinstance(span.outputs, Mapping) else None
-        mlflow.update_current_trace(
-            tags=tags,
-            metadata={"mlflow.sourceRun": self._run.id},
-            session_id=self._session,
-            request_preview=task.get("instruction"),
-            response_preview=None if answer is None else str(answer),
-        )
+            if "task" in inputs:  # a program: the steps below have the rest
+                span.set_inputs({"messages": [{"role": "user", "content": task["instruction"]}]})
+                if isinstance(outputs, Mapping) and "trajectory" in outputs:
+                    span.set_outputs(_in_short(outputs))
+        metadata = {"mlflow.sourceRun": self._run.id}
+        mlflow.update_current_trace(tags=tags, metadata=metadata, session_id=self._session)
 
     def log_results(self, results: Iterable[TaskResult]) -> None:
         """Add to the trace of each task whether it was solved. Waits until the traces are stored."""
@@ -159,6 +158,16 @@ def _cleaned(value: Any) -> Any:
 def _is_object(value: Any) -> bool:
     """Whether a value was stored as the text of an object, such as a bank."""
     return isinstance(value, str) and value.startswith(("MemoryBank(", "<rb_dspy."))
+
+
+def _in_short(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program returned: its answer, the judge's verdict and the titles of what it learned."""
+    verdict = outputs.get("verdict") or {}
+    return {
+        "answer": outputs.get("answer"),
+        "verdict": verdict.get("label"),
+        "learned": [item["title"] for item in outputs.get("memory_items") or ()],
+    }
 
 
 def _task_in(inputs: Any) -> dict[str, str]:

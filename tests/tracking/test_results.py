@@ -43,7 +43,7 @@ def test_a_compile_is_logged(tracker: Tracker, client: Any, streams: Streams, tm
     assert {used.dataset.name for used in logged.inputs.dataset_inputs} == {"a", "b", "c"}
     table = mlflow.load_table("candidates.json", run_ids=[run.id])
     assert list(zip(table["candidate"], table["score"], table["instructions"], strict=True)) == [(1, 0.8, BETTER)]
-    assert BETTER in mlflow.artifacts.load_text(f"runs:/{run.id}/prompts.diff")
+    assert BETTER in mlflow.artifacts.load_text(f"runs:/{run.id}/prompts_diff.txt")
     file = mlflow.artifacts.download_artifacts(f"runs:/{run.id}/compiled.json", dst_path=str(tmp_path))
     assert Compiled.load(file).held_out == result.held_out
     assert not client.search_traces(locations=[logged.info.experiment_id], run_id=run.id)

@@ -41,7 +41,7 @@ def test_a_stream_is_logged_with_about_ten_numbers(tracker: Tracker, client: Any
     assert run.data.tags["mlflow.runName"] == "plain: locks"
     params = {"program": "ReasoningBank", "stream": "locks", "stream.tasks": "3", "run_id": "plain", "why": "a test"}
     assert params.items() <= run.data.params.items()
-    assert run.data.params["lm.judge"] == "scripted/lm"
+    assert run.data.params["lm.agent"] == "scripted/lm"
     assert not [name for name in run.data.params if name.startswith(("act.", "judge."))]  # all are the default
     metrics = {name: value for name, value in run.data.metrics.items() if name not in ("tokens", "seconds")}
     assert metrics == {

@@ -57,7 +57,11 @@ def test_each_task_is_a_trace_without_ground_truth(
     assert trace.info.trace_metadata["mlflow.trace.session"] == "monday"
     assert trace.info.trace_metadata["mlflow.sourceRun"] == run.id
     assert trace.info.request_preview == "Open the lock that acme made, serial 1."
-    assert trace.info.response_preview == "0000"
+    assert trace.data.spans[0].outputs == {
+        "answer": "0000",
+        "verdict": "success",
+        "learned": ["Do what some did" if scaled else "Use what worked"],
+    }
     names = [span.name for span in trace.data.spans]
     assert names.count("Act.forward") == names.count("Judge.forward") == (2 if scaled else 1)
     assert {"Retrieve.forward", "ScriptedLM.__call__"} <= set(names)
