@@ -13,6 +13,7 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import (
     bar,
     confirm_cost,
+    ends_on_interrupt,
     out,
     print_diff,
     print_json,
