@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from markdown_it import MarkdownIt
 
-from rb_dspy.cli import late, main as main_module
-from rb_dspy.config import Settings
+from rb_dspy.cli.main import app
+from rb_dspy.config_file import load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -40,6 +41,9 @@ my_agent: Callable[[str, str], list[dict[str, Any]]]
 """What a page takes for granted: the reader's own, and what another page has made."""
 
 
+GROUP: Any = typer.main.get_command(app)
+
+
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of a language; "" for those that name none."""
     return [part.content for part in MarkdownIt().parse(text) if part.type == "fence" and part.info == language]
@@ -55,8 +59,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def asked_of(words: list[str]) -> Any:
     """The command that a command line asks something of. Raises for one that there is not, and for its options."""
-    name, *rest = words
-    command = late.load(name, main_module.COMMANDS[name][0])
+    command, rest = GROUP, words
     while True:
         _, rest, _ = command.make_parser(command.context_class(command)).parse_args(rest)
         if not hasattr(command, "commands"):
@@ -93,7 +96,7 @@ def there_are(name: str, command: Any) -> Iterator[str]:
 
 def listed() -> Iterator[str]:
     """The commands in the table of the page that is called every command; of a group the first alone is named whole."""
-    groups = {name for name, (where, _) in main_module.COMMANDS.items() if hasattr(late.load(name, where), "commands")}
+    groups = {name for name, command in GROUP.commands.items() if hasattr(command, "commands")}
     for line in PAGES["docs/command-line.md"].splitlines():
         if line.startswith("| `rb-dspy "):
             first, *others = (span.split() for span in re.findall(r"`([^`]+)`", line.split("|")[1]))
@@ -102,9 +105,7 @@ def listed() -> Iterator[str]:
 
 
 def test_every_command_is_on_the_page_of_commands() -> None:
-    known = [
-        each for name, (where, _) in main_module.COMMANDS.items() for each in there_are(name, late.load(name, where))
-    ]
+    known = [each for name, command in GROUP.commands.items() for each in there_are(name, command)]
     assert len(known) > 20
     assert sorted(listed()) == sorted(known)
 
@@ -116,11 +117,12 @@ def test_what_is_no_command_would_be_seen(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "toml")])
-def test_their_settings_are_settings(page: str) -> None:
+def test_their_settings_are_settings(page: str, tmp_path: Path) -> None:
     for block in blocks(PAGES[page], "toml"):
-        told = tomllib.loads(block)
-        if "project" not in told:  # of a package of the reader's
-            Settings(**told)
+        if "project" not in tomllib.loads(block):  # of a package of the reader's
+            file = tmp_path / "rb.toml"
+            file.write_text(block)
+            load_settings(file)
 
 
 @pytest.mark.parametrize("page", PAGES)

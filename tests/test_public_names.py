@@ -14,7 +14,6 @@ import pytest
 
 import rb_dspy
 from rb_dspy import backbones, errors, signatures, steps, stream, testing, tracking
-from rb_dspy.cli import work
 
 
 def test_public_names_are_the_pinned_ones() -> None:
@@ -129,7 +128,7 @@ def test_a_name_brings_none_of_what_others_need(name: str, needless: set[str]) -
 
 
 @pytest.mark.parametrize(
-    "package", [rb_dspy, testing, signatures, backbones, steps, stream, tracking, work], ids=lambda it: it.__name__
+    "package", [rb_dspy, testing, signatures, backbones, steps, stream, tracking], ids=lambda it: it.__name__
 )
 def test_the_names_of_a_package_are_what_they_are_where_they_come_from(package: ModuleType) -> None:
     """Each name is loaded late, from where the stub says."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rb_dspy.cli import options
 from rb_dspy.cli.bank_open import open_bank, open_every_scope
-from rb_dspy.cli.output import err, one_line, out, print_json, say, table
+from rb_dspy.cli.output import confirm, err, one_line, out, print_json, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
 from rb_dspy.schema import MemoryItem, Removal
 from rb_dspy.text import counted, without_secrets
@@ -275,13 +275,6 @@ def doctor(
         raise CorruptBank(f"the doctor found {counted(len(findings), 'error')}")
     if not json_:
         say(f"no errors in {counted(len(names), 'scope')}")
-
-
-def confirm(question: str) -> None:
-    """Ask a person. Raises ``InputError`` if nobody can answer; ends the command on no."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InputError("this needs an answer, and there is no terminal; give --yes")
-    typer.confirm(question, abort=True, err=True)
 
 
 def _print_item(item: MemoryItem, *, json_: bool) -> None:

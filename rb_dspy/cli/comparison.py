@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import typer
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +14,7 @@ from rich.text import Text
 from rb_dspy import plugins
 from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.output import err, middle_cut, out, print_json
+from rb_dspy.cli.output import ends_on_interrupt, err, middle_cut, out, print_json
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
@@ -34,14 +33,11 @@ def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chose
     if not json_:
         model = (program.backbones or active()).lm("agent").model
         out.print(Text.assemble((name, "bold"), f"  {counted(len(tasks), 'task')}  ", (str(model), "dim")))
-    try:
-        with MemoryBank.open(None, scope="comparison", embedder=chosen.bank.embedder) as bank:
-            _run(program, tasks, bank, without, json_=json_)
-            _run(program, tasks, bank, with_memory, before=without, json_=json_)
-            summary = _summary(tasks, without, with_memory)
-    except KeyboardInterrupt:
-        err.print("interrupted: nothing was stored")
-        raise typer.Exit(130) from None
+    opened = MemoryBank.open(None, scope="comparison", embedder=chosen.bank.embedder)
+    with ends_on_interrupt("nothing was stored"), opened as bank:
+        _run(program, tasks, bank, without, json_=json_)
+        _run(program, tasks, bank, with_memory, before=without, json_=json_)
+        summary = _summary(tasks, without, with_memory)
     if json_:
         print_json({"comparison": summary})
     else:

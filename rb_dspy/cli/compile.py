@@ -10,8 +10,18 @@ from rich.rule import Rule
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.bank_change import confirm
-from rb_dspy.cli.output import bar, err, out, print_diff, print_json, say, short_number, table, usage_table
+from rb_dspy.cli.output import (
+    bar,
+    confirm_cost,
+    ends_on_interrupt,
+    out,
+    print_diff,
+    print_json,
+    say,
+    short_number,
+    table,
+    usage_table,
+)
 from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
@@ -37,7 +47,7 @@ def compile_(
         str | None, typer.Option(metavar="NAME", help="Register the result in MLflow; the champion if it improved.")
     ] = None,
     env: options.Env = None,
-    program: options.Program = None,
+    program: options.ProgramName = None,
     matts: options.Matts = None,
     k: options.K = None,
     bank: options.StartBank = None,
@@ -55,15 +65,19 @@ def compile_(
     """
     from rb_dspy.cli.program import build_program, reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams, source
-    from rb_dspy.compile.compile import Progress, compile_program, plan_compile
+    from rb_dspy.compile.compile import compile_program, plan_compile
+    from rb_dspy.compile.progress import Progress
+    from rb_dspy.compile.state import read_state
 
     chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
     streams = compile_streams(found, number)
     if save.is_dir() or not save.absolute().parent.is_dir():
         raise InputError(f"--save {save}: expected the name of a file in a folder that exists")
+    if save.exists():
+        read_state(save)  # another file is never replaced
     built = build_program(chosen, env, program)
-    tracking = tracker(chosen, track, usual=True)
+    tracking = tracker(chosen, track)
     with start_bank(chosen, bank, scope) as start:
         arguments: dict[str, Any] = {
             "optimizer": optimizer,
@@ -81,9 +95,9 @@ def compile_(
         if not json_:
             say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
             say((str(plan), "dim"))
-        if not yes and err.is_terminal and not json_:
-            confirm("start?")
+        confirm_cost(plan.calls, yes=yes or json_)
         with (
+            ends_on_interrupt("answers are in DSPy's cache; the same command asks only for what is missing"),
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
             bar(budget) as show,
         ):
@@ -94,11 +108,7 @@ def compile_(
                 show(progress.done, progress.total, f"{progress.phase}{best} · {short_number(tokens)} tokens")
                 tracked.on_progress(progress)
 
-            try:
-                compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
-            except KeyboardInterrupt:
-                err.print("interrupted: answers are in DSPy's cache; the same command asks only for what is missing")
-                raise typer.Exit(130) from None
+            compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
             compiled.save(save)
             tracked.log_compiled(compiled)
         version = None
@@ -138,9 +148,5 @@ def _print_result(compiled: Compiled) -> None:
     out.print(Rule("cost", align="left", style="dim"))
     out.print(usage_table(compiled.usage))
     broken = f"; {compiled.broken} failed and count as 0" if compiled.broken else ""
-    say(
-        (
-            f"{compiled.metric_calls} of {counted(compiled.budget, 'metric call')}, {compiled.seconds:,.0f} s{broken}",
-            "dim",
-        )
-    )
+    calls = f"{compiled.metric_calls} of {counted(compiled.budget, 'metric call')}"
+    say((f"{calls}, {compiled.seconds:,.0f} s{broken}", "dim"))

@@ -6,22 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.bank_change import confirm
-from rb_dspy.cli.output import bar, err, out, print_json, say, short_number
+from rb_dspy.cli.output import bar, confirm_cost, ends_on_interrupt, out, print_json, say, short_number
+from rb_dspy.errors import InputError
 from rb_dspy.text import counted
 
 if TYPE_CHECKING:
     from rb_dspy.config import Settings
     from rb_dspy.evaluation import Arm
     from rb_dspy.matts import BankProgram
+    from rb_dspy.stream import TaskStream
 
 SCREENED = 20
 """Tasks of --screen, unless -n says otherwise."""
-ASKED = 1_000
-"""Calls of language models above which a person is asked before the start."""
 
 
 def evaluate(
@@ -53,7 +51,7 @@ def evaluate(
         Path | None, typer.Option(help="Results and report; an evaluation there continues. Default: rb-evaluations/...")
     ] = None,
     env: options.Env = None,
-    program: options.Program = None,
+    program: options.ProgramName = None,
     matts: options.Matts = None,
     k: options.K = None,
     bank: options.StartBank = None,
@@ -87,15 +85,17 @@ def evaluate(
         shared: dict[str, Any] = {"orders": orders, "seed": chosen.run.seed, "baseline": baseline}
         plan = plan_of(sides, stream, program=None, **shared)
         given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
+        if "oracle" in sides and lessons is None and not _states_lessons(stream):
+            raise InputError("the arm oracle needs right lessons; write them into a file of JSON Lines: --lessons FILE")
         stated = describe(plan, seed=chosen.run.seed, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{digest(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
         if not json_:
             say((found.name, "bold"), f"  {', '.join(sides)}")
             say((f"{estimate}; results in {place}", "dim"))
-        if not yes and not json_ and err.is_terminal and estimate.calls > ASKED:
-            confirm("start?")
+        confirm_cost(estimate.calls, yes=yes or json_)
         with (
+            ends_on_interrupt(f"results are in {place}; the same command continues"),
             tracker(chosen, track).evaluation_run(stream.name, stream) as tracked,
             bar(plan.total) as show,
         ):
@@ -106,17 +106,22 @@ def evaluate(
                 show(progress.done, progress.total, about)
                 tracked.on_progress(progress)
 
-            try:
-                report = evaluation.evaluate(sides, stream, **shared, jobs=jobs, folder=place, on_progress=on_progress)
-            except KeyboardInterrupt:
-                err.print(Text(f"interrupted: results are in {place}; the same command continues"))
-                raise typer.Exit(130) from None
+            report = evaluation.evaluate(
+                sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=on_progress
+            )
             tracked.log_report(report)
     if json_:
         print_json({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})
         return
     out.print(Markdown(report.to_markdown()))
     say("\nreport: ", (str(place / "report.html"), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
+
+
+def _states_lessons(stream: TaskStream) -> bool:
+    """Whether the family of some task has right lessons of its own."""
+    from rb_dspy.stream.templates import family_attribute
+
+    return any(family_attribute(env, "lessons", None) for env in {task.env for task in stream})
 
 
 def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen: Settings) -> dict[str, Arm]:
@@ -129,5 +134,9 @@ def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen
     if models is None:
         memories: list[Any] = names
         return {name: Arm(program, name, bank=None if name in ("none", "oracle") else bank) for name in memories}
-    configs = {name: {**chosen.backbones, "agent": BackboneConfig(model=name)} for name in names}
-    return {name: Arm(program, "bank", Backbones.from_settings(each), bank) for name, each in configs.items()}
+    agent, sides = chosen.backbones["agent"], {}
+    for name in names:  # a model of the same provider keeps the agent's address and settings
+        same = name.partition("/")[0] == agent.model.partition("/")[0]
+        config = agent.model_copy(update={"model": name}) if same else BackboneConfig(model=name)
+        sides[name] = Arm(program, "bank", Backbones.from_settings({**chosen.backbones, "agent": config}), bank)
+    return sides

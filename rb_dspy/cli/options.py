@@ -20,7 +20,10 @@ def default(key: str, value: object) -> str:
 
 
 Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML settings; default: rb.toml in this folder, if there is one.")
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="TOML settings; default: rb.toml in this folder, if there is one."
+    ),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
@@ -31,14 +34,17 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Bank = Annotated[
     str | None,
     typer.Option(
-        "--bank", help=f"The bank's file, or postgresql://user@host/database; {default('bank.url', BankConfig().url)}"
+        "--bank",
+        metavar="BANK",
+        help=f"The bank's file, or postgresql://user@host/database; {default('bank.url', BankConfig().url)}",
     ),
 ]
 Scope = Annotated[
-    str | None, typer.Option("--scope", help=f"The bank's scope; {default('bank.scope', BankConfig().scope)}")
+    str | None,
+    typer.Option("--scope", metavar="NAME", help=f"The bank's scope; {default('bank.scope', BankConfig().scope)}"),
 ]
 StartBank = Annotated[
-    str | None, typer.Option("--bank", help="Start from a copy of this bank; default: from an empty one.")
+    str | None, typer.Option("--bank", metavar="BANK", help="Start from a copy of this bank; default: empty.")
 ]
 Tasks = Annotated[
     str | None,
@@ -51,11 +57,13 @@ Tasks = Annotated[
 ]
 Number = Annotated[
     int | None,
-    typer.Option("--number", "-n", min=1, show_default=False, help="How many tasks; default: all of a file."),
+    typer.Option(
+        "--number", "-n", min=1, metavar="N", help="How many tasks; default: all of a file, run.tasks of a stream."
+    ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", help=f"Chooses the tasks of a stream, shuffles those of a file; {default('run.seed', 0)}"),
+    typer.Option("--seed", metavar="N", help="Chooses the tasks of a stream; shuffles those of a file."),
 ]
 Env = Annotated[
     str | None,
@@ -66,7 +74,7 @@ Env = Annotated[
         " Environment class (called without arguments, or with the task), or an EnvironmentFamily class.",
     ),
 ]
-Program = Annotated[
+ProgramName = Annotated[
     str | None,
     typer.Option(
         "--program",
@@ -84,7 +92,9 @@ Matts = Annotated[
 ]
 K = Annotated[
     int | None,
-    typer.Option("--k", "-k", help=f"Rollouts, or passes, of --matts; {default('matts.k', MattsConfig().k)}"),
+    typer.Option(
+        "--k", "-k", metavar="N", help=f"Rollouts, or passes, of --matts; {default('matts.k', MattsConfig().k)}"
+    ),
 ]
 Track = Annotated[
     bool | None,

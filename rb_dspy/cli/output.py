@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from rb_dspy.errors import InputError
 from rb_dspy.text import printable
 
 
@@ -29,6 +31,9 @@ class SafeConsole(Console):
             text = segment.text if segment.control else printable(segment.text)
             yield segment if text == segment.text else segment._replace(text=text)
 
+
+MANY_CALLS = 1_000
+"""Calls of language models before which a person is asked."""
 
 out = SafeConsole(highlight=False, soft_wrap=False, emoji=False)
 err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -103,6 +108,29 @@ def usage_table(usage: Any, money: Any = None) -> Table:
             cells.append(f"{money[role]:.4f}" if role in money else "unknown")
         shown.add_row(Text(str(role)), *cells)
     return shown
+
+
+def confirm(question: str) -> None:
+    """Ask a person. Raises ``InputError`` if nobody can answer; ends the command on no."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InputError("this needs an answer, and there is no terminal; give --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def confirm_cost(calls: int, *, yes: bool) -> None:
+    """Ask a person on a terminal, unless ``yes`` or the calls of language models are few."""
+    if calls > MANY_CALLS and not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        confirm("start?")
+
+
+@contextmanager
+def ends_on_interrupt(text: str) -> Iterator[None]:
+    """End the command if it is interrupted inside the block, with one line that says ``text``."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(Text(f"interrupted: {text}"))
+        raise typer.Exit(130) from None
 
 
 @contextmanager

@@ -69,13 +69,13 @@ def reflection_model(chosen: Settings, name: str | None) -> Any:
     return Backbones.from_settings({"agent": config}).lm("agent")
 
 
-def tracker(chosen: Settings, track: bool | None, *, usual: bool = False) -> Tracker:
-    """The tracker, on or off: as ``--track`` says, else ``tracking.enabled``, else if ``usual`` or configured."""
+def tracker(chosen: Settings, track: bool | None) -> Tracker:
+    """The tracker, on or off: as ``--track`` says, else ``tracking.enabled``, else whether there is ``[tracking]``."""
     from rb_dspy.tracking import Tracker
 
     on = chosen.tracking.enabled if track is None else track
     if on is None:
-        on = usual or "tracking" in chosen.model_fields_set
+        on = "tracking" in chosen.model_fields_set
     return Tracker(chosen.tracking.model_copy(update={"enabled": on}))
 
 

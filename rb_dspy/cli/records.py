@@ -22,6 +22,8 @@ from rb_dspy.errors import InputError, StorageError
 from rb_dspy.jsonl import encode
 
 FORMAT = "rb_dspy-run"
+NO_FILE = Path("rb-runs")
+"""The folder of the runs of banks without a file."""
 
 
 @dataclass
@@ -73,9 +75,9 @@ class Record:
 
 
 def folder_of(url: str) -> Path:
-    """The folder of the runs of a bank: beside its file, or ``rb-runs`` here if it has none."""
+    """The folder of the runs of a bank: beside its file, or ``NO_FILE``."""
     if "://" in url or url in ("", ":memory:"):
-        return Path("rb-runs")
+        return NO_FILE
     return Path(f"{url}.runs").expanduser()
 
 

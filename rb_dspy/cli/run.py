@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,8 +10,8 @@ import typer
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.output import err, out, print_json, say, usage_table, warn
-from rb_dspy.config import Settings
+from rb_dspy.cli.output import ends_on_interrupt, err, out, print_json, say, usage_table, warn
+from rb_dspy.config import BankConfig, Settings
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.text import counted, without_secrets
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 def run(
     tasks: options.Tasks = None,
     number: options.Number = None,
-    task: Annotated[str | None, typer.Option(help="One question of your own, instead of TASKS.")] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="One question of your own, instead of TASKS.")
+    ] = None,
     seed: options.Seed = None,
     new: Annotated[
         bool, typer.Option("--new", help="Start another run, also of tasks that the bank has learned from.")
@@ -40,7 +43,7 @@ def run(
         ),
     ] = None,
     env: options.Env = None,
-    program: options.Program = None,
+    program: options.ProgramName = None,
     matts: options.Matts = None,
     k: options.K = None,
     bank: options.Bank = None,
@@ -56,7 +59,7 @@ def run(
     again. Results are kept beside the bank: see rb-dspy runs.
     """
     from rb_dspy.cli.program import build_program, tracker
-    from rb_dspy.cli.records import folder_of
+    from rb_dspy.cli.records import NO_FILE, folder_of
     from rb_dspy.cli.tasks import source
 
     chosen = options.program_settings(
@@ -72,12 +75,14 @@ def run(
         compare_memory(built, found.name, found.take(number)[0], chosen, json_=json_)
         return
     with _open_bank(chosen, built) as opened:
+        folder = folder_of(chosen.bank.url)
         head: dict[str, Any] = {"key": found.key(number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
+        head |= {"bank": without_secrets(chosen.bank.url) if folder == NO_FILE else "", "env": env or ""}
         head |= {
             "program": program or "",
             "matts": "" if chosen.matts is None else chosen.matts.model_dump(mode="json"),
         }
-        planned = _plan(found, number, opened, folder_of(chosen.bank.url), head, built, chosen, new=new)
+        planned = _plan(found, number, opened, folder, head, built, chosen, new=new)
         if planned is None:
             if json_:
                 print_json({"run_id": None, "finished": True, "summary": None})
@@ -171,21 +176,16 @@ def _run(
 
     params = {"seed": chosen.run.seed, "memory": chosen.run.memory}
     stream = TaskStream(found.name, tasks)
-    try:
-        with (
-            tracker.stream_run(program, stream, bank, run_id=record.id, params=params) as tracked,
-            display.listening() if not json_ else nullcontext(),
-        ):
-            given = [found.text] if found.text is not None else tasks
-            run_stream(program, given, bank, run_id=record.id, on_result=on_result, learn=learns)
-    except KeyboardInterrupt:
-        _print_end(report, record, bank, chosen, tracked, json_=json_)
-        err.print(Text(f"interrupted: what was learned is stored; the same command continues run {record.id}"))
-        raise typer.Exit(130) from None
-    except BaseException:
-        _print_end(report, record, bank, chosen, tracked, json_=json_)
-        raise
-    _print_end(report, record, bank, chosen, tracked, json_=json_)
+    with ends_on_interrupt(f"what was learned is stored; the same command continues run {record.id}"):
+        try:
+            with (
+                tracker.stream_run(program, stream, bank, run_id=record.id, params=params) as tracked,
+                display.listening() if not json_ else nullcontext(),
+            ):
+                given = [found.text] if found.text is not None else tasks
+                run_stream(program, given, bank, run_id=record.id, on_result=on_result, learn=learns)
+        finally:
+            _print_end(report, record, bank, chosen, tracked, json_=json_)
     _check_errors(report)
 
 
@@ -230,12 +230,18 @@ def _print_end(
     summary = report.summary()
     run_id = tracked.id if tracked is not None and tracked.id else None
     if json_:
-        place = {"bank": without_secrets(chosen.bank.url), "scope": chosen.bank.scope, "mlflow_run": run_id}
+        where = {"bank": without_secrets(chosen.bank.url), "scope": chosen.bank.scope, "mlflow_run": run_id}
         totals = {**numbers(rows), "usage": summary.usage, "scaling": summary.scaling}
-        print_json({"run_id": record.id, "finished": record.finished, "summary": totals, **place})
+        print_json({"run_id": record.id, "finished": record.finished, "summary": totals, **where})
         return
     if not rows:
         return
+    place = ""  # for commands that can be copied
+    for name, value, default in (
+        ("bank", chosen.bank.url, BankConfig().url),
+        ("scope", chosen.bank.scope, BankConfig().scope),
+    ):
+        place += "" if value == default else f" --{name} {shlex.quote(without_secrets(value))}"
     print_summary(rows, len(record.tasks))
     if summary.usage:
         out.print(usage_table(summary.usage))
@@ -243,9 +249,10 @@ def _print_end(
         print_scaling(summary.scaling)
     if chosen.run.memory != "off":
         say(f"\n{counted(len(bank), 'lesson')} in bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope}")
-        say("look at them: ", ("rb-dspy bank list", "bold"), "; take this run back: ",
-            (f"rb-dspy bank rollback run:{record.id}", "bold"))  # fmt: skip
-    say("results: ", (f"rb-dspy runs show {record.id}", "bold"), f"; in MLflow: run {run_id}" if run_id else "")
+        back = (f"rb-dspy bank rollback run:{record.id}{place}", "bold")
+        say("look at them: ", (f"rb-dspy bank list{place}", "bold"), "; take this run back: ", back)
+    results = f"rb-dspy runs show {record.id}{place.partition(' --scope')[0]}"
+    say("results: ", (results, "bold"), f"; in MLflow: run {run_id}" if run_id else "")
 
 
 def _check_errors(report: RunReport) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -192,12 +190,3 @@ def test_a_text_that_a_terminal_would_execute_is_escaped(cli: Any) -> None:
     item = as_json(cli, "list")[0]["id"]
     for args in (["list"], ["list", "--experiences"], ["show", item], ["search", "clear"], ["delete", item]):
         assert not set(ok(cli, *args)) & set("\x1b\x07\u202e\x9b")
-
-
-def test_an_import_that_a_process_did_is_seen_by_another(cli: Any, filled: list[Experience], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rb_dspy.cli.main", "bank", "list", "--json"]
-    source = str(Path(__file__).parents[2])
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": source})
-    assert [json.loads(line)["title"] for line in done.stdout.splitlines()] == [
-        each["title"] for each in as_json(cli, "list")
-    ]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from rb_dspy import MemoryBank, errors
+from rb_dspy import MemoryBank, MemoryDraft, Task, Trajectory, Verdict, errors
 from rb_dspy.backbones import Backbones
 from rb_dspy.cli.main import app, main
 from rb_dspy.testing import HashEmbedder
@@ -59,19 +59,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("rb-dspy 0.")
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
+def test_json_is_one_value_a_line(cli: Any) -> None:
+    assert cli("run", "tasks.jsonl", "-n", "1")[0] == 0
+    for args in (
         *("config", "config program.act", "envs", "envs directory", "models list", "runs list", "bank list"),
         *("bank list --experiences", "bank search sum", "bank stats", "bank pending", "bank doctor", "bank reindex"),
         *("run tasks.jsonl", "runs show last", "models check", "bank export out.jsonl", "bank add T C"),
-    ],
-)
-def test_json_is_one_value_a_line(cli: Any, args: str) -> None:
-    assert cli("run", "tasks.jsonl", "-n", "1")[0] == 0
-    code, out, err = cli(*args.split(), "--json")
-    assert code == 0, err
-    assert [json.loads(line) for line in out.splitlines()] or args in ("bank pending", "bank doctor")
+    ):
+        code, out, err = cli(*args.split(), "--json")
+        assert code == 0, err
+        assert [json.loads(line) for line in out.splitlines()] or args in ("bank pending", "bank doctor")
 
 
 ERRORS = [
@@ -151,33 +148,37 @@ def test_bad_usage_is_exit_code_2(cli: Any, args: list[str]) -> None:
     assert cli(*args)[0] == 2
 
 
-def shell(line: str) -> subprocess.CompletedProcess[str]:
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": SOURCE}
     command = ["bash", "-o", "pipefail", "-c", line.replace("rb-dspy", " ".join(COMMAND))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=folder
+    )
 
 
-@pytest.fixture
-def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bank whose list is longer than a pipe holds."""
-    monkeypatch.chdir(tmp_path)
-    with MemoryBank.open("rb-bank.sqlite", scope="default", embedder=HashEmbedder()) as bank:
-        for number in range(100):
-            bank.add(f"{number} é", "x" * 1500)
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a bank whose list is longer than a pipe holds."""
+    folder = tmp_path_factory.mktemp("many")
+    drafts = [MemoryDraft(title=f"{number} é", description="", content="x" * 1500) for number in range(100)]
+    task = Task(id="t/1", instruction="Put the shirt away.")
+    with MemoryBank.open(folder / "rb-bank.sqlite", scope="default", embedder=HashEmbedder()) as bank:
+        bank.append(task, Trajectory(task_id="t/1"), Verdict(label="success"), drafts)
+    return folder
 
 
 @pytest.mark.parametrize("args", ["bank list --json | head -n 1", "bank list | true", "bank export - | head -n 1"])
-def test_a_reader_that_ends_early_is_no_error(many: None, args: str) -> None:
-    done = shell(f"rb-dspy {args}")
+def test_a_reader_that_ends_early_is_no_error(many: Path, args: str) -> None:
+    done = shell(f"rb-dspy {args}", many)
     assert (done.returncode, done.stderr) == (0, ""), done
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_a_full_disk_behind_the_output_is_one_line(many: None) -> None:
-    done = shell("rb-dspy bank list --json > /dev/full")
+def test_a_full_disk_behind_the_output_is_one_line(many: Path) -> None:
+    done = shell("rb-dspy bank list --json > /dev/full", many)
     assert (done.returncode, done.stderr.count("\n")) == (6, 1), done
 
 
-def test_a_terminal_of_few_characters_gets_escapes(many: None) -> None:
-    done = shell("PYTHONIOENCODING=ascii rb-dspy bank list --json | head -n 1")
+def test_a_terminal_of_few_characters_gets_escapes(many: Path) -> None:
+    done = shell("PYTHONIOENCODING=ascii rb-dspy bank list --json | head -n 1", many)
     assert json.loads(done.stdout)["title"] == "0 é"

@@ -1,0 +1,117 @@
+"""``rb-dspy compile`` and ``programs``: from tasks to a champion that a run uses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy import Backbones, Compiled, load_program
+from rb_dspy.program import ReasoningBank
+from rb_dspy.testing import Prompt, Reply, scripted_lm
+from tests.compile.world import BACKWARDS, EVIDENCE, locks, pupil, teacher
+from tests.served import lines
+
+TEACHING = {"new_instruction", "proposed_instruction", "module_advice", "discussion"}
+
+
+Asked = list[Prompt]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """All prompts that the models of commands get; they play a world whose prompts can be improved."""
+    prompts: Asked = []
+
+    def play(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        return teacher(prompt) if TEACHING & set(prompt.wants) else pupil(prompt)
+
+    monkeypatch.setattr(Backbones, "from_settings", lambda configs: Backbones(agent=scripted_lm(play)))
+    return prompts
+
+
+@pytest.fixture
+def desk(cli: Any, asked: Asked, empty_store: Path, tmp_path: Path) -> Any:
+    """The command line with a file of locks, and a store of MLflow."""
+    Path("store.db").write_bytes(empty_store.read_bytes())
+    Path("rb.toml").write_text(f'[bank]\nembedder = "hash"\n[tracking]\nuri = "sqlite:///{tmp_path / "store.db"}"\n')
+    Path("locks.jsonl").write_text("\n".join(task.model_dump_json() for task in locks(8, 4)))
+    return cli
+
+
+COMPILE = ("compile", "locks.jsonl", "--env", "tests.compile.world:environments", "--step", "judge", "--budget", "40")
+
+
+def test_a_compile_is_planned_measured_and_saved(desk: Any) -> None:
+    code, out, err = desk(*COMPILE, "--no-track", "--save", "judge.json")
+    assert code == 0, err
+    assert "held-out" in out
+    assert f"+{EVIDENCE}" in out
+    compiled = Compiled.load("judge.json")
+    assert compiled.changed == ["judge.predict"]
+    program = ReasoningBank()
+    load_program(program, "judge.json")
+    assert EVIDENCE in program.judge.predict.signature.instructions
+    assert not Path("mlruns").exists()
+
+
+def test_the_same_compile_again_asks_nobody(desk: Any, asked: Asked) -> None:
+    (first,) = lines(desk(*COMPILE, "--no-track", "--json")[1])
+    before = len(asked)
+    (second,) = lines(desk(*COMPILE, "--no-track", "--json")[1])
+    assert asked[before:] == []
+    names = ("improved", "changed", "diff", "held_out")
+    assert [first[name] for name in names] == [second[name] for name in names]
+
+
+def test_from_a_compile_to_a_champion_and_back(desk: Any, asked: Asked) -> None:
+    code, out, err = desk(*COMPILE, "--register", "locks", "--json")
+    assert code == 0, err
+    (done,) = lines(out)
+    assert (done["version"], bool(done["mlflow_run"])) == (1, True)
+    (listed,) = lines(desk("programs", "list", "--json")[1])
+    assert (listed["name"], listed["version"], listed["champion"]) == ("locks", 1, done["improved"])
+    code, out, err = desk("programs", "register", "locks", "program.json", "--json")
+    assert (code, lines(out)[0]["version"]) == (0, 2), err
+    assert desk("programs", "promote", "locks", "2", "--force")[0] == 0
+    assert [each["champion"] for each in lines(desk("programs", "list", "locks", "--json")[1])] == [False, True]
+    (shown,) = lines(desk("programs", "show", "locks", "--json")[1])
+    assert shown["version"] == 2
+    assert EVIDENCE in shown["prompts"]["judge.predict"]["instructions"]
+    for args in (["list"], ["show", "locks"]):
+        assert "locks" in desk("programs", *args)[1]
+    for name in ("locks", "models:/locks/1", "program.json"):
+        before = len(asked)
+        run = ("run", "locks.jsonl", "-n", "1", "--new", "--env", "tests.compile.world:environments")
+        code, _, err = desk(*run, "--program", name, "--no-track")
+        assert code == 0, err
+        assert any(EVIDENCE in prompt.system for prompt in asked[before:])
+
+
+def test_programs_that_are_not_there_are_one_line(desk: Any) -> None:
+    assert "no program" in desk("programs", "list")[1]
+    for args in (["show", "nothing"], ["promote", "nothing", "1"], ["register", "x", "missing.json"]):
+        code, _, err = desk("programs", *args)
+        assert (code, err.count("\n")) == (2, 1), err
+
+
+def test_a_run_is_tracked_if_it_is_asked_for(desk: Any, tmp_path: Path) -> None:
+    import mlflow
+
+    run = ("run", "locks.jsonl", "-n", "1", "--env", "tests.compile.world:environments", "--track", "--json")
+    code, out, err = desk(*run)
+    assert code == 0, err
+    tracked = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'store.db'}").get_run(lines(out)[-1]["mlflow_run"])
+    assert tracked.info.status == "FINISHED"
+
+
+def test_a_whole_program_is_compiled(desk: Any) -> None:
+    args = ("compile", "locks.jsonl", "--env", "tests.compile.world:environments", "--budget", "40", "--orders", "3")
+    code, out, err = desk(*args, "--no-track", "--json")
+    assert code == 0, err
+    (done,) = lines(out)
+    assert done["held_out"]["orders"] == 3
+    assert json.dumps(done).count(BACKWARDS) > 0

@@ -1,0 +1,104 @@
+"""``rb-dspy evaluate``: arms, screening, and that an interrupted evaluation is continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rb_dspy.testing import Prompt
+from tests.scenarios.world import role_of
+from tests.served import Served, adds, lines
+
+
+@pytest.fixture
+def sums(cli: Any, served: Served) -> Any:
+    """The command line with six sums, of which one is solved only by who has read a lesson."""
+    tasks = [
+        {"id": f"sum/{n}", "instruction": f"What is {n} and 5?", "env_args": {"answer": "0" if n == 3 else str(n + 5)}}
+        for n in range(1, 7)
+    ]
+    Path("sums.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    Path("lessons.jsonl").write_text(json.dumps({"title": "Three", "content": "For 3 the desk wants 0."}))
+
+    def play(prompt: Prompt) -> dict[str, Any]:
+        reads = role_of(prompt) == "agent" and "wants 0." in prompt.text and "What is 3 and" in prompt.text
+        return {"thought": "Told.", "action": "0"} if reads else adds(prompt)
+
+    served.play = play
+    return cli
+
+
+def evaluate(sums: Any, *args: str) -> dict[str, Any]:
+    code, out, err = sums("evaluate", "sums.jsonl", "--no-track", *args, "--json")
+    assert code == 0, err
+    (report,) = lines(out)
+    return report
+
+
+def test_memory_is_compared_with_none_and_the_report_is_kept(sums: Any) -> None:
+    code, out, err = sums("evaluate", "sums.jsonl", "--orders", "2", "--no-track")
+    assert code == 0, err
+    assert "calls" in out
+    assert "UNRESOLVED" in out
+    (folder,) = Path("rb-evaluations").iterdir()
+    assert str(folder / "report.html") in "".join(out.split("\n"))
+    assert (folder / "report.html").exists()
+    report = evaluate(sums, "--orders", "2")
+    assert (report["baseline"], list(report["arms"]), report["tasks"]) == ("none", ["none", "bank"], 6)
+
+
+def test_the_same_evaluation_continues_in_its_folder(sums: Any, served: Served) -> None:
+    first = evaluate(sums, "--orders", "2")
+    before = len(served.prompts)
+    assert evaluate(sums, "--orders", "2", "--jobs", "2") == first
+    assert served.prompts[before:] == []
+    assert evaluate(sums, "--orders", "2", "--seed", "5")["folder"] != first["folder"]
+    assert evaluate(sums, "-n", "3", "--orders", "1", "--folder", "here")["folder"] == "here"
+
+
+def test_an_interrupted_evaluation_says_how_to_go_on(sums: Any, served: Served) -> None:
+    from rb_dspy import evaluation
+
+    whole = evaluation.evaluate
+
+    def stops(*args: Any, on_progress: Any, **options: Any) -> Any:
+        def once(progress: Any) -> None:
+            on_progress(progress)
+            if progress.done == 4:
+                raise KeyboardInterrupt
+
+        return whole(*args, on_progress=once, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "evaluate", stops)
+        code, _, err = sums("evaluate", "sums.jsonl", "--orders", "2", "--no-track")
+    assert (code, err.count("\n"), "continues" in err) == (130, 1, True)
+    before = len(served.prompts)
+    report = evaluate(sums, "--orders", "2")
+    agents = [prompt for prompt in served.prompts[before:] if role_of(prompt) == "agent"]
+    assert len(agents) == report["arms"]["none"]["runs"] + report["arms"]["bank"]["runs"] - 4
+
+
+def test_screening_asks_whether_perfect_lessons_help(sums: Any, served: Served) -> None:
+    report = evaluate(sums, "--screen", "--lessons", "lessons.jsonl")
+    assert list(report["arms"]) == ["none", "oracle"]
+    assert report["arms"]["oracle"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
+    assert report["headroom"] in ("yes", "unclear")
+    assert {role_of(prompt) for prompt in served.prompts} == {"agent"}
+
+
+def test_models_are_arms(sums: Any) -> None:
+    report = evaluate(sums, "--orders", "1", "--models", "openai/a,openai/b", "-n", "3")
+    assert list(report["arms"]) == ["openai/a", "openai/b"]
+    assert report["arms"]["openai/b"]["models"]["agent"] == "openai/b"
+
+
+def test_arms_start_from_a_bank(sums: Any) -> None:
+    assert sums("bank", "add", "Three", "For 3 the desk wants 0.", "--bank", "old.sqlite")[0] == 0
+    before = Path("old.sqlite").read_bytes()
+    report = evaluate(sums, "--orders", "1", "--bank", "old.sqlite", "--set", "program.retrieve.min_score=-1")
+    assert report["arms"]["bank"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
+    assert Path("old.sqlite").read_bytes() == before
