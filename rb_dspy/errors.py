@@ -15,7 +15,6 @@
     ├── InfrastructureError        one task's LM call or environment broke, and the task is not judged
     │   └── ContextOverflow        the prompt is longer than the model's context window
     ├── UnparseableOutput          an LM's answer could not be parsed
-    ├── Unscored                   a compile broke after it had found prompts; they are in it, unscored
     └── BankError
         ├── CorruptBank            the file is not a readable bank
         ├── SchemaTooNew           written by a newer rb_dspy
@@ -28,8 +27,6 @@ A message is one line: what is wrong, what was expected, what to do.
 """
 
 from __future__ import annotations
-
-import typing
 
 
 class RBError(Exception):
@@ -99,19 +96,6 @@ class UnparseableOutput(RBError):
     """A language model's answer could not be parsed."""
 
     exit_code = 5
-
-
-class Unscored(RBError):
-    """A compile broke after it had found prompts, while it searched on or scored them.
-
-    ``program`` is the compiled program, which was not scored on held-out tasks. ``__cause__`` is the error, and
-    ``exit_code`` its exit code (1 if it is not an ``RBError``).
-    """
-
-    def __init__(self, message: str, program: typing.Any, exit_code: int) -> None:
-        super().__init__(message)
-        self.program = program
-        self.exit_code = exit_code
 
 
 class BankError(RBError):

@@ -164,8 +164,7 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
         assert name in errors.__doc__
 
 
-ONCE = """Outcome Check Verdict Trajectory Experience Candidates Embedder Episode Found Missing
-Program Prompts Record Unit"""
+ONCE = "Outcome Check Verdict Trajectory Experience Candidate Embedder Episode Program Prompts Unit"
 
 
 @pytest.mark.parametrize("word", ONCE.split())

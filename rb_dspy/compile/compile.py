@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +11,7 @@ from rb_dspy.backbones import active, metered
 from rb_dspy.backbones.roles import no_backbones
 from rb_dspy.backbones.usage import usage_of
 from rb_dspy.bank import MemoryBank
-from rb_dspy.compile.examples import check_streams, run_examples, stream_examples
+from rb_dspy.compile.examples import run_examples, stream_examples
 from rb_dspy.compile.measure import compare_examples, compare_streams
 from rb_dspy.compile.metric import MEASURES, PREFIX, Metric
 from rb_dspy.compile.models import Models
@@ -22,11 +20,12 @@ from rb_dspy.compile.plan import CompilePlan, check_budget, plan
 from rb_dspy.compile.progress import OnProgress, Reporter
 from rb_dspy.compile.result import Candidate, Compiled, Part
 from rb_dspy.compile.search import Budgeted, Search
+from rb_dspy.compile.setup import Setup
 from rb_dspy.compile.state import prompts_of, set_prompts, state_of
-from rb_dspy.compile.steps import CompileStep, step_module
+from rb_dspy.compile.steps import CompileStep
 from rb_dspy.matts import BankProgram
 from rb_dspy.protocols import Embedder
-from rb_dspy.stream import StreamProgram, Streams, fingerprint
+from rb_dspy.stream import Streams, fingerprint
 
 
 def compile_program(
@@ -80,46 +79,30 @@ def compile_program(
         program, streams, optimizer, step=step, budget=budget, reflection=reflection, bank=bank, embedder=embedder,
         orders=orders, window=window, seed=seed, threads=threads,
     )  # fmt: skip
-    work = _copy(program)
-    before, metric = prompts_of(work), Metric(step, work)
     models = Models(program.backbones or active(), reflection)
     with no_backbones(), metered() as ledger:
         reporter = Reporter(on_progress, budget, ledger.usage)
-        start: dict[str, Any] = {"bank": bank, "embedder": embedder}
-        run: Callable[[Any, dict[str, Any]], dspy.Prediction]
-        if step == "all":
-            run = partial(_run_stream, start)
-            examples = stream_examples(streams, planned.window, budget, seed)
-            with models.use():
-                check_streams(partial(run, work), examples, streams)
-        else:
-            run = _run_step
-            examples = run_examples(work, step, streams, models, reporter, budget=budget, seed=seed, **start)
+        work = _copy(program)
+        setup = Setup(work, step, streams, bank, embedder, models, reporter, budget, orders, seed, threads)
+        examples = stream_examples(setup, planned.window) if step == "all" else run_examples(setup)
         check_budget(budget, len(examples.train), len(examples.dev))
 
-        search = Search(run, metric, examples.dev, models, budget=budget, reporter=reporter)
-        student = Budgeted(step_module(work.deepcopy(), step), search)
+        search = Search(setup, Metric(step, work), examples.dev)
+        student = Budgeted(setup.module(work.deepcopy()), search)
         reporter.phase(optimizer_name(optimizer), budget)
         with dspy.track_usage() as reflected:
             best = optimize(optimizer, Job(student, search, examples.train, examples.dev, seed, threads))
 
+        before = prompts_of(work)
         chosen = {name.removeprefix(PREFIX): prompts for name, prompts in prompts_of(best).items()}
         after = {name: chosen.get(name, prompts) for name, prompts in before.items()}
         compiled = work.deepcopy()
         set_prompts(compiled, after)
         changed = compiled if after != before else None
-        comparisons = {
-            part: compare_streams(
-                work, changed, getattr(streams, part), models, reporter,
-                orders=orders, seed=seed, threads=threads, **start,
-            )
-            if step == "all"
-            else compare_examples(
-                step_module(work, step), step_module(changed, step) if changed else None, examples.scored[part],
-                metric, models, reporter, name=part, threads=threads,
-            )
-            for part in ("dev", "held_out")
-        }  # fmt: skip
+        if step == "all":
+            dev, held_out = (compare_streams(setup, changed, part) for part in (streams.dev, streams.held_out))
+        else:
+            dev, held_out = (compare_examples(setup, changed, examples.scored[p], p) for p in ("dev", "held_out"))
     compiled.backbones = program.backbones
     parts: tuple[Part, ...] = ("compile", "dev", "held_out")
     return Compiled(
@@ -130,8 +113,8 @@ def compile_program(
         budget=budget,
         metric_calls=search.used,
         seed=seed,
-        dev=comparisons["dev"],
-        held_out=comparisons["held_out"],
+        dev=dev,
+        held_out=held_out,
         measure=MEASURES[step],
         prompts_before=before,
         prompts_after=after,
@@ -179,13 +162,3 @@ def _copy(program: BankProgram) -> BankProgram:
         if getattr(module, "_compiled", False):
             module._compiled = False
     return copied
-
-
-def _run_stream(start: dict[str, Any], program: Any, inputs: dict[str, Any]) -> dspy.Prediction:
-    prediction: dspy.Prediction = StreamProgram(program, start["bank"], embedder=start["embedder"])(**inputs)
-    return prediction
-
-
-def _run_step(module: dspy.Module, inputs: dict[str, Any]) -> dspy.Prediction:
-    prediction: dspy.Prediction = module(**inputs)
-    return prediction

@@ -8,108 +8,81 @@ from typing import Any
 
 import dspy
 
-from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.metric import Metric
-from rb_dspy.compile.models import Models
-from rb_dspy.compile.progress import Reporter
+from rb_dspy.compile.setup import Setup
 from rb_dspy.compile.steps import balanced
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.errors import InfrastructureError, UnparseableOutput, describe_error
 from rb_dspy.evaluation import Arm, Comparison, compare, evaluate
 from rb_dspy.matts import BankProgram
-from rb_dspy.protocols import Embedder
-from rb_dspy.stream import StreamProgram, TaskStream
+from rb_dspy.stream import TaskStream
 
 
-def compare_streams(
-    before: BankProgram,
-    after: BankProgram | None,
-    stream: TaskStream,
-    models: Models,
-    reporter: Reporter,
-    *,
-    bank: MemoryBank | None,
-    embedder: Embedder | str | None,
-    orders: int,
-    seed: int,
-    threads: int,
-) -> Comparison:
-    """Evaluate the two programs, which have no backbones of their own.
+def compare_streams(setup: Setup, changed: BankProgram | None, stream: TaskStream) -> Comparison:
+    """Evaluate the program before and after.
 
-    If nothing changed (``after`` is None), the stream is run once, in its own order, for the score.
+    If nothing changed (``changed`` is None), the stream is run once, in its own order, for the score.
     """
-    if after is None:
-        reporter.phase(f"scoring {stream.name}", 1)
-        with models.use():
-            report = StreamProgram(before, bank, embedder=embedder)(stream=stream).report
-        reporter.step()
+    if changed is None:
+        setup.reporter.phase(f"scoring {stream.name}", 1)
+        with setup.models.use():
+            report = setup.run(setup.program, {"stream": stream}).report
+        setup.reporter.step()
         rows = {each.task.id: [None if each.unscored else float(bool(each.solved))] for each in report.results}
         errors = {(each.task.id, 0) for each in report.results if each.error}
         return compare(rows, rows, errors_before=errors, errors_after=errors, streams=True)
-    arms = {
-        name: Arm(program, backbones=models.backbones, bank=bank)
-        for name, program in (("before", before), ("after", after))
-    }
-    reporter.phase(f"scoring {stream.name}", len(arms) * len(stream) * orders)
-    return evaluate(
-        arms,
-        stream,
-        orders=orders,
-        jobs=threads,
-        seed=seed,
-        baseline="before",
-        embedder=embedder,
-        on_progress=lambda progress: reporter.step(progress.done),
-    ).comparisons["after"]
+    programs = {"before": setup.program, "after": changed}
+    setup.reporter.phase(f"scoring {stream.name}", len(programs) * len(stream) * setup.orders)
+    with setup.models.use():  # for modules of the user's own, which read dspy.settings.lm
+        return evaluate(
+            {name: Arm(each, backbones=setup.models.backbones, bank=setup.bank) for name, each in programs.items()},
+            stream,
+            orders=setup.orders,
+            jobs=setup.threads,
+            seed=setup.seed,
+            baseline="before",
+            embedder=setup.embedder,
+            on_progress=lambda progress: setup.reporter.step(progress.done),
+        ).comparisons["after"]
 
 
-def compare_examples(
-    before: dspy.Module,
-    after: dspy.Module | None,
-    examples: Sequence[Any],
-    metric: Metric,
-    models: Models,
-    reporter: Reporter,
-    *,
-    name: str,
-    threads: int,
-) -> Comparison:
-    """Score the step before and after; verdicts by balanced accuracy. ``after`` is None if nothing changed.
+def compare_examples(setup: Setup, changed: BankProgram | None, examples: Sequence[Any], name: str) -> Comparison:
+    """Score the step before and after; verdicts by balanced accuracy. ``changed`` is None if nothing changed.
 
     An example that fails with an error counts as 0.
 
     Raises:
         InfrastructureError: All of them failed.
     """
-    modules = [before] if after is None else [before, after]
-    reporter.phase(f"scoring {name}", len(modules) * len(examples))
-    sides = [_score(module, examples, metric, models, reporter, threads) for module in modules]
+    programs = [setup.program] if changed is None else [setup.program, changed]
+    setup.reporter.phase(f"scoring {name}", len(programs) * len(examples))
+    sides = [_score(setup, setup.module(each), examples) for each in programs]
     (rows, errors), (rows_after, errors_after) = sides[0], sides[-1]
     return compare(rows, rows_after, errors_before=errors, errors_after=errors_after)
 
 
 def _score(
-    module: dspy.Module, examples: Sequence[Any], metric: Metric, models: Models, reporter: Reporter, threads: int
+    setup: Setup, module: dspy.Module, examples: Sequence[Any]
 ) -> tuple[dict[str, list[float]], set[tuple[str, int]]]:
     """Task -> its score, and the pairs that failed."""
-
+    metric = Metric(setup.step, setup.program)
     fatal: list[Exception] = []
 
     def run(example: Any) -> float:
         if fatal:
             raise fatal[0]
         try:
-            with models.use():
-                score = float(metric(example, module(**example.inputs())))
+            with setup.models.use():
+                score = float(metric(example, setup.run(module, example.inputs())))
         except (InfrastructureError, UnparseableOutput):
             raise
         except Exception as exc:
             fatal.append(exc)  # no other example would do better
             raise
-        reporter.step()
+        setup.reporter.step()
         return score
 
-    results = run_parallel([partial(run, example) for example in examples], threads)
+    results = run_parallel([partial(run, example) for example in examples], setup.threads)
     if fatal:
         raise fatal[0]
     errors = [(example, each) for example, each in zip(examples, results, strict=True) if isinstance(each, Exception)]

@@ -42,7 +42,7 @@ class Metric:
     def __call__(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
     ) -> Any:
-        """Score ``pred``, which the module made of the example ``gold``."""
+        """Score ``pred``, the prediction for the example ``gold``."""
         error = "no prediction" if pred is None else pred.get("error")
         score = 0.0 if error else self._score(gold, pred)
         if pred_name is None:
@@ -73,7 +73,7 @@ class Metric:
 
 
 def demonstrable(pred: Any, calls: Sequence[Any]) -> list[Any]:
-    """Of the calls in a trace those that are fit for demonstrations: made for a task that was solved.
+    """Of the calls in a trace those that are fit for demonstrations: those for a task that was solved.
 
     An optimizer takes every call of a run with a good score; most streams also have tasks that failed.
     """

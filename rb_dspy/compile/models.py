@@ -35,7 +35,7 @@ class Models:
         self.backbones = Backbones(**{role: copies[id(lm)] for role, lm in lms.items()})
         proposer = backbones.lm("agent") if reflection is None else Backbones(agent=reflection).lm("agent")
         self._watch = _Watch(str(proposer.model))
-        self.reflection = proposer.copy(cache=True, callbacks=[*proposer.callbacks, self._watch])
+        self.reflection = proposer.copy(cache=True, callbacks=[*(proposer.callbacks or ()), self._watch])
         self._samples: dict[Sample, Backbones] = {}
         self._lock = threading.Lock()
 

@@ -37,10 +37,10 @@ class Reporter:
     """Calls ``on_progress``, one thread at a time."""
 
     def __init__(self, on_progress: OnProgress | None, budget: int, usage: Callable[[], Usage]) -> None:
-        self.metric_calls = 0
         self.best: float | None = None
         self._on_progress = on_progress
         self._budget = budget
+        self._metric_calls = 0
         self._usage = usage
         self._started = time.monotonic()
         self._stdout = sys.stdout  # optimizers print, so theirs is redirected
@@ -59,15 +59,21 @@ class Reporter:
             self._report()
 
     def step(self, done: int | None = None) -> None:
-        """Report that ``done`` of the phase are done, or one more."""
+        """Report that ``done`` tasks or examples of the phase are done, or one more."""
         with self._lock:
             self._done = self._done + 1 if done is None else done
+            self._report()
+
+    def count(self, metric_calls: int) -> None:
+        """Report how many metric calls there were."""
+        with self._lock:
+            self._metric_calls = self._done = max(self._metric_calls, metric_calls)
             self._report()
 
     def _report(self) -> None:
         if self._on_progress is not None:
             progress = Progress(
-                self.metric_calls,
+                self._metric_calls,
                 self._budget,
                 self.best,
                 self._usage(),

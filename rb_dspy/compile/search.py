@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, Self
 
 import dspy
 
 from rb_dspy.compile.metric import PREFIX, Metric, demonstrable
-from rb_dspy.compile.models import Models, Sample
-from rb_dspy.compile.progress import Reporter
+from rb_dspy.compile.models import Sample
+from rb_dspy.compile.setup import Setup
 from rb_dspy.compile.state import Prompts, digest, prompts_of
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
 from rb_dspy.text import summary_line
@@ -25,27 +25,18 @@ class Search:
 
     A call beyond the budget is answered at once with the score 0. So is every call after a failure that no other
     example would escape: a bug, bad input, a language model that cannot be used. Optimizers swallow exceptions or
-    count them as failures of the prompts, so the first such failure is kept here and raised by ``check``.
+    count them as failures of the prompts, so the first such failure is stored here and raised by ``check``.
     """
 
-    def __init__(
-        self,
-        run: Callable[[dspy.Module, dict[str, Any]], dspy.Prediction],
-        metric: Metric,
-        dev: Sequence[Any],
-        models: Models,
-        *,
-        budget: int,
-        reporter: Reporter,
-    ) -> None:
-        self.budget = budget
+    def __init__(self, setup: Setup, metric: Metric, dev: Sequence[Any]) -> None:
+        self.budget = setup.budget
         self.used = 0
         self.broken = 0
-        self.models = models
-        self._run = run
+        self.models = setup.models
+        self._run = setup.run
         self._metric = metric
         self._dev = {id(example) for example in dev}
-        self._reporter = reporter
+        self._reporter = setup.reporter
         self._failure: Exception | None = None
         self._in_a_row = 0
         self._candidates: dict[str, tuple[Prompts, dict[int, float]]] = {}
@@ -53,7 +44,7 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Whether no further call is made."""
+        """Whether further calls are answered at once."""
         return (self._failure or self.models.failure) is not None or self.used >= self.budget
 
     def fail(self, exc: Exception) -> None:
@@ -81,19 +72,23 @@ class Search:
             error = first_error(prediction)
         except (InfrastructureError, UnparseableOutput) as exc:
             error = summary_line(exc)
-        except Exception as exc:  # noqa: BLE001 (kept, and raised when the optimizer is done)
+        except Exception as exc:  # noqa: BLE001 (stored, and raised when the optimizer is done)
             self.fail(exc)
             error = summary_line(exc)
         self._count(error)
         if error:
             prediction["error"] = error
         prediction["candidate"] = self._candidate(program)
+        try:
+            self._reporter.count(self.used)
+        except Exception as exc:  # noqa: BLE001 (of the caller's on_progress; stored likewise)
+            self.fail(exc)
         return prediction
 
     def metric(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
     ) -> Any:
-        """``Metric``, with a record of the scores on dev; a bug in it is kept like one in the program."""
+        """``Metric``, with a record of the scores on dev; a bug in it is stored like one in the program."""
         try:
             result = self._metric(gold, pred, trace, pred_name, pred_trace)
             if pred_name is None:
@@ -132,8 +127,6 @@ class Search:
             if candidate is not None and id(gold) in self._dev:
                 self._candidates[candidate][1][id(gold)] = score
                 self._reporter.best = max((mean for mean, _ in self.candidates()), default=None)
-            self._reporter.metric_calls = self.used
-        self._reporter.step(self.used)
 
     def _count(self, error: str) -> None:
         with self._lock:

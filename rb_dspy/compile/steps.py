@@ -98,8 +98,7 @@ def step_examples(step: CompileStep, report: RunReport) -> list[Any]:
     for result in report.results:
         if result.prediction is None or not any(result.outcomes):
             continue
-        made = {"judge": _judge, "select": _select, "agent": _agent}[step](result)
-        for actions, example in made:
+        for actions, example in {"judge": _judge, "select": _select, "agent": _agent}[step](result):
             if (result.task.id, actions) not in seen:
                 seen.add((result.task.id, actions))
                 examples.append(example)

@@ -116,6 +116,21 @@ def test_errors_while_scoring_count_as_failures_and_are_reported() -> None:
     assert result.held_out.after == pytest.approx(11 / 12)
 
 
+def test_errors_count_also_if_nothing_changed() -> None:
+    held_out = streams(2).held_out.tasks[0].id
+
+    def broken(task: Task, rollout: str) -> Lock:
+        if task.id == held_out:
+            raise OSError("lost connection")
+        return Lock.make(task, rollout)
+
+    student = ReasoningBank(backbones=program().backbones, environments=broken)
+    same = scripted_lm(lambda prompt: {"new_instruction": prompt["current_instruction"]})
+    result = compiled(program=student, reflection=same, **SMALL)
+    assert result.changed == []
+    assert (result.held_out.errors_before, result.held_out.errors_after) == (1, 1)
+
+
 def test_a_server_that_goes_down_ends_the_search() -> None:
     environments = Counted(30, OSError("down"))
     student = ReasoningBank(backbones=program().backbones, environments=environments)

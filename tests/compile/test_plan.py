@@ -86,6 +86,7 @@ def test_the_result_comes_back_from_its_file(tmp_path: Path) -> None:
     assert back.diff() == result.diff()
     assert f"+{EVIDENCE}" in back.diff()
     assert back.improved is result.improved is True
+    assert not result.model_copy(update={"held_out": result.held_out.model_copy(update={"verdict": "NULL"})}).improved
     fresh = program()
     assert back.apply(fresh) is fresh
     assert prompts_of(fresh) == prompts_of(result.program)
