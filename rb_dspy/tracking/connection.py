@@ -67,7 +67,7 @@ def start_run(config: TrackingConfig, kind: str, name: str) -> Iterator[RunLog]:
             experiment_id=active.info.experiment_id if active and config.experiment is None else None,
             run_name=name,
             nested=active is not None,
-            tags={"rb_dspy": kind},
+            tags={"rb.kind": kind},
         )
     writer = RunLog(run.info.run_id)
     status = "FAILED"
@@ -78,24 +78,36 @@ def start_run(config: TrackingConfig, kind: str, name: str) -> Iterator[RunLog]:
         status = "KILLED"
         raise
     finally:
+        writer.retry()
         writer.write(lambda run_id: mlflow.end_run(status))
 
 
 class RunLog:
-    """Writes to one run of MLflow, from any thread. If the store fails, that is said once, and the work goes on."""
+    """Writes to one run of MLflow, from any thread.
+
+    If the store fails, that is one warning, and nothing more is written until ``retry``: MLflow tries a server that is
+    gone for minutes, each time.
+    """
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.failed = False
+        self._failing = self._warned = False
+
+    def retry(self) -> None:
+        """Try the store again."""
+        self._failing = False
 
     def write(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Call a function of MLflow that takes ``run_id``."""
+        if self._failing:
+            return
         try:
             function(*args, run_id=self.id, **kwargs)
         except FAILURES as exc:
-            if not self.failed:
+            self._failing = True
+            if not self._warned:
                 log.warning("MLflow: run %s is incomplete: %s", self.id, summary_line(exc, 300))
-            self.failed = True
+            self._warned = True
 
     def params(self, values: dict[str, Any]) -> None:
         """Log parameters; a long value is cut at MLflow's limit."""

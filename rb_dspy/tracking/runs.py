@@ -31,8 +31,10 @@ from rb_dspy.tracking.plots import learning_curve
 from rb_dspy.tracking.traces import TaskTraces
 
 if TYPE_CHECKING:
+    from rb_dspy.compile.progress import Progress as CompileProgress
     from rb_dspy.compile.result import Compiled
-    from rb_dspy.evaluation.intervals import Comparison
+    from rb_dspy.evaluation.intervals import Comparison, Interval
+    from rb_dspy.evaluation.progress import Progress as EvaluationProgress
     from rb_dspy.evaluation.report import Report
 
 log = logging.getLogger("rb_dspy")
@@ -74,15 +76,13 @@ class StreamRun:
         if result.solved is not None:
             self._solved += result.solved
             self._rates.append(self._solved / (len(self._rates) + 1))
-            if not self._run.failed:  # else each task would wait for a store that is down
-                step: dict[str, float | None] = {"task.solved": float(result.solved), "success_rate": self._rates[-1]}
-                self._run.metrics(step, step=len(self._results))
+            step: dict[str, float | None] = {"task.solved": float(result.solved), "success_rate": self._rates[-1]}
+            self._run.metrics(step, step=len(self._results))
 
     def finish(self) -> None:
         """Log totals, the learning curve, the table of results and the bank."""
         run = self._run
-        if self._traces is not None:
-            self._traces.log_results(self._results)
+        run.retry()
         if self._results:
             report = RunReport(self._run_id, self._results)
             summary = report.summary()
@@ -103,6 +103,8 @@ class StreamRun:
             run.table([_cells(row) for row in report.rows()], "results.json")
         else:
             log.warning("MLflow: run %s has no results; pass on_result=run.on_result to run_stream", run.id)
+        if self._traces is not None:
+            self._traces.log_results(self._results)
         if self._rates:
             run.figure(learning_curve({"": self._rates}, "solved so far"), "learning_curve.png")
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
@@ -128,15 +130,16 @@ class CompileRun:
             run.params(stream_params(part, stream))
             log_dataset(run, stream, part)
 
-    def on_progress(self, progress: Any) -> None:
+    def on_progress(self, progress: CompileProgress) -> None:
         """Log the best score so far, at its metric call. For ``compile_program``."""
-        if progress.best is not None and progress.best != self._best and not self._run.failed:
+        if progress.best is not None and progress.best != self._best:
             self._best = progress.best
             self._run.metrics({"best": progress.best}, step=progress.metric_calls)
 
     def log_compiled(self, compiled: Compiled) -> None:
         """Log the result: scores before and after, what it cost, the prompts and their changes, all candidates."""
         run = self._run
+        run.retry()
         run.params(
             {name: getattr(compiled, name) for name in ("optimizer", "step", "budget", "seed", "orders", "measure")}
         )
@@ -169,16 +172,17 @@ class EvaluationRun:
         run.params(stream_params("stream", stream))
         log_dataset(run, stream, "evaluation")
 
-    def on_progress(self, progress: Any) -> None:
+    def on_progress(self, progress: EvaluationProgress) -> None:
         """Log now and then how many tasks are done. For ``evaluate``."""
         now = time.monotonic()
-        if progress.done == progress.total or (now - self._logged > _SECONDS and not self._run.failed):
+        if progress.done == progress.total or now - self._logged > _SECONDS:
             self._logged = now
             self._run.metrics({"done": progress.done}, step=progress.done)
 
     def log_report(self, report: Report) -> None:
         """Log the report: success of each arm, differences with intervals, learning curves, and the report itself."""
         run = self._run
+        run.retry()
         run.params({name: getattr(report, name) for name in ("orders", "seed", "baseline")})
         run.params({"arms": ", ".join(report.arms)})
         metrics: dict[str, float | None] = {}
@@ -252,7 +256,7 @@ def _comparison(part: str, comparison: Comparison) -> dict[str, float | None]:
     return {**scores, **_interval(f"{part}.difference", comparison.difference)}
 
 
-def _interval(name: str, interval: Any) -> dict[str, float | None]:
+def _interval(name: str, interval: Interval) -> dict[str, float | None]:
     return {name: interval.mean, f"{name}.low": interval.low, f"{name}.high": interval.high}
 
 

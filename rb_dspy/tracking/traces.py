@@ -88,7 +88,7 @@ class TaskTraces:
         self._run.write(lambda run_id: mlflow.flush_trace_async_logging())
         for result in results:
             trace = self._ids.get(result.task.id)
-            if trace is not None and result.solved is not None and not self._run.failed:
+            if trace is not None and result.solved is not None:
                 feedback = {"trace_id": trace, "name": "solved", "value": result.solved}
                 self._run.write(lambda run_id, feedback=feedback: mlflow.log_feedback(**feedback))
 

@@ -83,6 +83,18 @@ def test_an_evaluation_that_is_tracked_while_it_runs(tracker: Tracker, client: A
     assert MARKER not in str(client.get_run(run.id).inputs)
 
 
+class _Broken(Compiled):
+    def diff(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
+def test_a_bug_is_not_taken_for_a_store_that_failed(tracker: Tracker, streams: Streams) -> None:
+    program = opener()
+    broken = _Broken(**dict(compiled(program)))
+    with pytest.raises(TypeError), tracker.compile_run("bug", program, streams) as run:
+        run.log_compiled(broken)
+
+
 def test_an_error_inside_ends_the_run_as_failed(tracker: Tracker, client: Any, streams: Streams) -> None:
     ids = []
 

@@ -14,10 +14,20 @@ import dspy
 import mlflow
 import pytest
 
-from rb_dspy import MaTTS, MemoryBank, Outcome, ReasoningBank, TaskResult, Tracker, TrackingConfig, run_stream
+from rb_dspy import (
+    Backbones,
+    MaTTS,
+    MemoryBank,
+    Outcome,
+    ReasoningBank,
+    TaskResult,
+    Tracker,
+    TrackingConfig,
+    run_stream,
+)
 from rb_dspy.testing import Lock
 from rb_dspy.tracking.traces import hide_ground_truth
-from tests.tracking.samples import MARKER, locks, opener
+from tests.tracking.samples import MARKER, locks, opener, provider
 from tests.worlds import backbones
 
 
@@ -79,6 +89,17 @@ def test_each_task_is_a_trace_without_ground_truth(
 
 def _feedback(trace: Any) -> dict[str, Any]:
     return {each.name: each for each in trace.info.assessments}
+
+
+def test_no_trace_has_a_key(tracer: Tracker, place: Path, bank: MemoryBank) -> None:
+    with provider() as (address, _):
+        headers = {"X-Key": f"header-{MARKER}"}
+        lm = dspy.LM("openai/x", api_base=address, api_key=f"key-{MARKER}", extra_headers=headers, cache=False)
+        program = ReasoningBank(backbones=Backbones(agent=lm), environments=Lock.make)
+        with tracer.stream_run(program, locks(1), bank, run_id="keys") as run:
+            run_stream(program, locks(1), bank, run_id="keys", on_result=run.on_result)
+    assert len(traces()) == 1
+    assert MARKER not in dump(place)
 
 
 def test_texts_and_tasks_done_side_by_side_have_a_trace_each(tracer: Tracker, bank: MemoryBank) -> None:
