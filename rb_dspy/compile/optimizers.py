@@ -61,6 +61,9 @@ def optimize(optimizer: str | Any, job: Job) -> Any:
             raise
         raise RBError(f"{optimizer_name(optimizer)} failed: {describe_error(exc, 300)}; try another optimizer") from exc
     job.search.check()
+    if not isinstance(result, Budgeted):
+        name = optimizer_name(optimizer)
+        raise InputError(f"{name} returned a {type(result).__name__}; expected the student with other prompts")
     return result
 
 

@@ -229,6 +229,15 @@ def test_what_cannot_work_is_refused_before_a_model_is_asked(options: dict[str, 
     assert lm.engine.prompts == []
 
 
+def test_an_optimizer_that_returns_something_else_is_refused() -> None:
+    class Strange:
+        def compile(self, student: Any, *, trainset: Any) -> Any:
+            return dspy.Predict("question -> answer")
+
+    with pytest.raises(InputError, match="Strange returned a Predict"):
+        compiled(optimizer=Strange(), step="judge")
+
+
 def test_a_step_without_examples_is_refused() -> None:
     alike = TaskStream("alike", locks(1, 2))
     parts = Streams(alike, streams().dev, streams().held_out, check=False)
