@@ -69,9 +69,10 @@ class Record:
             self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row; it is on disk when this returns."""
-        self.rows[str(row["task"])] = dict(row)
-        _append(self.path, row)
+        """Append a row, with its position in the run; it is on disk when this returns."""
+        id = str(row["task"])
+        self.rows[id] = {**row, "position": self.tasks.index(id) + 1 if id in self.tasks else None}
+        _append(self.path, self.rows[id])
 
 
 def folder_of(url: str) -> Path:

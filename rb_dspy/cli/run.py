@@ -78,10 +78,8 @@ def run(
         folder = folder_of(chosen.bank.url)
         head: dict[str, Any] = {"key": found.key(number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
         head |= {"bank": without_secrets(chosen.bank.url) if folder == NO_FILE else "", "env": env or ""}
-        head |= {
-            "program": program or "",
-            "matts": "" if chosen.matts is None else chosen.matts.model_dump(mode="json"),
-        }
+        scaling = "" if chosen.matts is None else chosen.matts.model_dump(mode="json")
+        head |= {"program": program or "", "matts": scaling}
         planned = _plan(found, number, opened, folder, head, built, chosen, new=new)
         if planned is None:
             if json_:
@@ -170,7 +168,7 @@ def _run(
         tracked.on_result(result)
         if json_:
             usage = {role: used.model_dump() for role, used in result.usage.items()}
-            print_json({**result.row(), "outcome": result.outcome, "usage": usage})
+            print_json({**record.rows[result.task.id], "outcome": result.outcome, "usage": usage})
         else:
             display.on_result(result)
 

@@ -128,8 +128,12 @@ def test_rollback_takes_what_was_learned_under_the_influence(cli: Any, filled: l
     assert len(as_json(cli, "list")) == 3
     (kept,) = as_json(cli, "rollback", "origin:stranger", "--keep-descendants", "--dry-run")
     assert kept["experiences"] == [second.id]
+    ok(cli, "export", "before.jsonl")
     assert "removed: 2 experiences" in ok(cli, "rollback", "origin:stranger", "--yes")
     assert [each["title"] for each in as_json(cli, "list")] == ["Open first"]
+    ok(cli, "import", "before.jsonl", "--scope", "other")
+    ok(cli, "rollback", "origin:stranger", "--keep-descendants", "--yes", "--scope", "other")
+    assert [each["title"] for each in as_json(cli, "list", "--scope", "other")] == ["Open first", "Use tens"]
 
 
 def test_purge_deletes_for_good(cli: Any, filled: list[Experience]) -> None:

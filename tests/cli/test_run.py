@@ -255,7 +255,7 @@ def test_a_run_without_learning_is_continued_too(cli: Any, served: Served) -> No
     assert ended_at(served, "agent", signal.SIGKILL, "--memory", "off")[0] == -9
     before = len(served.prompts)
     *rows, last = run(cli, "--memory", "off")
-    assert [row["task"] for row in rows] == IDS[1:]
+    assert [(row["task"], row["position"]) for row in rows] == [(IDS[1], 2), (IDS[2], 3)]
     assert asked(served, before) == ["agent"] * 2
     assert (last["summary"]["tasks"], last["finished"]) == (3, True)
 

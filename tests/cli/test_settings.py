@@ -100,8 +100,9 @@ def test_a_confirmed_address_is_fine(own: Path, folder: Path, monkeypatch: pytes
     folder.write_text(f'[backbones.agent]\nmodel = "openai/x"\napi_base = "{AWAY}"\napi_key_env = "MY_KEY"')
     confirm = [f"backbones.agent.api_base={AWAY}"]
     assert load_settings(folder, confirm, own=own).backbones["agent"].api_base == AWAY
-    own.write_text(f'[backbones.judge]\nmodel = "openai/y"\napi_base = "{AWAY}"')
-    assert load_settings(folder, own=own).backbones["agent"].api_base == AWAY
+    for role in ("judge", "agent"):
+        own.write_text(f'[backbones.{role}]\nmodel = "openai/y"\napi_base = "{AWAY}"')
+        assert load_settings(folder, own=own).backbones["agent"].api_base == AWAY
     own.unlink()
     monkeypatch.setenv("RB_DSPY_BACKBONES__AGENT__API_BASE", AWAY)
     assert load_settings(folder, own=own).backbones["agent"].api_base == AWAY
