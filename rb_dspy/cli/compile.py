@@ -14,6 +14,7 @@ from rb_dspy.cli.output import (
     bar,
     confirm_cost,
     ends_on_interrupt,
+    library_log,
     out,
     print_diff,
     print_json,
@@ -108,7 +109,8 @@ def compile_(
                 show(progress.done, progress.total, f"{progress.phase}{best} · {short_number(tokens)} tokens")
                 tracked.on_progress(progress)
 
-            compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
+            with library_log(save.with_suffix(".log")):
+                compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
             compiled.save(save)
             tracked.log_compiled(compiled)
         version = None
@@ -123,7 +125,8 @@ def compile_(
         print_json({**compiled.model_dump(mode="json", exclude=left_out), **about})
         return
     _print_result(compiled)
-    say("saved: ", (str(save), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
+    in_mlflow = f"; in MLflow: run {tracked.id}" if tracked.id else ""
+    say("saved: ", (str(save), "bold"), f"; the optimizer's log: {save.with_suffix('.log')}{in_mlflow}")
     if version is not None:
         say(f"registered: {register} version {version}{', the champion' if compiled.improved else ''}")
     elif compiled.changed:

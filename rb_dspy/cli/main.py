@@ -15,6 +15,9 @@ from typing import Annotated, Any
 
 # Before dspy is imported: litellm would otherwise fetch a price list, which stalls for seconds without a network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+# MLflow's own progress bars and notes would stand between our lines.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 
 import typer
 from rich.text import Text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.errors import InputError
+from rb_dspy.errors import InputError, StorageError
 from rb_dspy.text import printable
 
 
@@ -140,9 +140,21 @@ def bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
 
     text = TextColumn("{task.description}", markup=False)
     columns = (BarColumn(bar_width=24), MofNCompleteColumn(), text, TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+    terminal = SafeConsole(file=sys.stderr, highlight=False)  # also while stderr is redirected
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bars:
         task = bars.add_task("", total=total)
         yield lambda done, total, about: bars.update(task, completed=done, total=total, description=about)
+
+
+@contextmanager
+def library_log(path: Path) -> Iterator[None]:
+    """Send what libraries print and log inside the block to a file. Raises ``StorageError`` if it cannot be written."""
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as exc:
+        raise StorageError(f"{path}: cannot be written: {exc.strerror}") from exc
+    with file, redirect_stderr(file), redirect_stdout(file):
+        yield
 
 
 def print_diff(diff: str) -> None:
