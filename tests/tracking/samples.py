@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,9 +112,13 @@ def provider() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
+    loop = asyncio.new_event_loop()  # else litellm makes one, and never closes it
+    asyncio.set_event_loop(loop)
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", asked
     finally:
+        asyncio.set_event_loop(None)
+        loop.close()
         server.shutdown()
         server.server_close()
         thread.join()

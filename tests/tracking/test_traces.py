@@ -102,18 +102,15 @@ def test_no_trace_has_a_key(tracer: Tracker, place: Path, bank: MemoryBank) -> N
     assert MARKER not in dump(place)
 
 
-def test_texts_and_tasks_done_side_by_side_have_a_trace_each(tracer: Tracker, bank: MemoryBank) -> None:
+async def test_texts_and_tasks_done_side_by_side_have_a_trace_each(tracer: Tracker, bank: MemoryBank) -> None:
     program, stream = opener(), locks(3)
 
     async def one(task: Any, run: Any) -> None:
         prediction = await program.acall(task=task, bank=bank, run_id="async")
         run.on_result(TaskResult(task, prediction, outcome=Outcome(reward=1.0, success=True)))
 
-    async def all_of_them(run: Any) -> None:
-        await asyncio.gather(*[one(task, run) for task in stream])
-
     with tracer.stream_run(program, stream, bank, run_id="async") as run:
-        asyncio.run(all_of_them(run))
+        await asyncio.gather(*[one(task, run) for task in stream])
     found = traces()
     assert found.keys() == {task.id for task in stream}
     assert {trace.info.trace_metadata["mlflow.sourceRun"] for trace in found.values()} == {run.id}
