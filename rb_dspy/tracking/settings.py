@@ -14,7 +14,7 @@ import dspy
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig
-from rb_dspy.config_file import load_settings
+from rb_dspy.config_file import load_settings, own_file
 from rb_dspy.environments import make_environment
 from rb_dspy.errors import ConfigError, InputError, describe_error
 from rb_dspy.matts import BankProgram, MaTTS
@@ -99,7 +99,7 @@ def serving_backbones(stored: Mapping[str, Any]) -> Backbones:
     either names some, else the ``stored`` ones of a registered program.
     """
     file = Path("rb.toml")
-    settings = load_settings(file if file.is_file() else None)
+    settings = load_settings(file if file.is_file() else None, own=own_file())
     if "backbones" in settings.model_fields_set:
         return Backbones.from_settings(settings.backbones)
     return build_backbones(stored)
