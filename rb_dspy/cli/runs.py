@@ -24,7 +24,7 @@ def list_runs(bank: options.Bank = None, config: options.Config = None, json_: o
 
     folder = folder_of(options.settings(config, None, bank__url=bank).bank.url)
     every = records(folder)
-    shown = table("id", "started", "tasks", "done", "solved", "memory", "scope", "program")
+    shown = table("id", "started", "tasks", "done", "solved", "memory")
     for each in every:
         head, found = each.head, numbers(each.rows.values())
         done = f"{len(each.done)} of {len(each.tasks)}"
@@ -36,8 +36,8 @@ def list_runs(bank: options.Bank = None, config: options.Config = None, json_: o
             head["stream"],
             Text(done, "" if each.finished else "yellow"),
         )
-        others = (solved, head["memory"], head["scope"], head["program"])
-        shown.add_row(each.id, *(cell if isinstance(cell, Text) else Text(str(cell)) for cell in (*cells, *others)))
+        texts = (cell if isinstance(cell, Text) else Text(cell) for cell in (*cells, solved, head["memory"]))
+        shown.add_row(each.id, *texts)
     if not json_:
         out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run makes one")
 
@@ -59,7 +59,8 @@ def show(
         return
     head = found.head
     say((found.id, "bold"), f"  {head['stream']}, {counted(len(found.tasks), 'task')}, memory {head['memory']}")
-    say((f"started {head['created_at']} · scope {head['scope']} · {head['program']} · {head['models']}", "dim"))
+    about = f"started {head['created_at']}", f"scope {head['scope']}", head["program"], head["models"]
+    say((" · ".join(filter(None, about)), "dim"))
     shown = table("#", "task", "solved", "verdict", "steps", "tokens", "answer", right=("#", "steps", "tokens"))
     marks = {True: ("yes", "green"), False: ("no", "yellow"), None: ("?", "dim")}
     for row in rows:
