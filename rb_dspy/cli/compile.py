@@ -73,6 +73,7 @@ def compile_(
     chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
     streams = compile_streams(found, number)
+    log = save.with_name(f"{save.name}.log")
     if save.is_dir() or not save.absolute().parent.is_dir():
         raise InputError(f"--save {save}: expected the name of a file in a folder that exists")
     if save.exists():
@@ -109,7 +110,7 @@ def compile_(
                 show(progress.done, progress.total, f"{progress.phase}{best} · {short_number(tokens)} tokens")
                 tracked.on_progress(progress)
 
-            with library_log(save.with_suffix(".log")):
+            with library_log(log):
                 compiled = compile_program(built, streams, **arguments, on_progress=on_progress)
             compiled.save(save)
             tracked.log_compiled(compiled)
@@ -126,7 +127,7 @@ def compile_(
         return
     _print_result(compiled)
     in_mlflow = f"; in MLflow: run {tracked.id}" if tracked.id else ""
-    say("saved: ", (str(save), "bold"), f"; the optimizer's log: {save.with_suffix('.log')}{in_mlflow}")
+    say("saved: ", (str(save), "bold"), f"; the optimizer's log: {log}{in_mlflow}")
     if version is not None:
         say(f"registered: {register} version {version}{', the champion' if compiled.improved else ''}")
     elif compiled.changed:

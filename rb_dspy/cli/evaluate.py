@@ -33,7 +33,11 @@ def evaluate(
         ),
     ] = "none,bank",
     models: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Compare these models as the agent, instead of memory modes.")
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Compare these models as the agent, also in roles without one of their own.",
+        ),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="The arm to compare with; default: none, else the first.")

@@ -58,9 +58,10 @@ def run(
     Tasks that the bank has learned from are left out. A run that was interrupted goes on if the same command is given
     again. Results are kept beside the bank: see rb-dspy runs.
     """
-    from rb_dspy.cli.program import build_program, tracker
+    from rb_dspy.cli.program import build_program, model_names, tracker
     from rb_dspy.cli.records import NO_FILE, folder_of
     from rb_dspy.cli.tasks import source
+    from rb_dspy.compile.state import digest, prompts_of
 
     chosen = options.program_settings(
         config, set_, matts, k, run__seed=seed, run__memory=memory, bank__url=bank, bank__scope=scope
@@ -79,8 +80,9 @@ def run(
         head: dict[str, Any] = {"key": found.key(number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
         head |= {"bank": without_secrets(chosen.bank.url) if folder == NO_FILE else "", "env": env or ""}
         scaling = "" if chosen.matts is None else chosen.matts.model_dump(mode="json")
-        head |= {"program": program or "", "matts": scaling}
-        planned = _plan(found, number, opened, folder, head, built, chosen, new=new)
+        head |= {"program": program or "", "matts": scaling, "models": model_names(built)}
+        head |= {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(built)])}
+        planned = _plan(found, number, opened, folder, head, chosen, new=new)
         if planned is None:
             if json_:
                 print_json({"run_id": None, "finished": True, "summary": None})
@@ -110,13 +112,11 @@ def _plan(
     bank: MemoryBank,
     folder: Any,
     head: dict[str, Any],
-    program: BankProgram,
     chosen: Settings,
     *,
     new: bool,
 ) -> tuple[Record, list[Task]] | None:
     """The run of these tasks that is unfinished, or a new one, and all its tasks; None if nothing is left to do."""
-    from rb_dspy.cli.program import model_names
     from rb_dspy.cli.records import new_record, unfinished
     from rb_dspy.stream import TaskStream
 
@@ -131,7 +131,7 @@ def _plan(
     if left_out:
         err.print(Text(f"left out: {counted(left_out, 'task')} that the bank has learned from; --new does them too"))
     stream = TaskStream(found.name, tasks)
-    about = {"stream": found.name, "digest": stream.digest, "seed": chosen.run.seed, "models": model_names(program)}
+    about = {"stream": found.name, "digest": stream.digest, "seed": chosen.run.seed}
     return new_record(folder, [task.id for task in tasks], **about, **head), tasks
 
 

@@ -94,7 +94,10 @@ def compare(
     both = [id for id in scores[0] if id in scores[1]]
     if not both:
         raise InputError(f"runs {runs[0].id} and {runs[1].id} have no scored task in common; nothing can be compared")
-    found = paired(*({id: [each[id]] for id in both} for each in scores))
+    found = paired(
+        *({id: [each[id]] for id in both} for each in scores),
+        streams=any(each.head["memory"] == "on" for each in runs),
+    )
     gained = [id for id in both if scores[0][id] < scores[1][id]]
     lost = [id for id in both if scores[0][id] > scores[1][id]]
     if json_:

@@ -228,9 +228,9 @@ def _interval(values: NDArray[np.float64], pseudo: Sequence[float], least: float
         center, degrees = mean, float(max(1, min(tasks, orders) - 1))
         variance = (max(by_task + by_order - single, by_task, by_order) + spread) / pairs**2
         if least == 0 and tasks > 1:  # a mean varies by task above all: degrees of freedom as by Satterthwaite
-            parts = {tasks: by_task, orders: max(0.0, by_order - single)}
-            squares = sum(part**2 / (clusters - 1) for clusters, part in parts.items())
-            degrees = max(degrees, sum(parts.values()) ** 2 / squares) if squares else float(tasks - 1)
+            parts = (tasks, by_task), (orders, max(0.0, by_order - single))
+            squares = sum(part**2 / (clusters - 1) for clusters, part in parts)
+            degrees = max(degrees, sum(part for _, part in parts) ** 2 / squares) if squares else float(tasks - 1)
     error = sqrt(variance)
     reach = float(stdtrit(degrees, 0.975)) * error
     p = 2 * float(stdtr(degrees, -abs(center) / error))

@@ -90,6 +90,7 @@ def describe(plan: Plan, *, seed: int, lessons: Lessons | None, embedder: Embedd
         "orders": len(plan.orders),
         "seed": seed,
         "baseline": plan.baseline,
+        "names": list(plan.arms),
         "arms": {name: _describe_arm(arm) for name, arm in plan.arms.items()},
         "lessons": digest([draft.model_dump() for draft in oracle_lessons(lessons, tasks)]) if oracle else None,
         "embedder": embedder if isinstance(embedder, str | None) else embedder.id,

@@ -158,12 +158,13 @@ class Journal:
             if (record.arm, record.order) not in self._cells:
                 raise InputError(f"{self.folder / RECORDS}: has records of other arms; pass another folder")
             self._cells[record.arm, record.order][record.task] = record
-        for cell, records in self._cells.items():
-            if len(records) < sizes[cell]:  # it ended because tasks in a row broke: these are done again
-                for record in sorted(records.values(), key=lambda record: -record.position):
-                    if not record.error:
-                        break
-                    del records[record.task]
+        if all(len(records) == sizes[cell] for cell, records in self._cells.items()):
+            return
+        for records in self._cells.values():  # a cell may have ended because tasks in a row broke: these are done again
+            for record in sorted(records.values(), key=lambda record: -record.position):
+                if not record.error:
+                    break
+                del records[record.task]
 
 
 def read_records(folder: Path) -> list[TaskRecord]:

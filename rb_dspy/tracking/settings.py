@@ -25,8 +25,27 @@ from rb_dspy.text import without_secrets
 BackbonesLike = Backbones | Mapping[str, Any]
 """Backbones, or role -> LM, ``BackboneConfig`` or a model's name."""
 
-_NO_OPTIONS = {"max_completion_tokens", "rollout_id", "headers", "extra_headers"}
-"""Settings of an LM that have another name in ``BackboneConfig``, change with each call, or may hold keys."""
+_OPTIONS = {
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+}
+_OPTIONS |= {"reasoning", "reasoning_effort", "thinking", "verbosity", "extra_body", "response_format", "api_version"}
+_OPTIONS |= {
+    "logit_bias",
+    "parallel_tool_calls",
+    "service_tier",
+    "aws_region_name",
+    "vertex_location",
+    "vertex_project",
+}
+"""Settings of an LM that are stored; others may hold keys."""
 
 
 def program_settings(program: BankProgram, environments: str | None = None) -> dict[str, Any]:
@@ -143,7 +162,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 def _is_option(name: str, value: Any) -> bool:
     """Whether ``BackboneConfig.options`` take it: JSON, and no secret."""
-    if value is None or name in _NO_OPTIONS or name in BackboneConfig.model_fields or name == "api_key":
+    if value is None or name not in _OPTIONS:
         return False
     try:
         BackboneConfig(model="any", options={name: value})

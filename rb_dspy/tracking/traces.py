@@ -7,6 +7,7 @@ then put back as they were before; what MLflow offers no way to undo (its wrappe
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -29,6 +30,8 @@ _HIDDEN = {"env_args", "bank", "environments", "outcome", "outcomes", "extra_hea
 """Keys that no trace contains: ground truth (``Task.env_args``, ``Outcome``), what can be asked for it, and headers,
 which may hold keys."""
 _OUTCOME = {"reward", "success", "info"}
+_SECRET = re.compile(r"(?i)headers|secret|credential|password|token$|api_?key|access_key")
+"""Names of attributes that may hold keys: settings of language models, which autologging records."""
 
 _current: ContextVar[TaskTraces | None] = ContextVar("rb_dspy_traces", default=None)
 
@@ -40,14 +43,14 @@ def hide_ground_truth(span: Any) -> None:
     """
     try:
         inputs, outputs = _cleaned(span.inputs), _cleaned(span.outputs)
-        headers = [name for name in span.attributes if name in _HIDDEN]
+        secrets = [name for name in span.attributes if name in _HIDDEN or _SECRET.search(name)]
     except Exception:  # MLflow would store the span as it is
         inputs = outputs = {"hidden": "could not be read"}
-        headers = []
+        secrets = []
         log.warning("MLflow: a span could not be read, and is stored empty", exc_info=True)
     span.set_inputs(inputs)
     span.set_outputs(outputs)
-    span.set_attributes(dict.fromkeys(headers, "hidden"))
+    span.set_attributes(dict.fromkeys(secrets, "hidden"))
 
 
 class TaskTraces:

@@ -260,6 +260,12 @@ def test_a_run_without_learning_is_continued_too(cli: Any, served: Served) -> No
     assert (last["summary"]["tasks"], last["finished"]) == (3, True)
 
 
+def test_other_settings_start_another_run(cli: Any, served: Served) -> None:
+    assert ended_at(served, "agent", signal.SIGKILL, "--memory", "off")[0] == -9
+    for change in ("backbones.agent.model=openai/other", "program.act.max_steps=3"):
+        assert [row["task"] for row in run(cli, "--memory", "off", "--set", change)[:-1]] == IDS
+
+
 def test_new_starts_another_run(cli: Any, served: Served) -> None:
     assert ended_at(served, "agent", signal.SIGKILL)[0] == -9
     assert [row["task"] for row in run(cli, "--new")[:-1]] == IDS

@@ -184,6 +184,7 @@ def test_a_finished_evaluation_asks_nobody(tmp_path: Path) -> None:
         {"seed": 1},
         {"stream": safes(4)},
         {"arms": ["none", "raw"]},
+        {"arms": ["bank", "none"]},
         {"baseline": "bank"},
         {"embedder": HashEmbedder(32)},
         {"program": program(temperature=0.3)},
@@ -245,7 +246,8 @@ def test_a_judge_that_cannot_be_parsed_costs_lessons_and_not_the_task() -> None:
     assert (bank.success.mean, bank.errors, bank.learned, bank.judged) == (1.0, 0, 0, 0)
 
 
-def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [13, 14], ids=["at the end", "before it"])
+def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path, last: int) -> None:
     down = True
 
     def script(prompt: Prompt) -> Reply:
@@ -253,7 +255,7 @@ def test_broken_tasks_in_a_row_end_it_and_it_goes_on(tmp_path: Path) -> None:
             raise OSError("the server is down")
         return learner(prompt)
 
-    stream = TaskStream("row", [*safes(3), *(safe(number, "Diebold") for number in range(10, 14))])
+    stream = TaskStream("row", [*safes(3), *(safe(number, "Diebold") for number in range(10, last))])
     options: dict[str, Any] = {"program": program(script), "orders": 1, "folder": tmp_path}
     with pytest.raises(InfrastructureError):
         run(["none", "bank"], stream, **options)

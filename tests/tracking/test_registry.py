@@ -204,6 +204,7 @@ def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(
             max_tokens=77,
             top_p=0.5,
             extra_headers={"X-Key": KEY},
+            aws_secret_access_key=KEY,
             cache=False,
             num_retries=0,
         )

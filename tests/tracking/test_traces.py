@@ -94,7 +94,8 @@ def _feedback(trace: Any) -> dict[str, Any]:
 def test_no_trace_has_a_key(tracer: Tracker, place: Path, bank: MemoryBank) -> None:
     with provider() as (address, _):
         headers = {"X-Key": f"header-{MARKER}"}
-        lm = dspy.LM("openai/x", api_base=address, api_key=f"key-{MARKER}", extra_headers=headers, cache=False)
+        secrets = {"api_key": f"key-{MARKER}", "aws_secret_access_key": f"aws-{MARKER}", "extra_headers": headers}
+        lm = dspy.LM("openai/x", api_base=address, **secrets, cache=False)
         program = ReasoningBank(backbones=Backbones(agent=lm), environments=Lock.make)
         with tracer.stream_run(program, locks(1), bank, run_id="keys") as run:
             run_stream(program, locks(1), bank, run_id="keys", on_result=run.on_result)
