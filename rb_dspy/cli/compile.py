@@ -129,9 +129,10 @@ def compile_(
     in_mlflow = f"; in MLflow: run {tracked.id}" if tracked.id else ""
     say("saved: ", (str(save), "bold"), f"; the optimizer's log: {log}{in_mlflow}")
     if version is not None:
-        say(f"registered: {register} version {version}{', the champion' if compiled.improved else ''}")
-    elif compiled.changed:
-        say("use it: ", (f"rb-dspy run {found.name} --program {save}", "bold"))
+        say(f"registered: {register} version {version}, {'the champion' if compiled.improved else 'not the champion'}")
+    if compiled.changed:
+        name = str(save) if version is None else f"models:/{register}/{version}"
+        say("use it: ", (f"rb-dspy run {found.name} --program {name}{' --matts ...' if chosen.matts else ''}", "bold"))
 
 
 def _print_result(compiled: Compiled) -> None:

@@ -78,6 +78,8 @@ def evaluate(
     from rb_dspy.cli.tasks import source, task_stream
     from rb_dspy.evaluation.plan import describe, digest, plan_of
 
+    if lessons is not None and not screen and (models is not None or "oracle" not in arms.split(",")):
+        raise InputError("--lessons is of the arm oracle; add it to --arms, or use --screen")
     chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
     found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
     stream = task_stream(found, number or (SCREENED if screen else None))

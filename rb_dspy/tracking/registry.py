@@ -112,8 +112,8 @@ def promote(name: str, version: int, *, force: bool = False) -> None:
         if tags.get("rb.improved") != "true" and not force:
             shown = tags.get("rb.held_out") or "not measured"
             raise InputError(
-                f"{name} version {version}: held-out tasks do not show an improvement ({shown}); promote it with"
-                " force=True if you want it all the same"
+                f"{name} version {version}: held-out tasks do not show an improvement ({shown}); force the"
+                " promotion (force=True, --force) if you want it all the same"
             )
         client.set_registered_model_alias(name, CHAMPION, str(version))
 

@@ -102,3 +102,9 @@ def test_arms_start_from_a_bank(sums: Any) -> None:
     report = evaluate(sums, "--orders", "1", "--bank", "old.sqlite", "--set", "program.retrieve.min_score=-1")
     assert report["arms"]["bank"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
     assert Path("old.sqlite").read_bytes() == before
+
+
+def test_lessons_without_an_arm_that_shows_them_are_refused(sums: Any) -> None:
+    code, _, err = sums("evaluate", "tasks.jsonl", "--lessons", "lessons.jsonl", "--yes")
+    assert code == 2
+    assert "oracle" in err
