@@ -21,8 +21,8 @@ def build_program(chosen: Settings, env: str | None = None, prompts: str | None 
     Raises ``InputError`` for an environment or prompts that cannot be used.
     """
     from rb_dspy.backbones import Backbones
-    from rb_dspy.cli.tasks import environment_factory
     from rb_dspy.environments import make_environment
+    from rb_dspy.environments.named import environment_factory
     from rb_dspy.matts import MaTTS
     from rb_dspy.program import ReasoningBank
 

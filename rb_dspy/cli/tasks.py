@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rb_dspy.config import RunConfig
-from rb_dspy.errors import InputError, RBError, describe_error
+from rb_dspy.errors import InputError
 from rb_dspy.schema import Task
 
 if TYPE_CHECKING:
-    from rb_dspy.protocols import EnvironmentFactory
     from rb_dspy.stream import Streams, TaskStream
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
@@ -133,51 +129,6 @@ def compile_streams(found: Source, n: int | None) -> Streams:
             raise InputError(f"{found.name}: no task in its split {split}; choose another stream, or a file of tasks")
         parts[part] = TaskStream(f"{found.name}/{part}", tasks.tasks)
     return Streams(**parts)
-
-
-def environment_factory(spec: str) -> EnvironmentFactory:
-    """What ``--env MODULE:NAME`` names, as a factory. Raises ``InputError`` in one line for anything else."""
-    module, _, name = spec.partition(":")
-    if not (module and name):
-        raise InputError(f"--env {spec}: expected MODULE:NAME, such as my_env:Desk")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except RBError:
-        raise
-    except Exception as exc:
-        raise InputError(f"--env {spec}: cannot be imported from this folder: {describe_error(exc, 300)}") from exc
-    from rb_dspy.plugins import lacks
-
-    if not callable(found):
-        raise InputError(f"--env {spec}: is a {type(found).__name__}; expected a function or a class")
-    if inspect.isclass(found) and hasattr(found, "make") and hasattr(found, "tasks"):
-        family: Any = found()
-        family.check()
-        return lambda task, rollout_id: family.make(task)
-    if inspect.isclass(found):
-        needed = ("reset", "step", "valid_actions", "answer", "outcome", "close")
-        if missing := lacks(found, needed):
-            raise InputError(
-                f"--env {spec}: {found.__name__} has no {', '.join(missing)}; expected an Environment (docs/agents.md)"
-            )
-    count = _parameters(found, spec)
-    return lambda task, rollout_id: found(*(task, rollout_id)[:count])
-
-
-def _parameters(factory: Any, spec: str) -> int:
-    """How many of (task, rollout_id) it is called with."""
-    parameters = inspect.signature(factory).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [each for each in parameters if each.kind in kinds and each.default is each.empty]
-    if len(required) > 2:
-        raise InputError(f"--env {spec}: takes {len(required)} arguments; expected (task, rollout_id), (task) or none")
-    if required or inspect.isclass(factory):
-        return len(required)
-    return 2 if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters) else 0
 
 
 def _read(file: Path, *, any_env: bool) -> TaskStream:

@@ -16,6 +16,7 @@ from rb_dspy.backbones import Backbones
 from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig
 from rb_dspy.config_file import load_settings, own_file
 from rb_dspy.environments import make_environment
+from rb_dspy.environments.named import environment_factory
 from rb_dspy.errors import ConfigError, InputError, describe_error
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import ReasoningBank
@@ -57,8 +58,7 @@ def program_settings(program: BankProgram, environments: str | None = None) -> d
             installed ones.
 
     Raises:
-        InputError: The program has a part that cannot be stored.
-        ConfigError: ``environments`` does not name a callable.
+        InputError: The program has a part that cannot be stored, or ``environments`` cannot be used.
     """
     if not isinstance(program.judge, Judge) or program.retrieve.reranker is not None:
         part = "reranker" if isinstance(program.judge, Judge) else "judge"
@@ -68,8 +68,8 @@ def program_settings(program: BankProgram, environments: str | None = None) -> d
             "register: the program's environments are not the installed ones; pass"
             " environments='package.module:attribute'"
         )
-    if environments is not None and not callable(import_attribute(environments)):
-        raise ConfigError(f"environments={environments!r} is not callable; expected a function (task, rollout_id)")
+    if environments is not None:
+        environment_factory(environments)
     steps = ("retrieve", "act", "judge", "distill")
     config = {step: getattr(program, step).config.model_dump(mode="json") for step in steps}
     matts = program.config.model_dump(mode="json") if isinstance(program, MaTTS) else None
@@ -81,7 +81,7 @@ def build_program(settings: Mapping[str, Any]) -> BankProgram:
     environments = settings.get("environments")
     program = ReasoningBank(
         ProgramConfig.model_validate(settings["program"]),
-        environments=make_environment if environments is None else import_attribute(environments),
+        environments=make_environment if environments is None else environment_factory(environments),
     )
     matts = settings.get("matts")
     return program if matts is None else MaTTS(program, config=MattsConfig.model_validate(matts))

@@ -105,7 +105,7 @@ def test_an_error_is_one_line_and_its_exit_code(
         (["run", "tasks.jsonl", "--matts", "sideways"], 2, "sideways"),
         (["run", "tasks.jsonl", "--k", "3"], 2, "--k 3"),
         (["run", "tasks.jsonl", "--program", "missing.json"], 2, "missing.json"),
-        (["run", "tasks.jsonl", "--env", "nothing:Here"], 2, "--env nothing:Here"),
+        (["run", "tasks.jsonl", "--env", "nothing:Here"], 2, "nothing:Here"),
         (["run", "tasks.jsonl", "--env", "json:JSONDecoder"], 2, "has no reset"),
         (["run", "tasks.jsonl", "--set", "backbones.agent.model=local/gpt-9"], 2, "gpt-9"),
         (["run", "tasks.jsonl", "--set", "backbones.agent.api_key_env=RB_UNSET"], 4, "RB_UNSET"),

@@ -23,7 +23,7 @@ from rb_dspy import (
 )
 from rb_dspy.compile.state import prompts_of
 from rb_dspy.errors import ConfigError, InputError, RBError, SignatureChanged
-from rb_dspy.testing import Lock, scripted_lm
+from rb_dspy.testing import Corridor, Lock, scripted_lm
 from tests.tracking.samples import BETTER, EMBEDDER, compiled, provider, question
 from tests.worlds import answers, lock
 
@@ -70,6 +70,12 @@ def test_it_answers_with_its_lessons(tracker: Tracker, name: str, lessons: Memor
     (answer,) = model.predict([{"instruction": "", "id": "mine"}])
     assert answer.id == "mine"
     assert "instruction" in answer.error
+
+
+def test_environments_may_be_a_class(tracker: Tracker, name: str) -> None:
+    tracker.register(None, ReasoningBank(), name, environments="rb_dspy.testing:Corridor")
+    made = tracker.program(name, scripted(), version=1).environments(question(), "0")
+    assert isinstance(made, Corridor)
 
 
 def test_compiled_prompts_are_registered_and_promoted_if_they_improved(
