@@ -1,4 +1,4 @@
-"""Opening the bank that a command of ``rb-dspy bank`` is about; none is made unless the command adds to it."""
+"""Open the bank of a ``rb-dspy bank`` command; only ``add`` creates one."""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ def compile_(
     """
     from rb_dspy.cli.program import build_program, reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams, source
-    from rb_dspy.compile.compile import compile_program, plan_compile
+    from rb_dspy.compile.compile import compile_program
+    from rb_dspy.compile.plan import plan_compile
     from rb_dspy.compile.progress import Progress
     from rb_dspy.compile.state import read_state
 
@@ -81,19 +82,11 @@ def compile_(
     built = build_program(chosen, env, program)
     tracking = tracker(chosen, track)
     with start_bank(chosen, bank, scope) as start:
-        arguments: dict[str, Any] = {
-            "optimizer": optimizer,
-            "step": step,
-            "budget": budget,
-            "reflection": reflection_model(chosen, reflection),
-            "bank": start,
-            "embedder": chosen.bank.embedder,
-            "orders": orders,
-            "window": window,
-            "seed": chosen.run.seed,
-            "threads": threads,
-        }
+        arguments: dict[str, Any] = {"optimizer": optimizer, "step": step, "budget": budget, "bank": start}
+        arguments |= {"orders": orders, "window": window, "threads": threads}
         plan = plan_compile(built, streams, **arguments)
+        arguments |= {"reflection": reflection_model(chosen, reflection), "seed": chosen.run.seed}
+        arguments |= {"embedder": chosen.bank.embedder}
         if not json_:
             say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
             say((str(plan), "dim"))
@@ -132,7 +125,8 @@ def compile_(
         say(f"registered: {register} version {version}, {'the champion' if compiled.improved else 'not the champion'}")
     if compiled.changed:
         name = str(save) if version is None else f"models:/{register}/{version}"
-        say("use it: ", (f"rb-dspy run {found.name} --program {name}{' --matts ...' if chosen.matts else ''}", "bold"))
+        more = f" --matts {chosen.matts.mode} --k {chosen.matts.k}" if chosen.matts else ""
+        say("use it: ", (f"rb-dspy run {found.name} --program {name}{more}{f' --env {env}' if env else ''}", "bold"))
 
 
 def _print_result(compiled: Compiled) -> None:

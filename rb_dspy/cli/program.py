@@ -28,12 +28,12 @@ def build_program(chosen: Settings, env: str | None = None, prompts: str | None 
 
     environments = make_environment if env is None else environment_factory(env)
     backbones = Backbones.from_settings(chosen.backbones)
-    program: Any = ReasoningBank(chosen.program, backbones=backbones, environments=environments)
+    program: BankProgram = ReasoningBank(chosen.program, backbones=backbones, environments=environments)
     if chosen.matts is not None:
         program = MaTTS(program, config=chosen.matts)
     if prompts is not None:
         _load_prompts(program, prompts, chosen)
-    return program  # type: ignore[no-any-return]
+    return program
 
 
 def _load_prompts(program: BankProgram, name: str, chosen: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Compiling prompts: DSPy's optimizers on streams of tasks, with the evidence that they need and before and after."""
+"""Compiling prompts: DSPy's optimizers on streams of tasks, with feedback for each predictor and a held-out score."""
 
 import lazy_loader
 

@@ -16,7 +16,7 @@ from rb_dspy.compile.measure import compare_examples, compare_streams
 from rb_dspy.compile.metric import MEASURES, PREFIX, Metric
 from rb_dspy.compile.models import Models
 from rb_dspy.compile.optimizers import Job, optimize, optimizer_name
-from rb_dspy.compile.plan import CompilePlan, check_budget, plan
+from rb_dspy.compile.plan import check_budget, plan_compile
 from rb_dspy.compile.progress import OnProgress, Reporter
 from rb_dspy.compile.result import Candidate, Compiled, Part
 from rb_dspy.compile.search import Budgeted, Search
@@ -76,9 +76,8 @@ def compile_program(
         InfrastructureError: A server is down.
     """
     planned = plan_compile(
-        program, streams, optimizer, step=step, budget=budget, reflection=reflection, bank=bank, embedder=embedder,
-        orders=orders, window=window, seed=seed, threads=threads,
-    )  # fmt: skip
+        program, streams, optimizer, step=step, budget=budget, bank=bank, orders=orders, window=window, threads=threads
+    )
     models = Models(program.backbones or active(), reflection)
     with no_backbones(), metered() as ledger:
         reporter = Reporter(on_progress, budget, ledger.usage)
@@ -126,31 +125,6 @@ def compile_program(
         streams={part: getattr(streams, part).digest for part in parts},
         task_parts={fingerprint(task): part for part in parts for task in getattr(streams, part)},
         versions={"rb_dspy": version("rb-dspy"), "dspy": version("dspy")},
-    )
-
-
-def plan_compile(
-    program: BankProgram,
-    streams: Streams,
-    optimizer: str | dspy.Teleprompter = "gepa",
-    *,
-    step: CompileStep = "all",
-    budget: int = 100,
-    reflection: Any = None,  # noqa: ARG001 (the arguments of compile_program)
-    bank: MemoryBank | None = None,
-    embedder: Embedder | str | None = None,  # noqa: ARG001
-    orders: int = 8,
-    window: int | None = None,
-    seed: int = 0,  # noqa: ARG001
-    threads: int = 1,
-    on_progress: OnProgress | None = None,  # noqa: ARG001
-) -> CompilePlan:
-    """Say what ``compile_program`` would do with the same arguments: examples, calls, tokens, and what it can show.
-
-    No language model is asked. Raises ``InputError`` for arguments that cannot work.
-    """
-    return plan(
-        program, streams, optimizer, step=step, budget=budget, bank=bank, orders=orders, window=window, threads=threads
     )
 
 

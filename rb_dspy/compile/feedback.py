@@ -287,11 +287,6 @@ def decisive_step(trajectory: Trajectory, success: bool, others: Iterable[tuple[
     return (min(max(parted) + 1, len(actions)) if parted else len(actions)) or None
 
 
-def _lesson_ids(result: TaskResult) -> set[str]:
-    """The lessons that the agent was shown."""
-    return {item.id for item in result.prediction.memory.items}  # type: ignore[union-attr]
-
-
 def _known(result: TaskResult) -> list[tuple[Trajectory, bool]]:
     """The rollouts with ground truth, and whether each succeeded."""
     pairs = zip(result.rollouts, result.outcomes, strict=False)

@@ -74,12 +74,12 @@ def _score(
         try:
             with setup.models.use():
                 score = float(metric(example, setup.run(module, example.inputs())))
+            setup.reporter.step()
         except (InfrastructureError, UnparseableOutput):
             raise
         except Exception as exc:
-            fatal.append(exc)  # no other example would do better
+            fatal.append(exc)  # a bug, bad input, or the caller's on_progress: no other example would do better
             raise
-        setup.reporter.step()
         return score
 
     results = run_parallel([partial(run, example) for example in examples], setup.threads)

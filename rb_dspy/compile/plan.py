@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+import dspy
 import pydantic
 
 from rb_dspy.backbones import active
@@ -73,19 +73,21 @@ class CompilePlan(pydantic.BaseModel):
         )
 
 
-def plan(
+def plan_compile(
     program: BankProgram,
     streams: Streams,
-    optimizer: Any,
+    optimizer: str | dspy.Teleprompter = "gepa",
     *,
-    step: CompileStep,
-    budget: int,
-    bank: MemoryBank | None,
-    orders: int,
-    window: int | None,
-    threads: int,
+    step: CompileStep = "all",
+    budget: int = 100,
+    bank: MemoryBank | None = None,
+    orders: int = 8,
+    window: int | None = None,
+    threads: int = 1,
 ) -> CompilePlan:
-    """Check all arguments and estimate. No language model is asked.
+    """Say what ``compile_program`` would do with these arguments: examples, calls, tokens, and what it can show.
+
+    No language model is asked. Calls of the reflection model are not counted.
 
     Raises:
         InputError: An argument cannot work.
@@ -140,7 +142,7 @@ def _usage(
     cost: float | None = 0.0
     for part, stream in parts.items():
         once = estimate({"before": arm, "after": arm}, stream, orders=1)  # two runs of the stream
-        # A single step: besides, the run that gives examples; the step before and after costs a run each at most.
+        # A single step: half for the run that gives the examples; scoring costs at most one run before and one after.
         first = 0.0 if step == "all" else 0.5
         times = first + (runs / len(stream) / 2 if part == "compile" else orders if step == "all" else 1)
         each = (once.calls, once.prompt_tokens, once.completion_tokens)

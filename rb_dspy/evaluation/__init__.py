@@ -1,4 +1,4 @@
-"""Does memory help? Arms over the same tasks in several orders, and a verdict that is earned or refused."""
+"""Does memory help? Arms over the same tasks in several orders, a report and a verdict."""
 
 import lazy_loader
 

@@ -70,7 +70,7 @@ class CellRun:
             done: Task id -> record, from before.
             on_record: Called after each task.
             check: Called before each task; raises if the evaluation ends.
-            stop_after: So many broken tasks in a row end the cell.
+            stop_after: Stop after this many tasks in a row that ended with an error.
 
         Raises:
             InfrastructureError: ``stop_after`` tasks in a row broke.

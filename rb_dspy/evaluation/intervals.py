@@ -2,11 +2,11 @@
 
 The unit is a pair: one task in one order of the stream, done by both sides. Neither the tasks nor the orders are
 independent: a task that is hard is hard in all orders, and a lesson that is learned early helps in the rest of its
-order. So errors are clustered by task and by order (two-way, Cameron, Gelbach and Miller 2011), with t quantiles of
-the smaller number of clusters less one. The interval cannot gain from a negative estimate: it is never narrower than
-that of one-way clusters. One win and one loss are added to the variance, because a small table of equal pairs would
-have no width otherwise. With one order, whose tasks stand alone, it is a paired t interval with one win and one loss
-added to the tasks (Bonett and Price 2012).
+order. So errors are clustered by task and by order (two-way, Cameron, Gelbach and Miller 2011), with t quantiles of the
+smaller number of clusters less one. A negative variance component never narrows the interval: it is at least that of
+one-way clusters. One win and one loss are added to the variance, because a small table of equal pairs would have no
+width otherwise. With one order, whose tasks stand alone, it is a paired t interval with one win and one loss added to
+the tasks (Bonett and Price 2012).
 
 Simulated with tasks of varying difficulty (``tests/evaluation/test_intervals.py``): without an effect, 2 to 4 % of
 tables of 12 tasks x 8 orders lead to a verdict LEARNING or HARM; a gain of 20 points is shown in 95 % of evaluations of
@@ -95,7 +95,7 @@ class Comparison(pydantic.BaseModel):
 
         At least 5 tasks and 3 orders are required, or one order of tasks that stand alone.
         """
-        return self.difference.low > 0 and self.verdict == "LEARNING"
+        return self.verdict == "LEARNING"
 
     def __str__(self) -> str:
         return f"{self.before:.2f} -> {self.after:.2f}, difference {self.difference:+}"

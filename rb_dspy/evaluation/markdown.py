@@ -27,20 +27,20 @@ def markdown(report: Report) -> str:
         *([_escape(headroom_sentence(report))] if report.headroom else []),
         "",
         *_table(
-            ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "broke"),
+            ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "errors"),
             [
                 [f"{_escape(name)}{' (baseline)' * (name == report.baseline)}", *arm_cells(arm)]
                 for name, arm in report.arms.items()
             ],
         ),
         "",
-        "shown: tasks with a lesson; judge: in brackets if it always said the same; broke: twice, counts as failed",
+        "shown: tasks with a lesson; judge: in brackets if it always said the same; errors: twice, count as failures",
         "",
         f"Differences to {_escape(report.baseline)}, in points, with 95 % intervals (p adjusted by Holm except for"
         f" {_escape(report.primary)}):",
         "",
         *_table(
-            ("arm", "verdict", "difference", "p", "without what broke"),
+            ("arm", "verdict", "difference", "p", "without errors"),
             [
                 [_escape(name), each.verdict, points(each.difference), _escape(p_value(each)), clean(each)]
                 for name, each in report.comparisons.items()

@@ -110,21 +110,21 @@ def fragment(report: Report) -> str:
 
 
 def _arms(report: Report) -> str:
-    heads = ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "broke", "learned")
+    heads = ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "errors", "learned")
     rows = []
     for name, arm in report.arms.items():
         notes = " (baseline)" * (name == report.baseline) + " (one order counts for all)" * arm.repeated
         rows.append([f'{_text(name)}<span class="dim">{notes}</span>', *arm_cells(arm), number(arm.learned)])
     return (
         f'{_table(heads, rows)}<p class="dim">shown: tasks with a lesson; judge right: by ground truth, in brackets if'
-        " it always said the same; broke: twice, counts as failed; learned: lessons, over all orders.</p>"
+        " it always said the same; errors: twice, count as failures; learned: lessons, over all orders.</p>"
     )
 
 
 def _comparisons(comparisons: dict[str, Comparison], primary: str) -> str:
     reach = max(0.1, *(max(abs(each.difference.low), abs(each.difference.high)) for each in comparisons.values()))
     broke = any(each.errors_before or each.errors_after for each in comparisons.values())
-    heads = ["arm", "verdict", "", "difference", "p", "bootstrap", *["without what broke"] * broke]
+    heads = ["arm", "verdict", "", "difference", "p", "bootstrap", *["without errors"] * broke]
     rows = [
         [
             f'{_text(name)}<span class="dim">{" (primary)" * (name == primary)}</span>',

@@ -13,7 +13,7 @@ from rb_dspy.evaluation.records import Journal, TaskRecord
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an evaluation is. It says nothing about success: no look at the outcome may decide when it ends."""
+    """How far an evaluation is. It omits success, so that nobody stops an evaluation because it looks good."""
 
     done: int
     """Tasks, over all arms and orders."""

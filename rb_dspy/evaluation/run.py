@@ -1,4 +1,4 @@
-"""``evaluate``: arms over the same tasks in the same orders, interleaved, and a report that earns its verdict."""
+"""``evaluate``: arms over the same tasks in the same orders, interleaved, and a report."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evaluate(
         embedder: Of the banks, if an arm brings none.
         folder: Keeps records, banks and the report; an evaluation that was interrupted goes on from there.
         on_progress: Called after every task, from the thread that did it, one call at a time.
-        stop_after: So many broken tasks in a row end the evaluation.
+        stop_after: Stop after this many tasks in a row that ended with an error.
 
     Returns:
         The report, which is also in ``folder``. The same records give the same report.

@@ -72,7 +72,7 @@ class TaskTraces:
                 _current.reset(token)
 
     def name_root(self, span: Any) -> None:
-        """Say on the trace whose root has just ended which task it is of, and in short what came of it."""
+        """Tag a trace with its task, and shorten its root span."""
         inputs, outputs = span.inputs, span.outputs
         task = _task_in(inputs)
         tags = {}

@@ -178,9 +178,10 @@ def test_an_interrupt_passes_through() -> None:
         compiled(program=program(failing(20, KeyboardInterrupt())), **SMALL)  # type: ignore[arg-type]
 
 
-def test_an_error_in_on_progress_is_raised() -> None:
+@pytest.mark.parametrize("phase", ["gepa", "scoring held_out"])
+def test_an_error_in_on_progress_is_raised(phase: str) -> None:
     def broken(progress: Progress) -> None:
-        if progress.metric_calls > 3:
+        if progress.phase == phase and progress.done > 3:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
