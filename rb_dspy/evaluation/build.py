@@ -76,7 +76,7 @@ def build_report(
         baseline=baseline,
         primary=primary,
         exploratory=tasks < ENOUGH_TASKS or len(orders) < ENOUGH_ORDERS,
-        arms={name: _arm(table, tables[baseline], orders) for name, table in tables.items()},
+        arms={name: _arm(table, orders) for name, table in tables.items()},
         comparisons=adjust(comparisons, primary),
         headroom=None if gain is None else _headroom(gain),
         gain_of_oracle=gain,
@@ -150,7 +150,7 @@ def _compare(before: _Table, after: _Table, seed: int) -> Comparison:
     )
 
 
-def _arm(table: _Table, baseline: _Table, orders: Sequence[TaskStream]) -> ArmReport:
+def _arm(table: _Table, orders: Sequence[TaskStream]) -> ArmReport:
     records, settings = table.records, table.settings
     usage = total_usage([record.usage for record in records])
     tokens = sum(record.tokens for record in records)
@@ -165,7 +165,6 @@ def _arm(table: _Table, baseline: _Table, orders: Sequence[TaskStream]) -> ArmRe
         runs=len(records),
         repeated=settings.repeats and len(orders) > 1,
         success=mean_interval(table.scores(1 if settings.repeats else None)),
-        late_gain=_late_gain(table, baseline, orders) if table is not baseline else None,
         steps=fmean(steps) if steps else None,
         tokens=tokens,
         tokens_per_success=tokens / solved if solved else None,
@@ -198,18 +197,6 @@ def _curve(table: _Table, orders: Sequence[TaskStream]) -> list[float | None]:
         near = [score for each in range(position - reach, position + reach + 1) for score in at.get(each, ())]
         curve.append(fmean(near) if near else None)
     return curve
-
-
-def _late_gain(table: _Table, baseline: _Table, orders: Sequence[TaskStream]) -> float | None:
-    halves: tuple[list[float], list[float]] = ([], [])
-    counted = set(table.tasks)
-    for order, stream in enumerate(orders):
-        for position, task in enumerate(stream):
-            one, other = table.at(task.id, order), baseline.at(task.id, order)
-            if task.id in counted and one is not None and other is not None:
-                gain = (one.score or 0.0) - (other.score or 0.0)
-                halves[position >= len(stream) / 2].append(gain)
-    return fmean(halves[1]) - fmean(halves[0]) if all(halves) else None
 
 
 def _gain_of_oracle(tables: Mapping[str, _Table], seed: int) -> Interval | None:

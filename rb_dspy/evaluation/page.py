@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from rb_dspy.evaluation.intervals import SMALLEST, Comparison
-from rb_dspy.evaluation.markdown import (
-    arm_cells,
-    clean,
-    design_sentence,
-    extremes,
-    headroom_sentence,
-    note_sentence,
-    number,
-    p_value,
-    points,
-    share,
-    verdict_sentence,
-)
+from rb_dspy.evaluation.intervals import SMALLEST, Interval
+from rb_dspy.evaluation.markdown import Section, points, sections, sentences, title, verdict_sentence
 from rb_dspy.text import printable
 
 if TYPE_CHECKING:
-    from rb_dspy.evaluation.report import LessonEffect, Report
+    from rb_dspy.evaluation.report import Report
 
 _COLORS = (
     ("#6b7280", "#9aa4b2"),
@@ -55,10 +42,10 @@ _STYLE = """
 .rb table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums }
 .rb th, .rb td { padding: .35rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
  background: none; color: inherit }
-.rb th { color: var(--dim); font-weight: 600; white-space: normal;
- vertical-align: bottom } .rb th:first-child, .rb td:first-child { text-align: left }
-.rb td.text { white-space: normal; text-align: left; overflow-wrap: anywhere; min-width: 12rem }
-.rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 10rem }
+.rb th { color: var(--dim); font-weight: 600; white-space: normal; vertical-align: bottom }
+.rb th:first-child, .rb td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere;
+ min-width: 8rem }
+.rb svg { display: block; width: 100%; height: auto } .rb td svg { width: 10rem; margin-left: auto }
 .rb svg text { fill: var(--dim); font-size: 12px } .rb .grid { stroke: var(--line) } .rb .zero { stroke: var(--dim) }
 .rb .band { fill: var(--line); opacity: .55 } .rb .bar { stroke: var(--ink); stroke-width: 2 }
 .rb .dot { fill: var(--ink) } .rb .curve { fill: none; stroke-width: 2.2; stroke-linejoin: round }
@@ -75,7 +62,7 @@ def page(report: Report) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>Evaluation of {_text(report.stream)}</title>\n"
+        f"<title>{_text(title(report))}</title>\n"
         "<style>body { margin: 0; background: #ffffff } .rb { margin: 0 auto }\n"
         "@media (prefers-color-scheme: dark) { body { background: #15181e } }</style>\n"
         f"</head>\n<body>\n{fragment(report)}\n</body>\n</html>"
@@ -85,76 +72,50 @@ def page(report: Report) -> str:
 def fragment(report: Report) -> str:
     """What a notebook shows: the page without its frame."""
     verdict, _, meaning = verdict_sentence(report).partition(": ")
-    comparisons = report.comparisons
+    design, *headroom = (_text(sentence) for sentence in sentences(report))
     parts = [
         f"<style>{_STYLE}{_color_style()}</style>",
-        f"<h1>Evaluation of {_text(report.stream)}</h1>",
-        f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {_text(meaning)}</p>'
-        f'<p class="dim">{_text(note_sentence(report))}</p></div>',
-        f'<p class="dim">{_text(design_sentence(report))}</p>',
-        f"<p>{_text(headroom_sentence(report))}</p>" if report.headroom else "",
+        f"<h1>{_text(title(report))}</h1>",
+        f'<div class="verdict {verdict}"><p><b>{verdict}</b>: {_text(meaning)}</p><p class="dim">{design}</p></div>',
+        *(f"<p>{each}</p>" for each in headroom),
         f"<h2>Solved along the stream</h2>{_curves(report)}",
-        f"<h2>Arms</h2>{_arms(report)}",
-        f"<h2>Differences to {_text(report.baseline)}, in points, with 95 % intervals</h2>",
-        _comparisons(comparisons, report.primary),
+        *map(_section, sections(report)),
     ]
-    helped, misled = extremes(report, 10)
-    if helped or misled:
-        parts.append(
-            f'<h2>Lessons shown by {_text(report.primary)}</h2><p class="dim">Tasks that were shown a lesson, against'
-            f" {_text(report.baseline)} on the same tasks. An association: lessons are shown to tasks that resemble"
-            " where they come from, and together with others.</p>"
-        )
-        parts += [_lessons(title, each) for title, each in (("Helped", helped), ("Misled", misled)) if each]
-    return f'<div class="rb">{"".join(filter(None, parts))}</div>'
+    return f'<div class="rb">{"".join(parts)}</div>'
 
 
-def _arms(report: Report) -> str:
-    heads = ("arm", "solved", "steps", "tokens", "tokens/success", "cost", "shown", "judge right", "errors", "learned")
-    rows = []
-    for name, arm in report.arms.items():
-        notes = " (baseline)" * (name == report.baseline) + " (one order counts for all)" * arm.repeated
-        rows.append([f'{_text(name)}<span class="dim">{notes}</span>', *arm_cells(arm), number(arm.learned)])
+def _section(section: Section) -> str:
+    differences = [cell for row in section.rows for cell in row if isinstance(cell, Interval)]
+    reach = max([0.1, *(abs(end) for each in differences for end in (each.low, each.high))])
+    head = "".join(f"<th>{_text(each)}</th>" for each in section.heads)
+    rows = [
+        "".join(f"<td>{_bar(each, reach) if isinstance(each, Interval) else _text(each)}</td>" for each in row)
+        for row in section.rows
+    ]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    band = " Gray band: within 5 points." if differences else ""
     return (
-        f'{_table(heads, rows)}<p class="dim">shown: tasks with a lesson; judge right: by ground truth, in brackets if'
-        " it always said the same; errors: twice, count as failures; learned: lessons, over all orders.</p>"
+        f'<h2>{_text(section.title)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f'<tbody>{body}</tbody></table></div><p class="dim">{_text(section.note)}{band}</p>'
     )
 
 
-def _comparisons(comparisons: dict[str, Comparison], primary: str) -> str:
-    reach = max(0.1, *(max(abs(each.difference.low), abs(each.difference.high)) for each in comparisons.values()))
-    broke = any(each.errors_before or each.errors_after for each in comparisons.values())
-    heads = ["arm", "verdict", "", "difference", "p", "bootstrap", *["without errors"] * broke]
-    rows = [
-        [
-            f'{_text(name)}<span class="dim">{" (primary)" * (name == primary)}</span>',
-            each.verdict,
-            _interval_bar(each, reach),
-            points(each.difference),
-            escape(p_value(each)),
-            "-" if each.bootstrap is None else points(each.bootstrap).partition(" ")[2],
-            *[clean(each)] * broke,
-        ]
-        for name, each in comparisons.items()
-    ]
-    note = "p: adjusted for the number of comparisons (Holm), except the primary one; gray band: within 5 points."
-    return f'{_table(heads, rows)}<p class="dim">{note}</p>'
+def _bar(interval: Interval, reach: float) -> str:
+    """An interval in points, drawn and in digits."""
 
-
-def _interval_bar(comparison: Comparison, reach: float) -> str:
     def x(value: float) -> str:
         return f"{120 + 114 * max(-1.0, min(1.0, value / reach)):.1f}"
 
-    low, mean, high = (x(getattr(comparison.difference, name)) for name in ("low", "mean", "high"))
+    low, mean, high = (x(getattr(interval, name)) for name in ("low", "mean", "high"))
     left, right = x(-SMALLEST), x(SMALLEST)
     return (
-        f'<svg viewBox="0 0 240 22" role="img" aria-label="{points(comparison.difference)}">'
+        f'<svg viewBox="0 0 240 22" role="img" aria-label="{points(interval)}">'
         f'<rect class="band" x="{left}" y="1" width="{float(right) - float(left):.1f}" height="20"/>'
         f'<line class="zero" x1="120" y1="0" x2="120" y2="22"/>'
         f'<line class="bar" x1="{low}" y1="11" x2="{high}" y2="11"/>'
         f'<line class="bar" x1="{low}" y1="6" x2="{low}" y2="16"/>'
         f'<line class="bar" x1="{high}" y1="6" x2="{high}" y2="16"/>'
-        f'<circle class="dot" cx="{mean}" cy="11" r="4"/></svg>'
+        f'<circle class="dot" cx="{mean}" cy="11" r="4"/></svg>{points(interval)}'
     )
 
 
@@ -189,29 +150,6 @@ def _curves(report: Report) -> str:
         f' aria-label="share of solved tasks by position in the stream">{"".join(parts)}</svg>'
         '<p class="dim">Position in the stream; mean over all orders and a fifth of the stream.</p>'
     )
-
-
-def _lessons(title: str, effects: Sequence[LessonEffect]) -> str:
-    rows = [
-        [
-            f'<td class="text">{_text(each.title)}</td>',
-            str(each.times),
-            share(each.success),
-            share(each.baseline),
-            f"{100 * each.difference:+.0f}",
-        ]
-        for each in effects
-    ]
-    return _table((title, "shown", "solved", "baseline", "points"), rows)
-
-
-def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    def cell(content: str) -> str:
-        return content if content.startswith("<td") else f"<td>{content}</td>"
-
-    head = "".join(f"<th>{each}</th>" for each in heads)
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _color_style() -> str:

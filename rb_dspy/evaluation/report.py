@@ -31,8 +31,6 @@ class ArmReport(pydantic.BaseModel):
     """One order was run and counts for all: nothing is learned, and the agent samples at temperature 0."""
     success: Interval | None
     """Share of solved tasks, over tasks and orders; what broke counts as a failure."""
-    late_gain: float | None = None
-    """The gain over the baseline on the tasks of the second half of each order, less that of the first half."""
     steps: float | None
     """Mean of a task."""
     tokens: int

@@ -63,8 +63,6 @@ def test_a_bank_that_helps_is_learning() -> None:
     assert (none.repeated, bank.repeated, oracle.repeated) == (True, False, True)
     assert (none.runs, bank.runs, oracle.runs) == (18, 108, 18)
     assert (none.judge_agreement, bank.judge_agreement) == (None, 1.0)
-    assert bank.late_gain is not None
-    assert bank.late_gain > 0.1
     assert bank.curve[0] is not None
     assert bank.curve[-1] is not None
     assert bank.curve[-1] > bank.curve[0]
