@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.errors import InputError, RBError, StorageError
 
 MAX_LINE = 64_000_000
 """Longest line, in bytes, its end included."""
@@ -59,6 +60,38 @@ def encode(value: Mapping[str, Any], *, max_line: int = MAX_LINE) -> bytes:
     if len(line) > max_line:
         raise InputError(f"takes {len(line):,} bytes as JSON; expected at most {max_line:,}")
     return line
+
+
+def append(path: Path, value: Mapping[str, Any]) -> None:
+    """Append a line; it is on disk when this returns. Raises ``StorageError`` if the disk refuses.
+
+    If the process before was killed while it wrote a line, the new one begins after what it left.
+    """
+    try:
+        with path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                file.write(b"" if file.read(1) == b"\n" else b"\n")
+            file.write(encode(value))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        raise StorageError(f"{path}: cannot be written: {exc.strerror}; free space, or choose another folder") from exc
+
+
+def read_appended(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of ``append``, without lines that were cut. Raises ``StorageError`` if the disk refuses."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as exc:
+        raise StorageError(f"{path}: cannot be read: {exc.strerror}") from exc
+    objects: list[dict[str, Any]] = []
+    for line in lines:
+        try:
+            objects.append(_parse(line, "", ""))
+        except InputError:  # the process was killed while it was written
+            continue
+    return objects
 
 
 def _parse(text: bytes, place: str, expected: str) -> dict[str, Any]:

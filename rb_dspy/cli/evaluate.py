@@ -76,7 +76,7 @@ def evaluate(
     from rb_dspy import evaluation
     from rb_dspy.cli.program import build_program, start_bank, tracker
     from rb_dspy.cli.tasks import source, task_stream
-    from rb_dspy.evaluation.plan import describe, digest, plan_of
+    from rb_dspy.evaluation.plan import describe, describe_sources, digest, plan_of
 
     if lessons is not None and not screen and (models is not None or "oracle" not in arms.split(",")):
         raise InputError("--lessons is of the arm oracle; add it to --arms, or use --screen")
@@ -93,7 +93,7 @@ def evaluate(
         given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
         if "oracle" in sides and lessons is None and not _states_lessons(stream):
             raise InputError("the arm oracle needs right lessons; write them into a file of JSON Lines: --lessons FILE")
-        stated = describe(plan, seed=chosen.run.seed, **given)
+        stated = describe(plan, seed=chosen.run.seed) | describe_sources(plan, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{digest(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
         if not json_:

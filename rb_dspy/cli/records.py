@@ -6,8 +6,6 @@ was run twice, since it failed, has two rows, of which the last one counts.
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from typing import Any
 import filelock
 
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.jsonl import encode
+from rb_dspy.jsonl import append, read_appended
 
 FORMAT = "rb_dspy-run"
 NO_FILE = Path("rb-runs")
@@ -72,7 +70,7 @@ class Record:
         """Append a row, with its position in the run; it is on disk when this returns."""
         id = str(row["task"])
         self.rows[id] = {**row, "position": self.tasks.index(id) + 1 if id in self.tasks else None}
-        _append(self.path, self.rows[id])
+        append(self.path, self.rows[id])
 
 
 def folder_of(url: str) -> Path:
@@ -92,7 +90,7 @@ def new_record(folder: Path, tasks: Iterable[str], **head: Any) -> Record:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise StorageError(f"{folder}: cannot be made: {exc.strerror}; it would hold the results of runs") from exc
-    _append(record.path, known)
+    append(record.path, known)
     return record
 
 
@@ -120,34 +118,7 @@ def unfinished(folder: Path, **head: Any) -> Record | None:
 
 
 def _read(path: Path) -> Record | None:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as exc:
-        raise StorageError(f"{path}: cannot be read: {exc.strerror}") from exc
-    objects = [each for each in map(_parsed, lines) if each is not None]
-    if not objects or objects[0].get("format") != FORMAT:
+    head, *rows = read_appended(path) or [{}]
+    if head.get("format") != FORMAT:
         return None
-    head, *rows = objects
     return Record(path, head, {str(row["task"]): row for row in rows if "task" in row})
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:  # the process ended while it was written
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _append(path: Path, value: Mapping[str, Any]) -> None:
-    try:
-        with path.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                cut = file.read(1) != b"\n"
-                file.write(b"\n" if cut else b"")
-            file.write(encode(value))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as exc:
-        raise StorageError(f"{path}: cannot be written: {exc.strerror}; free space, or choose another --bank") from exc

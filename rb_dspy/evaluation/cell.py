@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import dspy
 
@@ -13,7 +14,6 @@ from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import ConfigError, InfrastructureError, InputError, InvalidVector, UnparseableOutput
 from rb_dspy.evaluation.records import TaskRecord
 from rb_dspy.matts import BankProgram
-from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Task
 from rb_dspy.steps import Memory
 from rb_dspy.stream import TaskStream
@@ -23,37 +23,21 @@ _OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVecto
 """Errors that say nothing about the next task; the task is tried once more."""
 
 
+@dataclass(frozen=True)
 class CellRun:
-    """Does the tasks of one cell.
+    """Does the tasks of one cell."""
 
-    Args:
-        arm: Name of the arm.
-        order: Number of the order.
-        program: As ``prepare`` returns it.
-        environments: Likewise.
-        bank: Of this cell, or the shared one of an arm that learns nothing.
-        run_id: Of what it learns.
-        learns: Whether the bank is written to.
-    """
-
-    def __init__(
-        self,
-        arm: str,
-        order: int,
-        program: BankProgram,
-        environments: EnvironmentFactory,
-        bank: MemoryBank,
-        *,
-        run_id: str,
-        learns: bool,
-    ) -> None:
-        self._arm = arm
-        self._order = order
-        self._program = program
-        self._scored = ScoredEnvironments(environments)
-        self._bank = bank
-        self._run_id = run_id
-        self._learns = learns
+    arm: str
+    order: int
+    program: BankProgram
+    """As ``prepare`` returns it."""
+    environments: ScoredEnvironments
+    bank: MemoryBank
+    """Of this cell, or the shared one of an arm that learns nothing."""
+    run_id: str
+    """Of what it learns."""
+    learns: bool
+    """Whether the bank is written to."""
 
     def play(
         self,
@@ -75,7 +59,7 @@ class CellRun:
         Raises:
             InfrastructureError: ``stop_after`` tasks in a row broke.
         """
-        if self._learns:
+        if self.learns:
             self._forget(done)
         broken = 0
         with dspy.context(disable_history=True):  # dspy would keep every prompt for the life of the process
@@ -88,25 +72,25 @@ class CellRun:
                 broken = broken + 1 if record.error else 0
                 if broken and broken == stop_after:
                     raise InfrastructureError(
-                        f"evaluate: arm {self._arm}, order {self._order}: {broken} tasks in a row broke, the last with:"
+                        f"evaluate: arm {self.arm}, order {self.order}: {broken} tasks in a row broke, the last with:"
                         f" {record.error}; mend it and evaluate again, with the same folder to go on from here"
                     )
 
     def _forget(self, done: dict[str, TaskRecord]) -> None:
         """Remove from the bank what tasks without a record left there when the process was killed."""
-        learned = self._bank.learned(self._run_id)
+        learned = self.bank.learned(self.run_id)
         missing = [id for id, record in done.items() if not record.error and id not in learned]
         if missing:
             raise InputError(
-                f"evaluate: {self._bank} has not learned from the task {missing[0]!r}, which has a record; the bank was"
+                f"evaluate: {self.bank} has not learned from the task {missing[0]!r}, which has a record; the bank was"
                 " changed or removed: pass another folder"
             )
-        for pending in self._bank.pending(run_id=self._run_id):
-            self._bank.delete(pending.id)
+        for pending in self.bank.pending(run_id=self.run_id):
+            self.bank.delete(pending.id)
         for task_id in sorted(learned - done.keys()):
-            experience = self._bank.experience_of(task_id, self._run_id)
+            experience = self.bank.experience_of(task_id, self.run_id)
             if experience is not None:
-                self._bank.purge(experience.id)  # a deleted lesson would not be learned again
+                self.bank.purge(experience.id)  # a deleted lesson would not be learned again
 
     def _record(self, task: Task, position: int) -> TaskRecord:
         """Do a task; if something breaks, once more, whatever the outcome was."""
@@ -117,22 +101,22 @@ class CellRun:
                 tries += 1
                 try:
                     prediction = self._attempt(task)
-                    error = self._scored.broke(task.id, prediction.trajectory.rollout_id)
-                    prediction = None if error and not self._learns else prediction
+                    error = self.environments.broke(task.id, prediction.trajectory.rollout_id)
+                    prediction = None if error and not self.learns else prediction
                 except ConfigError:
                     raise
                 except _OF_ONE_TASK as exc:
                     error = summary_line(exc)
         for pending in self._pending(task) if error else ():
-            self._bank.delete(pending.id)
+            self.bank.delete(pending.id)
         outcome = None
         shown, learned = Memory(), 0
         if prediction is not None:
-            outcome = self._scored.outcome(task.id, prediction.trajectory.rollout_id)
+            outcome = self.environments.outcome(task.id, prediction.trajectory.rollout_id)
             shown, learned = prediction.memory, len(prediction.memory_items)
         return TaskRecord(
-            arm=self._arm,
-            order=self._order,
+            arm=self.arm,
+            order=self.order,
             position=position,
             task=task.id,
             template=task.template,
@@ -157,13 +141,13 @@ class CellRun:
             waiting = self._pending(task)
             try:
                 if waiting:
-                    return self._program.resume(waiting[0])
-                return self._program(
-                    task=task, bank=self._bank, environments=self._scored, run_id=self._run_id, learn=self._learns
+                    return self.program.resume(waiting[0])
+                return self.program(
+                    task=task, bank=self.bank, environments=self.environments, run_id=self.run_id, learn=self.learns
                 )
             except UnparseableOutput:
                 if not self._pending(task):
                     raise
 
     def _pending(self, task: Task) -> list[Pending]:
-        return self._bank.pending(run_id=self._run_id, task_id=task.id) if self._learns else []
+        return self.bank.pending(run_id=self.run_id, task_id=task.id) if self.learns else []

@@ -12,8 +12,8 @@ import pydantic
 from rb_dspy.backbones.prices import price
 from rb_dspy.config import MattsConfig
 from rb_dspy.evaluation.arms import Arm, ArmLike
-from rb_dspy.evaluation.plan import Tasks, plan_of, settings_of
-from rb_dspy.evaluation.records import TaskRecord, read_records
+from rb_dspy.evaluation.plan import Tasks, describe, plan_of, settings_of
+from rb_dspy.evaluation.records import TaskRecord, check_plan, read_records
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.steps import Judge
 from rb_dspy.stream.report import total_usage
@@ -73,11 +73,15 @@ def estimate(
     """Estimate what ``evaluate`` with these arguments will use; nothing is called.
 
     Arms with records in ``folder`` are estimated by them; others by their steps, with typical lengths.
+
+    Raises:
+        InputError: An argument cannot be used, or the folder has another evaluation.
     """
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
     records: dict[str, list[TaskRecord]] = {name: [] for name in plan.arms}
-    for record in [] if folder is None else read_records(Path(folder)):
-        if (record.arm, record.order) in plan.sizes:
+    if folder is not None:
+        check_plan(Path(folder), describe(plan, seed=seed))
+        for record in read_records(Path(folder)):
             records[record.arm].append(record)
     length = fmean(estimate_tokens(task.instruction) for task in plan.orders[0])
     uses: list[Use] = []

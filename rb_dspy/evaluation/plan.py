@@ -79,11 +79,12 @@ def plan_of(
     return Plan(named, ordered, cells, baseline or ("none" if "none" in named else names[0]))
 
 
-def describe(plan: Plan, *, seed: int, lessons: Lessons | None, embedder: Embedder | str | None) -> dict[str, Any]:
+def describe(plan: Plan, *, seed: int) -> dict[str, Any]:
     """The plan as JSON: what must be equal for an evaluation to go on in its folder."""
     tasks = plan.orders[0]
-    oracle = any(arm.memory == "oracle" for arm in plan.arms.values())
     return {
+        "format": "rb_dspy evaluation",
+        "version": 1,
         "stream": tasks.name,
         "digest": tasks.digest,
         "tasks": len(tasks),
@@ -92,9 +93,17 @@ def describe(plan: Plan, *, seed: int, lessons: Lessons | None, embedder: Embedd
         "baseline": plan.baseline,
         "names": list(plan.arms),
         "arms": {name: _describe_arm(arm) for name, arm in plan.arms.items()},
-        "lessons": digest([draft.model_dump() for draft in oracle_lessons(lessons, tasks)]) if oracle else None,
-        "embedder": embedder if isinstance(embedder, str | None) else embedder.id,
         "versions": {name: installed(name) for name in ("rb-dspy", "dspy")},
+    }
+
+
+def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder | str | None) -> dict[str, Any]:
+    """Likewise: the right lessons, if an arm is shown them, and the embedder of the banks."""
+    oracle = any(arm.memory == "oracle" for arm in plan.arms.values())
+    drafts = oracle_lessons(lessons, plan.orders[0]) if oracle else []
+    return {
+        "lessons": digest([draft.model_dump() for draft in drafts]) if oracle else None,
+        "embedder": embedder if isinstance(embedder, str | None) else embedder.id,
     }
 
 

@@ -7,7 +7,6 @@ goes on where it was: only the task under way is done again.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +16,13 @@ import filelock
 import pydantic
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.errors import InputError, RBError
+from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write
-from rb_dspy.jsonl import encode, read_objects
+from rb_dspy.jsonl import append, read_appended
 from rb_dspy.protocols import Embedder
 from rb_dspy.schema import Label, Usage
 
 PLAN, RECORDS, BANKS = "plan.json", "records.jsonl", "banks"
-FORMAT, VERSION = "rb_dspy evaluation", 1
 SCOPE = "evaluation"
 
 Cell = tuple[str, int]
@@ -77,7 +75,7 @@ class Journal:
 
     Raises:
         InputError: The folder has another evaluation, another process works in it, or its records cannot be read.
-        RBError: The disk refuses.
+        StorageError: The disk refuses.
     """
 
     def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], sizes: Mapping[Cell, int]) -> None:
@@ -90,15 +88,18 @@ class Journal:
         try:
             (self.folder / BANKS).mkdir(parents=True, exist_ok=True)
         except OSError as exc:
-            raise RBError(f"{self.folder}: cannot be created: {exc.strerror}; pass another folder") from exc
+            raise StorageError(f"{self.folder}: cannot be created: {exc.strerror}; pass another folder") from exc
         self._claim = filelock.FileLock(self.folder / ".lock")
         try:
             self._claim.acquire(timeout=0)
         except filelock.Timeout:
             raise InputError(f"{self.folder}: another process evaluates here; wait, or pass another folder") from None
         try:
-            _check_plan(self.folder / PLAN, plan)
-            self._read(sizes)
+            check_plan(self.folder, plan)
+            if not (self.folder / PLAN).exists():
+                with atomic_write(self.folder / PLAN, error=StorageError) as file:
+                    file.write(json.dumps(plan, indent=1, ensure_ascii=False).encode() + b"\n")
+            self._read(self.folder, sizes)
         except BaseException:
             self.close()
             raise
@@ -128,7 +129,7 @@ class Journal:
         """Keep a record: on disk when this returns."""
         with self._lock:
             if self.folder is not None:
-                _append(self.folder / RECORDS, encode(record.model_dump(mode="json", exclude_defaults=True)))
+                append(self.folder / RECORDS, record.model_dump(mode="json", exclude_defaults=True))
             self._cells[record.arm, record.order][record.task] = record
 
     def open_bank(
@@ -151,13 +152,10 @@ class Journal:
                 copy.unlink(missing_ok=True)
         return bank
 
-    def _read(self, sizes: Mapping[Cell, int]) -> None:
-        assert self.folder is not None
-        _drop_torn_line(self.folder / RECORDS)
-        for record in read_records(self.folder):
-            if (record.arm, record.order) not in self._cells:
-                raise InputError(f"{self.folder / RECORDS}: has records of other arms; pass another folder")
-            self._cells[record.arm, record.order][record.task] = record
+    def _read(self, folder: Path, sizes: Mapping[Cell, int]) -> None:
+        for record in read_records(folder):
+            if (record.arm, record.order) in self._cells:
+                self._cells[record.arm, record.order][record.task] = record
         if all(len(records) == sizes[cell] for cell, records in self._cells.items()):
             return
         for records in self._cells.values():  # a cell may have ended because tasks in a row broke: these are done again
@@ -168,73 +166,39 @@ class Journal:
 
 
 def read_records(folder: Path) -> list[TaskRecord]:
-    """The records in a folder, the last one of each task; none if there is no file. A torn last line is left out.
+    """The records in a folder, the last one of each task; none if there is no file. Lines that were cut are left out.
 
     Raises:
         InputError: A line is no record.
     """
     path = folder / RECORDS
-    if not path.exists() or not path.stat().st_size:
-        return []
     records: dict[tuple[str, int, str], TaskRecord] = {}
-    lines = 0
-    try:
-        for number, fields in read_objects(path, "a record of a task"):
-            try:
-                record = TaskRecord.model_validate(fields)
-            except pydantic.ValidationError:
-                raise InputError(f"{path}:{number}: is no record of a task; pass another folder") from None
-            records[record.arm, record.order, record.task] = record
-            lines = number
-    except InputError:
-        if path.read_bytes().count(b"\n") > lines:
-            raise
+    for fields in read_appended(path) if path.exists() else ():
+        try:
+            record = TaskRecord.model_validate(fields)
+        except pydantic.ValidationError:
+            raise InputError(f"{path}: has a line that is no record of a task; pass another folder") from None
+        records[record.arm, record.order, record.task] = record
     return list(records.values())
 
 
-def _check_plan(path: Path, plan: Mapping[str, Any]) -> None:
-    """Store the plan, or compare it with the one that is stored."""
-    plan = json.loads(json.dumps({"format": FORMAT, "version": VERSION, **plan}))
-    try:
-        stored = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        with atomic_write(path) as file:
-            file.write(json.dumps(plan, indent=1, ensure_ascii=False).encode() + b"\n")
+def check_plan(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Raise ``InputError`` if the folder has another plan, as far as ``plan`` says; none is fine."""
+    path = folder / PLAN
+    if not path.exists():
         return
-    except (OSError, ValueError) as exc:
+    try:
+        stored = dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as exc:
         raise InputError(f"{path}: cannot be read as a plan ({exc}); pass another folder") from None
-    if stored != plan:
-        stored = stored if isinstance(stored, dict) else {}
-        key = next((key for key in [*plan, *stored] if stored.get(key) != plan.get(key)), "format")
-        raise InputError(
-            f"{path.parent}: has another evaluation: {key} was {_short(stored.get(key))}, and is"
-            f" {_short(plan.get(key))} now; pass another folder, or the same arguments"
-        )
+    for key, value in json.loads(json.dumps(plan)).items():
+        if key not in stored or stored[key] != value:
+            raise InputError(
+                f"{folder}: has another evaluation: {key} was {_short(stored.get(key))}, and is {_short(value)} now;"
+                " pass another folder, or the same arguments"
+            )
 
 
 def _short(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def _append(path: Path, line: bytes) -> None:
-    try:
-        with path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as exc:
-        raise RBError(f"{path}: cannot be written: {exc.strerror}; free space and evaluate again") from exc
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Remove a last line that was cut when the process was killed."""
-    if not path.exists():
-        return
-    try:
-        with path.open("rb+") as file:
-            content = file.read()
-            if not content.endswith(b"\n"):
-                file.truncate(content.rfind(b"\n") + 1)
-    except OSError as exc:
-        raise RBError(f"{path}: cannot be read: {exc.strerror}") from exc

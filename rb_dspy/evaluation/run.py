@@ -13,11 +13,21 @@ from typing import Any
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
+from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation.arms import Arm, ArmLike, oracle_bank, prepare
 from rb_dspy.evaluation.build import build_report, no_ground_truth
 from rb_dspy.evaluation.cell import CellRun
-from rb_dspy.evaluation.plan import Lessons, Plan, Tasks, describe, digest, plan_of, settings_of
+from rb_dspy.evaluation.plan import (
+    Lessons,
+    Plan,
+    Tasks,
+    describe,
+    describe_sources,
+    digest,
+    plan_of,
+    settings_of,
+)
 from rb_dspy.evaluation.progress import Counter, Progress, Stopped
 from rb_dspy.evaluation.records import Cell, Journal
 from rb_dspy.evaluation.report import Report
@@ -75,7 +85,7 @@ def evaluate(
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{name} is {value!r:.40}; expected a whole number from 1 on")
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
-    stated = describe(plan, seed=seed, lessons=lessons, embedder=embedder)
+    stated = describe(plan, seed=seed) | describe_sources(plan, lessons=lessons, embedder=embedder)
     with ExitStack() as stack:
         oracle = None
         if any(arm.memory == "oracle" for arm in plan.arms.values()):
@@ -170,7 +180,8 @@ class _Cells:
                 bank = stack.enter_context(MemoryBank.open(None, scope="none", embedder=self.embedder))
             else:
                 bank = stack.enter_context(self.journal.open_bank(number, order, arm.bank, self.embedder))
-            run = CellRun(name, order, program, environments, bank, run_id=self.run_id, learns=arm.learns)
+            scored = ScoredEnvironments(environments)
+            run = CellRun(name, order, program, scored, bank, run_id=self.run_id, learns=arm.learns)
             run.play(stream, done, self.counter.add, self.counter.check, self.stop_after)
         if all(record.score is None for record in self.journal.of(cell).values()):
             raise no_ground_truth(stream.name)
