@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, options
-from rb_dspy.cli.bank_open import open_bank, open_every_scope
 from rb_dspy.cli.output import err, facts, one_line, out, print_json, say, table
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
@@ -27,21 +26,19 @@ _SOURCES = 5
 
 
 @app.command("list")
+@options.shared
 def list_items(
+    on: options.OnBank,
     last: Annotated[int | None, typer.Option("--last", min=1, help="Only the newest N.")] = None,
     experiences: Annotated[
         bool, typer.Option("--experiences", help="The tasks that were learned from, with or without lessons.")
     ] = False,
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """The lessons, oldest first."""
-    with open_bank(config, bank, scope) as opened:
+    with on.open() as opened:
         found: Any = (opened.experiences() if experiences else opened.items())[-last if last else 0 :]
         learned_from = 0 if found else len(opened.seen_tasks())
-    if json_:
+    if on.json_:
         for each in found:
             print_json(each)
     elif not found and learned_from:
@@ -68,17 +65,15 @@ def list_items(
 
 
 @app.command()
+@options.shared
 def show(
+    on: options.OnBank,
     id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience.")],
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """One lesson with where it comes from, or one experience with its whole trajectory."""
-    with open_bank(config, bank, scope) as opened:
+    with on.open() as opened:
         found = opened.get(id)
-        if json_:
+        if on.json_:
             print_json(found)
         elif isinstance(found, MemoryItem):
             show_item(found, opened.history(id))
@@ -87,7 +82,9 @@ def show(
 
 
 @app.command()
+@options.shared
 def search(
+    on: options.OnBank,
     query: Annotated[str, typer.Argument(help="A task, in words.")],
     k: Annotated[int | None, typer.Option("-k", min=1, help="How many; default: program.retrieve.k.")] = None,
     unit: Annotated[
@@ -97,42 +94,41 @@ def search(
     mode: Annotated[
         Literal["dense", "lexical", "hybrid"] | None, typer.Option(help="Ranking; default: program.retrieve.mode.")
     ] = None,
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """The lessons nearest to a task, best first, and which of them an agent would be shown."""
-    usual = options.settings(config, None, bank__url=bank, bank__scope=scope).program.retrieve
-    ranked_by, compared = mode or usual.mode, unit or usual.unit
-    with open_bank(config, bank, scope, embeds=ranked_by != "lexical") as opened:
-        found = opened.retrieve(query, k=k or max(usual.k, 1), unit=compared, mode=ranked_by)
-        floor = usual.min_score
-        if floor is None and ranked_by == "dense" and found:
-            floor = getattr(opened.embedder, "min_score", None)
-    for number, match in enumerate(found):
-        if json_:
+    from rb_dspy.steps.memory import render
+
+    usual = on.settings.program.retrieve
+    how: dict[str, Any] = {"mode": mode or usual.mode, "unit": unit or usual.unit}
+    with on.open(embeds=how["mode"] != "lexical") as opened:
+        found = opened.retrieve(query, k=k or max(usual.k, 1), **how)
+        floor = None  # lexical and hybrid scores have none
+        if how["mode"] == "dense" and found:
+            floor = getattr(opened.embedder, "min_score", None) if usual.min_score is None else usual.min_score
+        near = opened.retrieve(query, k=usual.k, min_score=floor, polarity=usual.polarity, **how) if found else []
+    shown = {item.id for item in render((i for match in near for i in match.items), max_tokens=usual.max_tokens).items}
+    for match in found:
+        if on.json_:
             print_json(match)
             continue
-        shown = number < usual.k and (floor is None or match.score >= floor)
-        head = Text.assemble((f"{match.score:.3f}", "bold"), "  ", (one_line(match.instruction, 120), "dim"))
-        out.print(head if shown else head.append("  (not shown to agents)", "yellow"))
+        out.print(Text.assemble((f"{match.score:.3f}", "bold"), "  ", (one_line(match.instruction, 120), "dim")))
         for item in match.items:
             lesson = Text.assemble((item.title, "bold"), f": {one_line(item.content, 300)} ", (item.id, "dim"))
+            lesson.append("" if item.id in shown else "  (not shown to agents)", "yellow")
             out.print(Padding(lesson, (0, 0, 0, 7)))
-    if not found and not json_:
+    if not found and not on.json_:
         say("nothing found")
 
 
 @app.command()
+@options.shared
 def stats(
-    bank: options.Bank = None, scope: options.Scope = None, config: options.Config = None, json_: options.Json = False
+    on: options.OnBank,
 ) -> None:
     """Counts and sizes, the embedder, and the scopes of the bank."""
-    chosen = options.settings(config, None, bank__url=bank, bank__scope=scope).bank
-    with open_every_scope(chosen, scope) as opened:
+    with on.open_any_scope() as opened:
         found, scopes = opened.stats(), opened.scopes()
-    if json_:
+    if on.json_:
         print_json({**found.model_dump(mode="json"), "scopes": scopes})
         return
     shown = facts()
@@ -144,31 +140,32 @@ def stats(
 
 
 @app.command()
+@options.shared
 def pending(
+    on: options.OnBank,
     learn: Annotated[bool, typer.Option("--learn", help="Judge them, and learn from them, now.")] = False,
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
     set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """Rollouts that wait to be learned from, oldest first."""
     if learn:
-        _learn(options.program_settings(config, set_, None, None, bank__url=bank, bank__scope=scope), json_=json_)
+        where = {"bank__url": on.bank, "bank__scope": on.scope}
+        _learn(options.program_settings(on.config, set_, None, None, **where), json_=on.json_)
         return
-    with open_bank(config, bank, scope) as opened:
+    if set_:
+        raise InputError("--set is for --learn; add it")
+    with on.open() as opened:
         found = opened.pending()
     shown = table("id", "task", "run", "rollouts", "tries", "last error", right=("rollouts", "tries"))
     for each in found:
         rollouts = len(each.trajectories)
-        if json_:
+        if on.json_:
             names = ("run_id", "tries", "error", "created_at")
             print_json(
                 {"id": each.id, "task": each.task.id, "rollouts": rollouts} | {n: getattr(each, n) for n in names}
             )
         task, error = Text(one_line(each.task.id)), Text(one_line(each.error, 200), "dim")
         shown.add_row(each.id, task, Text(each.run_id), str(rollouts), str(each.tries), error)
-    if not json_:
+    if not on.json_:
         out.print(shown if found else "nothing waits to be learned from")
 
 

@@ -15,7 +15,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rb_dspy.cli import options
-from rb_dspy.cli.bank_open import open_bank, open_every_scope
 from rb_dspy.cli.output import confirm, err, one_line, out, print_json, say, table
 from rb_dspy.errors import BankError, CorruptBank, InputError
 from rb_dspy.schema import MemoryItem, Removal
@@ -35,63 +34,59 @@ _LISTED = 20
 
 
 @app.command()
+@options.shared
 def add(
+    on: options.OnBank,
     title: Annotated[str, typer.Argument(help="What the lesson is about, in a few words.")],
     content: Annotated[str, typer.Argument(help="The lesson itself.")],
     description: Annotated[str, typer.Option(help="When it helps, in one sentence.")] = "",
     origin: Annotated[str, typer.Option(help="Who wrote it; bank rollback origin:NAME removes it.")] = "user",
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Add a lesson that you wrote; a bank that does not exist is made."""
-    with open_bank(config, bank, scope, embeds=True, create=True) as opened:
-        _print_item(opened.add(title, content, description, origin), json_=json_)
+    with on.open(embeds=True, create=True) as opened:
+        _print_item(opened.add(title, content, description, origin), json_=on.json_)
 
 
 @app.command()
+@options.shared
 def edit(
+    on: options.OnBank,
     id: Annotated[str, typer.Argument(help="Id of a lesson.")],
     title: Annotated[str | None, typer.Option(help="The new title.")] = None,
     description: Annotated[str | None, typer.Option(help="The new description.")] = None,
     content: Annotated[str | None, typer.Option(help="The new content.")] = None,
     note: NoteOption = "",
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Give a lesson another text; bank show still shows the text before."""
     if title is None and description is None and content is None:
         raise InputError("nothing to change; give --title, --description or --content")
-    with open_bank(config, bank, scope, embeds=True) as opened:
+    with on.open(embeds=True) as opened:
         item = opened.edit(id, title=title, description=description, content=content, note=note)
-    _print_item(item, json_=json_)
+    _print_item(item, json_=on.json_)
 
 
 @app.command()
+@options.shared
 def delete(
+    on: options.OnBank,
     id: Annotated[str, typer.Argument(help="Id of a lesson, an experience, or pending rollouts.")],
     dry_run: DryRunOption = False,
     note: NoteOption = "",
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Remove a lesson, or an experience with its lessons; the history keeps them.
 
     What was learned under their influence stays: bank rollback removes that too.
     """
-    with open_bank(config, bank, scope) as opened:
+    with on.open() as opened:
         before = opened.fork()
         removal = opened.delete(id, note=note, dry_run=dry_run)
-        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=json_)
+        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=on.json_)
 
 
 @app.command()
+@options.shared
 def rollback(
+    on: options.OnBank,
     source: SourceArgument,
     keep_descendants: Annotated[
         bool, typer.Option("--keep-descendants", help="Keep what was learned under its influence.")
@@ -99,13 +94,9 @@ def rollback(
     dry_run: DryRunOption = False,
     yes: options.Yes = False,
     note: NoteOption = "",
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Remove all that came from a source, and what was learned under its influence; the history keeps it."""
-    with open_bank(config, bank, scope) as opened:
+    with on.open() as opened:
         before = opened.fork()
         descendants = not keep_descendants
         removal = opened.rollback(source, descendants=descendants, dry_run=True)
@@ -113,36 +104,32 @@ def rollback(
             confirm(f"{_counts(removal)}: remove?")
         if not dry_run:
             removal = opened.rollback(source, descendants=descendants, note=note)
-        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=json_)
+        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=on.json_)
 
 
 @app.command()
+@options.shared
 def purge(
+    on: options.OnBank,
     source: SourceArgument,
     yes: options.Yes = False,
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Delete a text for good, history included: a secret, for example. Backups, exports and MLflow are not reached."""
-    with open_bank(config, bank, scope) as opened:
+    with on.open() as opened:
         if not yes:
             confirm(f"delete what came from {source} for good, with its history?")
         removal = opened.purge(source)
-    print_json(removal) if json_ else say(("deleted for good: ", "bold"), _counts(removal))
+    print_json(removal) if on.json_ else say(("deleted for good: ", "bold"), _counts(removal))
 
 
 @app.command("export")
+@options.shared
 def export_(
+    on: options.OnBank,
     file: Annotated[str, typer.Argument(help="Where to; - is standard output.")] = "-",
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Write a scope as JSON Lines: every experience whole, with its provenance."""
-    with open_bank(config, bank, scope) as opened, tempfile.TemporaryDirectory() as folder:
+    with on.open() as opened, tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "export.jsonl" if file == "-" else Path(file)
         number = opened.export_jsonl(target)
         waiting = len(opened.pending())
@@ -152,7 +139,7 @@ def export_(
                 shutil.copyfileobj(lines, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-    if json_:
+    if on.json_:
         print_json({"path": file, "experiences": number, "pending": waiting})
         return
     left = f"; rollouts of {counted(waiting, 'task')} wait to be learned from, and are not in it" if waiting else ""
@@ -160,22 +147,20 @@ def export_(
 
 
 @app.command("import")
+@options.shared
 def import_(
+    on: options.OnBank,
     file: Annotated[Path, typer.Argument(help="A file of bank export; - is standard input.")],
     origin: Annotated[
         str, typer.Option("--origin", metavar="NAME", help="Who brought it; bank rollback origin:NAME removes it.")
     ] = "",
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Append what was exported; what is here already, or was removed here, is not repeated."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.admission import checked_name
     from rb_dspy.bank.transfer import read
 
-    chosen = options.settings(config, None, bank__url=bank, bank__scope=scope).bank
+    chosen = on.settings.bank
     with _as_file(file) as path:
         for _ in read(path, checked_name("origin", origin) if origin else ""):
             pass  # before a bank is made
@@ -186,7 +171,7 @@ def import_(
             before = opened.stats().experiences
             ids = opened.import_jsonl(path, origin=origin)
             new = opened.stats().experiences - before
-    if json_:
+    if on.json_:
         print_json({"path": file, "experiences": len(ids), "new": new})
         return
     others = f"; {len(ids) - new:,} were here before, or had been removed" if len(ids) > new else ""
@@ -228,52 +213,50 @@ def restore(
 
 
 @app.command()
+@options.shared
 def reindex(
+    on: options.OnBank,
     embedder: Annotated[
         str | None, typer.Option("--embedder", metavar="NAME", help="Move the whole bank to this embedding model.")
     ] = None,
-    bank: options.Bank = None,
-    scope: options.Scope = None,
-    config: options.Config = None,
-    json_: options.Json = False,
 ) -> None:
     """Make vectors that are missing, in all scopes."""
-    chosen = options.settings(config, None, bank__url=bank, bank__scope=scope).bank
-    with err.status("embedding …"), open_every_scope(chosen, scope, embeds=embedder is None) as opened:
+    with err.status("embedding …"), on.open_any_scope(embeds=embedder is None) as opened:
         made = opened.reindex(embedder)
         name = opened.stats().embedder
-    if json_:
+    if on.json_:
         print_json({"embedder": name, "vectors": made})
         return
-    moved = embedder is not None and embedder != chosen.embedder
+    moved = embedder is not None and embedder != on.settings.bank.embedder
     hint = f'; set bank.embedder = "{embedder}" in rb.toml' if moved else ""
     say(f"{counted(made, 'vector')} made{hint}")
 
 
 @app.command()
+@options.shared
 def doctor(
-    bank: options.Bank = None, scope: options.Scope = None, config: options.Config = None, json_: options.Json = False
+    on: options.OnBank,
 ) -> None:
     """Read everything, and say what is wrong and what to do. Exits with 6 if anything is."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.opening import scopes
 
-    url = options.settings(config, None, bank__url=bank).bank.url
-    names = scopes(url) if scope is None else [scope]
+    url = on.settings.bank.url
+    names = scopes(url) if on.scope is None else [on.scope]
     findings: dict[Any, None] = {}  # what is wrong with the file is found in every scope
     with err.status("reading everything …"):
         for name in names:
             with MemoryBank.open(url, scope=name, create=False) as opened:
                 findings |= dict.fromkeys(opened.doctor())
     for finding in findings:
-        if json_:
+        if on.json_:
             print_json(finding)
             continue
         out.print(Text.assemble(("error", "red"), " ", (finding.kind, "dim"), " ", (finding.where, "bold")))
         out.print(Padding(Text(f"{finding.what}\n→ {finding.remedy}"), (0, 0, 0, 2)))
     if findings:
         raise CorruptBank(f"the doctor found {counted(len(findings), 'error')}")
-    if not json_:
+    if not on.json_:
         say(f"no errors in {counted(len(names), 'scope')}")
 
 

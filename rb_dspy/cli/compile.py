@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
 
 
+@options.shared
 def compile_(
-    tasks: options.Tasks = None,
-    number: options.Number = None,
-    seed: options.Seed = None,
+    on: options.OnTasks,
     optimizer: Annotated[str, typer.Option(help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")] = "gepa",
     step: Annotated[Literal["all", "judge", "select", "agent"], typer.Option(help="One step, or all.")] = "all",
     budget: Annotated[int, typer.Option(min=1, help="How many examples may be run and rated in the search.")] = 100,
@@ -47,50 +46,43 @@ def compile_(
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Register the result in MLflow; the champion if it improved.")
     ] = None,
-    env: options.Env = None,
-    program: options.ProgramName = None,
-    matts: options.Matts = None,
-    k: options.K = None,
     bank: options.StartBank = None,
     scope: options.Scope = None,
-    track: options.Track = None,
     yes: options.Yes = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """Compile the prompts on some of the tasks, and measure before and after on others.
 
     The right answers of the tasks must be known. A compile that was interrupted asks only for what is missing if the
     same command is given again.
     """
-    from rb_dspy.cli.program import build_program, reflection_model, start_bank, tracker
-    from rb_dspy.cli.tasks import compile_streams, source
+    from rb_dspy.cli.program import reflection_model, start_bank, tracker
+    from rb_dspy.cli.tasks import compile_streams
     from rb_dspy.compile.compile import compile_program
     from rb_dspy.compile.plan import plan_compile
     from rb_dspy.compile.progress import Progress
     from rb_dspy.compile.state import read_state
 
-    chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
-    found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
-    streams = compile_streams(found, number)
+    chosen = on.settings()
+    found = on.source(chosen)
+    streams = compile_streams(found, on.number)
     log = save.with_name(f"{save.name}.log")
     if save.is_dir() or not save.absolute().parent.is_dir():
         raise InputError(f"--save {save}: expected the name of a file in a folder that exists")
     if save.exists():
         read_state(save)  # another file is never replaced
-    built = build_program(chosen, env, program)
-    tracking = tracker(chosen, track)
+    built = on.build(chosen)
+    tracking = tracker(chosen, on.track)
+    registry = None if register is None else tracker(chosen, True)
     with start_bank(chosen, bank, scope) as start:
         arguments: dict[str, Any] = {"optimizer": optimizer, "step": step, "budget": budget, "bank": start}
         arguments |= {"orders": orders, "window": window, "threads": threads}
         plan = plan_compile(built, streams, **arguments)
         arguments |= {"reflection": reflection_model(chosen, reflection), "seed": chosen.run.seed}
         arguments |= {"embedder": chosen.bank.embedder}
-        if not json_:
+        if not on.json_:
             say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
             say((str(plan), "dim"))
-        confirm_cost(plan.calls, yes=yes or json_)
+        confirm_cost(plan.calls, yes=yes or on.json_)
         with (
             ends_on_interrupt("answers are in DSPy's cache; the same command asks only for what is missing"),
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
@@ -108,11 +100,10 @@ def compile_(
             compiled.save(save)
             tracked.log_compiled(compiled)
         version = None
-        if register is not None:
-            version = tracker(chosen, True).register(
-                compiled, built, register, bank=start, embedder=chosen.bank.embedder, environments=env
-            )
-    if json_:
+        if registry is not None and register is not None:
+            about_bank: dict[str, Any] = {"bank": start, "embedder": chosen.bank.embedder}
+            version = registry.register(compiled, built, register, **about_bank, environments=on.env)
+    if on.json_:
         left_out = {"state", "candidates", "prompts_before", "prompts_after", "task_parts"}
         about = {"improved": compiled.improved, "changed": compiled.changed, "diff": compiled.diff()}
         about |= {"saved": save, "version": version, "mlflow_run": tracked.id}
@@ -126,7 +117,10 @@ def compile_(
     if compiled.changed:
         name = str(save) if version is None else f"models:/{register}/{version}"
         more = f" --matts {chosen.matts.mode} --k {chosen.matts.k}" if chosen.matts else ""
-        say("use it: ", (f"rb-dspy run {found.name} --program {name}{more}{f' --env {env}' if env else ''}", "bold"))
+        say(
+            "use it: ",
+            (f"rb-dspy run {found.name} --program {name}{more}{f' --env {on.env}' if on.env else ''}", "bold"),
+        )
 
 
 def _print_result(compiled: Compiled) -> None:

@@ -22,10 +22,9 @@ SCREENED = 20
 """Tasks of --screen, unless -n says otherwise."""
 
 
+@options.shared
 def evaluate(
-    tasks: options.Tasks = None,
-    number: options.Number = None,
-    seed: options.Seed = None,
+    on: options.OnTasks,
     arms: Annotated[
         str,
         typer.Option(
@@ -54,17 +53,9 @@ def evaluate(
     folder: Annotated[
         Path | None, typer.Option(help="Results and report; an evaluation there continues. Default: rb-evaluations/...")
     ] = None,
-    env: options.Env = None,
-    program: options.ProgramName = None,
-    matts: options.Matts = None,
-    k: options.K = None,
     bank: options.StartBank = None,
     scope: options.Scope = None,
-    track: options.Track = None,
     yes: options.Yes = False,
-    config: options.Config = None,
-    set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """Compare arms on the same tasks in the same orders: LEARNING, NULL, HARM or UNRESOLVED, with an interval.
 
@@ -74,16 +65,16 @@ def evaluate(
     from rich.markdown import Markdown
 
     from rb_dspy import evaluation
-    from rb_dspy.cli.program import build_program, start_bank, tracker
-    from rb_dspy.cli.tasks import source, task_stream
+    from rb_dspy.cli.program import start_bank, tracker
+    from rb_dspy.cli.tasks import task_stream
     from rb_dspy.evaluation.plan import describe, describe_sources, digest, plan_of
 
     if lessons is not None and not screen and (models is not None or "oracle" not in arms.split(",")):
         raise InputError("--lessons is of the arm oracle; add it to --arms, or use --screen")
-    chosen = options.program_settings(config, set_, matts, k, run__seed=seed)
-    found = source(chosen.run, tasks, seed=seed, any_env=env is not None)
-    stream = task_stream(found, number or (SCREENED if screen else None))
-    built = build_program(chosen, env, program)
+    chosen = on.settings()
+    found = on.source(chosen)
+    stream = task_stream(found, on.number or (SCREENED if screen else None))
+    built = on.build(chosen)
     if screen:
         arms, models, baseline, orders = "none,oracle", None, "none", 1  # nothing is learned
     with start_bank(chosen, bank, scope) as start:
@@ -96,13 +87,13 @@ def evaluate(
         stated = describe(plan, seed=chosen.run.seed) | describe_sources(plan, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{digest(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
-        if not json_:
+        if not on.json_:
             say((found.name, "bold"), f"  {', '.join(sides)}")
             say((f"{estimate}; results in {place}", "dim"))
-        confirm_cost(estimate.calls, yes=yes or json_)
+        confirm_cost(estimate.calls, yes=yes or on.json_)
         with (
             ends_on_interrupt(f"results are in {place}; the same command continues"),
-            tracker(chosen, track).evaluation_run(stream.name, stream) as tracked,
+            tracker(chosen, on.track).evaluation_run(stream.name, stream) as tracked,
             bar(plan.total) as show,
         ):
 
@@ -116,7 +107,7 @@ def evaluate(
                 sides, stream, **shared, **given, jobs=jobs, folder=place, on_progress=on_progress
             )
             tracked.log_report(report)
-    if json_:
+    if on.json_:
         print_json({**report.model_dump(mode="json"), "folder": place, "mlflow_run": tracked.id})
         return
     out.print(Markdown(report.to_markdown()))

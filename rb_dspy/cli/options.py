@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from rb_dspy.config import BankConfig, MattsConfig, MattsMode, RunConfig, Settings
-from rb_dspy.errors import ConfigError
+from rb_dspy.errors import ConfigError, EmbedderMismatch, UnknownScope
+
+if TYPE_CHECKING:
+    from rb_dspy.bank import MemoryBank
+    from rb_dspy.cli.tasks import Source
+    from rb_dspy.matts import BankProgram
 
 CONFIG_FILE = Path("rb.toml")
 MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
@@ -104,6 +113,100 @@ Track = Annotated[
         help="Track in MLflow; default: tracking.enabled in rb.toml, else if it has a table [tracking].",
     ),
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnBank:
+    """The options of a command on a bank."""
+
+    bank: Bank = None
+    scope: Scope = None
+    config: Config = None
+    json_: Json = False
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the command."""
+        return settings(self.config, None, bank__url=self.bank, bank__scope=self.scope)
+
+    def open(self, *, embeds: bool = False, create: bool = False) -> MemoryBank:
+        """Open the bank. A command that ``embeds`` needs the bank's own embedder; others work on any bank."""
+        from rb_dspy.bank import MemoryBank
+
+        chosen = self.settings.bank
+        embedder = chosen.embedder if embeds else None
+        try:
+            return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=create)
+        except EmbedderMismatch as exc:
+            raise EmbedderMismatch(f"{exc}; set bank.embedder in rb.toml to the bank's embedder") from None
+
+    def open_any_scope(self, *, embeds: bool = False) -> MemoryBank:
+        """Open the bank for what concerns all its scopes; only ``--scope`` itself must exist."""
+        from rb_dspy.bank import MemoryBank
+        from rb_dspy.bank.opening import scopes
+
+        chosen = self.settings.bank
+        embedder = chosen.embedder if embeds else None
+        try:
+            return MemoryBank.open(chosen.url, scope=chosen.scope, embedder=embedder, create=False)
+        except UnknownScope:
+            names = scopes(chosen.url)
+            if self.scope is not None or not names:
+                raise
+        return MemoryBank.open(chosen.url, scope=names[0], embedder=embedder, create=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnTasks:
+    """The options of a command that runs a program on tasks."""
+
+    tasks: Tasks = None
+    number: Number = None
+    seed: Seed = None
+    env: Env = None
+    program: ProgramName = None
+    matts: Matts = None
+    k: K = None
+    track: Track = None
+    config: Config = None
+    set_: Set = None
+    json_: Json = False
+
+    def settings(self, **options: Any) -> Settings:
+        """The settings of the command; ``options``: its own as ``section__key=value``."""
+        return program_settings(self.config, self.set_, self.matts, self.k, run__seed=self.seed, **options)
+
+    def source(self, chosen: Settings, text: str | None = None) -> Source:
+        """The tasks; ``text`` stands for them. Raises ``InputError`` if they cannot be used."""
+        from rb_dspy.cli.tasks import source
+
+        return source(chosen.run, self.tasks, text=text, seed=self.seed, any_env=self.env is not None)
+
+    def build(self, chosen: Settings) -> BankProgram:
+        """The program of the settings. Raises ``InputError`` for an environment or prompts that cannot be used."""
+        from rb_dspy.cli.program import build_program
+
+        return build_program(chosen, self.env, self.program)
+
+
+def shared(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` as typer reads it: its parameter ``on``, a dataclass of options, is replaced by these options."""
+    hints = get_type_hints(command, include_extras=True)
+    group = hints.pop("on")
+    ours = get_type_hints(group, include_extras=True)
+    own = inspect.signature(command).parameters.values()
+    parameters = [each.replace(annotation=hints[each.name]) for each in own if each.name != "on"]
+    for field in dataclasses.fields(group):
+        default, kind = field.default, inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=ours[field.name]))
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        command(on=group(**{name: values.pop(name) for name in ours}), **values)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = hints | ours
+    return call
 
 
 def settings(config: Path | None, overrides: list[str] | None, **options: Any) -> Settings:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rb_dspy.config import BackboneConfig, Settings
-from rb_dspy.errors import InputError
+from rb_dspy.errors import BackboneError, InputError
 
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank
@@ -60,12 +60,19 @@ def start_bank(chosen: Settings, bank: str | None, scope: str | None) -> Abstrac
 
 
 def reflection_model(chosen: Settings, name: str | None) -> Any:
-    """The language model that proposes prompts: of a role, or any by its name; None: the optimizer's default."""
+    """The language model that proposes prompts: of a role, or any by its name; None: the optimizer's default.
+
+    Raises ``BackboneError`` if it does not answer: a compile calls it only after a while.
+    """
     from rb_dspy.backbones import Backbones
+    from rb_dspy.backbones.check import check
 
     if name is None:
         return None
     config = next((each for role, each in chosen.backbones.items() if role == name), BackboneConfig(model=name))
+    probe = next(check({"agent": config}))
+    if probe.problem:
+        raise BackboneError(f"--reflection {name}: {probe.problem}")
     return Backbones.from_settings({"agent": config}).lm("agent")
 
 

@@ -77,7 +77,7 @@ def show(
         demos = f", {counted(len(prompt['demos']), 'demonstration')}" if prompt["demos"] else ""
         out.print(Text.assemble("\n", (predictor, "bold"), demos))
         out.print(Text(prompt["instructions"]))
-    say(("\nuse it: ", "dim"), f"rb-dspy run --program models:/{each.name}/{each.version}")
+    say(("\nuse it: ", "dim"), f"rb-dspy run TASKS --program models:/{each.name}/{each.version}")
 
 
 @app.command()

@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from rb_dspy.tracking import Tracker
 
 
+@options.shared
 def run(
-    tasks: options.Tasks = None,
-    number: options.Number = None,
+    on: options.OnTasks,
     task: Annotated[
         str | None, typer.Option(metavar="TEXT", help="One question of your own, instead of TASKS.")
     ] = None,
-    seed: options.Seed = None,
     new: Annotated[
         bool, typer.Option("--new", help="Start another run, also of tasks that the bank has learned from.")
     ] = False,
@@ -42,49 +41,38 @@ def run(
             f" nothing is stored; {options.default('run.memory', 'on')}"
         ),
     ] = None,
-    env: options.Env = None,
-    program: options.ProgramName = None,
-    matts: options.Matts = None,
-    k: options.K = None,
     bank: options.Bank = None,
     scope: options.Scope = None,
-    track: options.Track = None,
-    config: options.Config = None,
-    set_: options.Set = None,
-    json_: options.Json = False,
 ) -> None:
     """Run the program over tasks; it learns from each.
 
     Tasks that the bank has learned from are left out. A run that was interrupted goes on if the same command is given
     again. Results are kept beside the bank: see rb-dspy runs.
     """
-    from rb_dspy.cli.program import build_program, model_names, tracker
+    from rb_dspy.cli.program import model_names, tracker
     from rb_dspy.cli.records import NO_FILE, folder_of
-    from rb_dspy.cli.tasks import source
     from rb_dspy.compile.state import digest, prompts_of
 
-    chosen = options.program_settings(
-        config, set_, matts, k, run__seed=seed, run__memory=memory, bank__url=bank, bank__scope=scope
-    )
-    found = source(chosen.run, tasks, text=task, seed=seed, any_env=env is not None)
-    built = build_program(chosen, env, program)
+    chosen = on.settings(run__memory=memory, bank__url=bank, bank__scope=scope)
+    found = on.source(chosen, task)
+    built = on.build(chosen)
     if chosen.run.memory == "both":
         from rb_dspy.cli.comparison import compare_memory
 
-        if track:
+        if on.track:
             raise InputError("--memory both is not tracked; remove --track")
-        compare_memory(built, found.name, found.take(number)[0], chosen, json_=json_)
+        compare_memory(built, found.name, found.take(on.number)[0], chosen, json_=on.json_)
         return
     with _open_bank(chosen, built) as opened:
         folder = folder_of(chosen.bank.url)
-        head: dict[str, Any] = {"key": found.key(number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
-        head |= {"bank": without_secrets(chosen.bank.url) if folder == NO_FILE else "", "env": env or ""}
+        head: dict[str, Any] = {"key": found.key(on.number), "scope": chosen.bank.scope, "memory": chosen.run.memory}
+        head |= {"bank": without_secrets(chosen.bank.url) if folder == NO_FILE else "", "env": on.env or ""}
         scaling = "" if chosen.matts is None else chosen.matts.model_dump(mode="json")
-        head |= {"program": program or "", "matts": scaling, "models": model_names(built)}
+        head |= {"program": on.program or "", "matts": scaling, "models": model_names(built)}
         head |= {"settings": digest([chosen.program.model_dump(mode="json"), prompts_of(built)])}
-        planned = _plan(found, number, opened, folder, head, chosen, new=new)
+        planned = _plan(found, on.number, opened, folder, head, chosen, new=new)
         if planned is None:
-            if json_:
+            if on.json_:
                 print_json({"run_id": None, "finished": True, "summary": None})
             else:
                 others = "" if found.stream is not None else ", another --seed gives others"
@@ -92,7 +80,7 @@ def run(
             return
         record, todo = planned
         with record.writing():
-            _run(built, found, todo, opened, record, chosen, tracker(chosen, track), json_=json_)
+            _run(built, found, todo, opened, record, chosen, tracker(chosen, on.track), json_=on.json_)
 
 
 def _open_bank(chosen: Settings, program: BankProgram) -> MemoryBank:
@@ -234,19 +222,18 @@ def _print_end(
         return
     if not rows:
         return
-    place = ""  # for commands that can be copied
-    for name, value, default in (
-        ("bank", chosen.bank.url, BankConfig().url),
-        ("scope", chosen.bank.scope, BankConfig().scope),
-    ):
-        place += "" if value == default else f" --{name} {shlex.quote(without_secrets(value))}"
     print_summary(rows, len(record.tasks))
     if summary.usage:
         out.print(usage_table(summary.usage))
     if summary.scaling is not None:
         print_scaling(summary.scaling)
+    place = ""  # for commands that can be copied
+    for name, field in (("bank", "url"), ("scope", "scope")):
+        value = getattr(chosen.bank, field)
+        place += "" if value == getattr(BankConfig(), field) else f" --{name} {shlex.quote(without_secrets(value))}"
     if chosen.run.memory != "off":
         say(f"\n{counted(len(bank), 'lesson')} in bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope}")
+    if any(row["learned"] for row in rows):
         back = (f"rb-dspy bank rollback run:{record.id}{place}", "bold")
         say("look at them: ", (f"rb-dspy bank list{place}", "bold"), "; take this run back: ", back)
     results = f"rb-dspy runs show {record.id}{place.partition(' --scope')[0]}"

@@ -13,7 +13,9 @@ from rb_dspy.text import counted
 
 app = typer.Typer(no_args_is_help=True, help="The results of earlier runs, kept beside the bank.")
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or how it begins; last is the newest.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Id of a run, or how it begins; 'last' means the newest run.")
+]
 
 
 @app.command("list")

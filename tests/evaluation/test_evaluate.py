@@ -414,3 +414,5 @@ def test_an_estimate_before_and_during(tmp_path: Path) -> None:
     assert (during.tasks, during.done) == (12, 8)
     assert during.calls == sum(record.calls for record in bank)  # four tasks of this arm are left, four are done
     assert during.seconds is not None
+    with pytest.raises(InputError, match="another evaluation"):
+        estimate(["none", "bank"], safes(2), program=program(), orders=2, folder=tmp_path)
