@@ -11,15 +11,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy import plugins
 from rb_dspy.backbones import active
 from rb_dspy.bank import MemoryBank
-from rb_dspy.cli.output import ends_on_interrupt, err, middle_cut, out, print_json
+from rb_dspy.cli.output import ends_on_interrupt, err, middle_cut, out, print_json, table
 from rb_dspy.config import Settings
 from rb_dspy.errors import InfrastructureError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.stream import RunReport, TaskResult, run_stream
+from rb_dspy.stream.templates import family_attribute
 from rb_dspy.text import counted
 
 
@@ -106,44 +106,42 @@ def _mark(result: TaskResult) -> Text:
 
 
 def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) -> dict[str, Any]:
-    """The comparison in numbers. ``seen``: tasks whose fact an earlier task has taught, if the environment can tell."""
+    """The comparison in numbers; ``facts_kept``: lessons that keep their task's fact, if the environment can tell."""
+    late = {task.id for task in tasks[len(tasks) // 2 :]}
+
+    def late_solved(report: RunReport) -> int:
+        return sum(bool(each.solved) for each in report.results if each.task.id in late)
+
     before, after = without.summary(), with_memory.summary()
-    numbers: dict[str, Any] = {
+    numbers = {
         "tasks": len(tasks),
         "without": before.solved,
         "with": after.solved,
         "judge_right": after.agreements,
         "judged": after.judged,
         "errors": before.infrastructure_errors + after.infrastructure_errors,
+        "second_half": len(late),
+        "without_second_half": late_solved(without),
+        "with_second_half": late_solved(with_memory),
     }
-    half = len(tasks) // 2
-    for name, report in (("without", without), ("with", with_memory)):
-        late = {task.id for task in tasks[half:]}
-        numbers[f"{name}_second_half"] = sum(bool(each.solved) for each in report.results if each.task.id in late)
-    numbers["second_half"] = len(tasks) - half
-    family: Any = plugins.environment_family(tasks[0].env) if tasks[0].env in plugins.environment_names() else None
-    keeps_fact = getattr(family, "keeps_fact", None)
+    keeps_fact = family_attribute(tasks[0].env, "keeps_fact", None)
     if keeps_fact is not None:
-        learned = [result for result in with_memory.results if result.prediction is not None]
         numbers["facts_kept"] = sum(
             any(keeps_fact(each.task, f"{item.title} {item.content}") for item in each.prediction.memory_items)
-            for each in learned
+            for each in with_memory.results
             if each.prediction is not None
         )
     return numbers
 
 
 def _print(numbers: dict[str, Any], seconds: float) -> None:
-    table = Table(title="the same tasks", title_justify="left", title_style="bold")
-    for column in ("", "without memory", "with memory"):
-        table.add_column(column, justify="left" if not column else "right")
-    tasks, half = numbers["tasks"], numbers["second_half"]
-    table.add_row("solved", f"{numbers['without']} of {tasks}", f"{numbers['with']} of {tasks}")
-    table.add_row(
-        "second half", f"{numbers['without_second_half']} of {half}", f"{numbers['with_second_half']} of {half}"
-    )
+    shown = table("", "without memory", "with memory", right=("without memory", "with memory"))
+    shown.title, shown.title_justify, shown.title_style = "the same tasks", "left", "bold"
+    tasks = numbers["tasks"]
+    for name, end, of in (("solved", "", tasks), ("second half", "_second_half", numbers["second_half"])):
+        shown.add_row(name, *(f"{numbers[f'{side}{end}']} of {of}" for side in ("without", "with")))
     out.print()
-    out.print(table)
+    out.print(shown)
     facts = f"; {numbers['facts_kept']} of {tasks} lessons keep the fact" if "facts_kept" in numbers else ""
     judge = f"with memory the judge was right on {numbers['judge_right']} of {numbers['judged']}"
     took = f"{seconds / 60:.1f} minutes" if seconds > 60 else f"{seconds:.0f} seconds"

@@ -79,6 +79,7 @@ def compile_(
         plan = plan_compile(built, streams, **arguments)
         arguments |= {"reflection": reflection_model(chosen, reflection), "seed": chosen.run.seed}
         arguments |= {"embedder": chosen.bank.embedder}
+        of_model: dict[str, Any] = {"bank": start, "embedder": chosen.bank.embedder, "environments": on.env}
         if not on.json_:
             say((found.name, "bold"), f"  {optimizer}, step {step}, {counted(budget, 'metric call')}")
             say((str(plan), "dim"))
@@ -101,8 +102,7 @@ def compile_(
             tracked.log_compiled(compiled)
         version = None
         if registry is not None and register is not None:
-            about_bank: dict[str, Any] = {"bank": start, "embedder": chosen.bank.embedder}
-            version = registry.register(compiled, built, register, **about_bank, environments=on.env)
+            version = registry.register(compiled, built, register, **of_model)
     if on.json_:
         left_out = {"state", "candidates", "prompts_before", "prompts_after", "task_parts"}
         about = {"improved": compiled.improved, "changed": compiled.changed, "diff": compiled.diff()}
@@ -117,10 +117,8 @@ def compile_(
     if compiled.changed:
         name = str(save) if version is None else f"models:/{register}/{version}"
         more = f" --matts {chosen.matts.mode} --k {chosen.matts.k}" if chosen.matts else ""
-        say(
-            "use it: ",
-            (f"rb-dspy run {found.name} --program {name}{more}{f' --env {on.env}' if on.env else ''}", "bold"),
-        )
+        more += f" --env {on.env}" if on.env else ""
+        say("use it: ", (f"rb-dspy run {found.name} --program {name}{more}", "bold"))
 
 
 def _print_result(compiled: Compiled) -> None:

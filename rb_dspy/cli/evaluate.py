@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rb_dspy.config import Settings
     from rb_dspy.evaluation import Arm
     from rb_dspy.matts import BankProgram
-    from rb_dspy.stream import TaskStream
 
 SCREENED = 20
 """Tasks of --screen, unless -n says otherwise."""
@@ -82,8 +81,6 @@ def evaluate(
         shared: dict[str, Any] = {"orders": orders, "seed": chosen.run.seed, "baseline": baseline}
         plan = plan_of(sides, stream, program=None, **shared)
         given: dict[str, Any] = {"lessons": lessons, "embedder": chosen.bank.embedder}
-        if "oracle" in sides and lessons is None and not _states_lessons(stream):
-            raise InputError("the arm oracle needs right lessons; write them into a file of JSON Lines: --lessons FILE")
         stated = describe(plan, seed=chosen.run.seed) | describe_sources(plan, **given)
         place = folder or Path("rb-evaluations") / f"{stream.name}-{stream.digest[:8]}-{digest(stated)[:8]}"
         estimate = evaluation.estimate(sides, stream, **shared, jobs=jobs, folder=place)
@@ -112,13 +109,6 @@ def evaluate(
         return
     out.print(Markdown(report.to_markdown()))
     say("\nreport: ", (str(place / "report.html"), "bold"), f"; in MLflow: run {tracked.id}" if tracked.id else "")
-
-
-def _states_lessons(stream: TaskStream) -> bool:
-    """Whether the family of some task has right lessons of its own."""
-    from rb_dspy.stream.templates import family_attribute
-
-    return any(family_attribute(env, "lessons", None) for env in {task.env for task in stream})
 
 
 def _arms(program: BankProgram, arms: str, models: str | None, bank: Any, chosen: Settings) -> dict[str, Arm]:

@@ -7,7 +7,7 @@ stays as it is. All modes run at the same limits of steps and tokens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,16 +16,16 @@ import dspy
 
 from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
-from rb_dspy.errors import BackboneError, InputError, RBError
+from rb_dspy.errors import BackboneError, InputError
 from rb_dspy.evaluation.modes import Case, Cases, Placebo, Shuffled, Truth
 from rb_dspy.jsonl import read_objects
 from rb_dspy.matts import BankProgram, MaTTS
-from rb_dspy.plugins import environment_family
 from rb_dspy.program import ReasoningBank, check_bank
 from rb_dspy.protocols import Embedder, EnvironmentFactory
-from rb_dspy.schema import MemoryDraft, Task
+from rb_dspy.schema import MemoryDraft
 from rb_dspy.steps import Retrieve
 from rb_dspy.stream import TaskStream
+from rb_dspy.stream.templates import family_attribute
 
 MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only", "true_verdicts", "oracle"]
 MODES: tuple[MemoryMode, ...] = get_args(MemoryMode)
@@ -147,12 +147,14 @@ def oracle_lessons(lessons: Sequence[MemoryDraft] | str | Path | None, stream: T
         rows = read_objects(Path(lessons), "a JSON object with 'title' and 'content'")
         lessons = [_draft(f"{lessons}:{number}", row) for number, row in rows]
     if lessons is None:
-        lessons = [lesson for env in sorted({task.env for task in stream}) for lesson in _of_family(env, stream)]
+        lessons = []
+        for env in sorted({task.env for task in stream}):
+            of_family = family_attribute(env, "lessons", None)
+            lessons += of_family([task for task in stream if task.env == env]) if of_family else []
     if not lessons:
-        families = ", ".join(sorted({task.env for task in stream}))
         raise InputError(
-            f"no lessons for the arm 'oracle' ({families} brings none); pass lessons=, a list of MemoryDraft or a JSON"
-            " Lines file of objects with title and content"
+            "the arm 'oracle' needs right lessons, and the environment brings none; pass lessons (--lessons FILE): JSON"
+            " Lines of objects with title and content, or in Python a list of MemoryDraft"
         )
     for lesson in lessons:
         if not isinstance(lesson, MemoryDraft):
@@ -240,11 +242,3 @@ def _draft(place: str, row: Mapping[str, Any]) -> MemoryDraft:
     if not all(isinstance(text, str) for text in texts.values()) or not (texts["title"] and texts["content"]):
         raise InputError(f"{place}: expected a lesson with the texts title, content and perhaps description")
     return MemoryDraft(**texts)
-
-
-def _of_family(env: str, stream: Iterable[Task]) -> Sequence[MemoryDraft]:
-    try:
-        lessons = getattr(environment_family(env), "lessons", None)
-    except RBError:  # an environment of the caller's own factory
-        return []
-    return [] if lessons is None else list(lessons([task for task in stream if task.env == env]))

@@ -202,6 +202,7 @@ def ended_at(cli: Any, served: Served, role: str, number: signal.Signals, *args:
     reached, go_on = threading.Event(), threading.Event()
     play, main = served.play, threading.main_thread().ident
     assert main is not None
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
 
     def waits(prompt: Prompt) -> dict[str, Any]:
         if role_of(prompt) == role and "What is 2 and" in prompt.text:
