@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rb_dspy.backbones import Backbones
 from rb_dspy.bank import MemoryBank
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.environments import ScoredEnvironments
 from rb_dspy.errors import InputError
-from rb_dspy.evaluation.arms import Arm, ArmLike, oracle_bank, prepare
+from rb_dspy.evaluation.arms import ArmLike, oracle_bank, prepare
 from rb_dspy.evaluation.build import build_report, no_ground_truth
 from rb_dspy.evaluation.cell import CellRun
 from rb_dspy.evaluation.plan import (
@@ -103,33 +102,15 @@ def evaluate(
     return report
 
 
-def screen(
-    program: BankProgram,
-    stream: Tasks,
-    *,
-    tasks: int = 20,
-    lessons: Lessons | None = None,
-    backbones: Backbones | Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Report:
-    """Ask whether any memory could help: no memory against right lessons, on the first tasks of a stream.
+def screen(program: BankProgram, stream: Tasks, *, tasks: int = 20, **options: Any) -> Report:
+    """Ask whether any memory could help: no memory against right lessons, on the first ``tasks`` tasks of a stream.
 
     ``Report.headroom`` is "yes" if the right lessons gain at least 15 points and the interval lies above 0, "no" if it
-    ends below 15 points, else "unclear": take more tasks.
-
-    Args:
-        program: The program.
-        stream: Its first ``tasks`` tasks are used; choose others than those of the evaluation.
-        tasks: How many.
-        lessons: As in ``evaluate``.
-        backbones: Instead of the program's own.
-        options: Others of ``evaluate``. Default: one order, since nothing is learned.
+    ends below 15 points, else "unclear": take more tasks. Choose other tasks than those of the evaluation. ``options``
+    are those of ``evaluate``, such as ``lessons``; by default there is one order, since nothing is learned.
     """
-    if not isinstance(tasks, int) or tasks < 1:
-        raise InputError(f"tasks is {tasks!r:.40}; expected a number of tasks from 1 on")
-    chosen = Backbones.of(backbones)
-    arms = {"none": Arm(program, "none", chosen), "oracle": Arm(program, "oracle", chosen)}
-    return evaluate(arms, TaskStream.of(stream)[:tasks], lessons=lessons, **{"orders": 1, **options})
+    first = TaskStream.of(stream)[:tasks]
+    return evaluate(["none", "oracle"], first, program=program, **{"orders": 1, **options})
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,11 @@ def test_search_ranks_by_words_or_meaning_and_marks_what_agents_are_not_shown(
         assert found[0]["items"][0]["title"] == "Use tens", mode
     assert len(as_json(cli, "search", "shirt", "--unit", "experience", "-k", "9")) == 3
     Path("rb.toml").write_text(f"{Path('rb.toml').read_text()}\n[program.retrieve]\nk = 1\n")
-    shown = ok(cli, "search", "Put shirt 1 away.", "--unit", "experience", "-k", "3").splitlines()
-    assert sum("not shown to agents" in line for line in shown) == 2
-    assert "not shown" not in shown[0]
+    shown = [line for line in ok(cli, "search", "Put shirt 1 away.", "-k", "3").splitlines() if line.startswith("  ")]
+    assert ["not shown to agents" in line for line in shown] == [False] + [True] * (len(shown) - 1)
+    assert len(shown) > 1
+    Path("rb.toml").write_text(f"{Path('rb.toml').read_text()}polarity = 'failure'\n")
+    assert ok(cli, "search", "Put shirt 1 away.", "-k", "3").count("not shown to agents") == len(shown)
 
 
 def test_looking_makes_no_scope_and_no_bank(cli: Any, filled: list[Experience]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -60,22 +62,21 @@ def test_the_same_evaluation_continues_in_its_folder(sums: Any, served: Served) 
 
 
 def test_an_interrupted_evaluation_says_how_to_go_on(sums: Any, served: Served) -> None:
-    from rb_dspy import evaluation
+    main, play = threading.main_thread().ident, served.play
+    assert main is not None
+    released = threading.Event()
 
-    whole = evaluation.evaluate
+    def interrupts(prompt: Prompt) -> dict[str, Any]:
+        if len(served.prompts) == 5:
+            signal.pthread_kill(main, signal.SIGTERM)
+            released.wait(20)
+        return play(prompt)
 
-    def stops(*args: Any, on_progress: Any, **options: Any) -> Any:
-        def once(progress: Any) -> None:
-            on_progress(progress)
-            if progress.done == 4:
-                raise KeyboardInterrupt
-
-        return whole(*args, on_progress=once, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "evaluate", stops)
-        code, _, err = sums("evaluate", "sums.jsonl", "--orders", "2", "--no-track")
-    assert (code, err.count("\n"), "continues" in err) == (130, 1, True)
+    served.play = interrupts
+    code, _, err = sums("evaluate", "sums.jsonl", "--orders", "2", "--no-track")
+    released.set()
+    served.play = play
+    assert (code, err.count("\n"), "continues" in err) == (143, 1, True)
     before = len(served.prompts)
     report = evaluate(sums, "--orders", "2")
     agents = [prompt for prompt in served.prompts[before:] if role_of(prompt) == "agent"]
@@ -102,9 +103,3 @@ def test_arms_start_from_a_bank(sums: Any) -> None:
     report = evaluate(sums, "--orders", "1", "--bank", "old.sqlite", "--set", "program.retrieve.min_score=-1")
     assert report["arms"]["bank"]["success"]["mean"] > report["arms"]["none"]["success"]["mean"]
     assert Path("old.sqlite").read_bytes() == before
-
-
-def test_lessons_without_an_arm_that_shows_them_are_refused(sums: Any) -> None:
-    code, _, err = sums("evaluate", "tasks.jsonl", "--lessons", "lessons.jsonl", "--yes")
-    assert code == 2
-    assert "oracle" in err

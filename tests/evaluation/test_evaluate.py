@@ -18,7 +18,6 @@ from rb_dspy.testing import Faulty, HashEmbedder, Prompt, Reply, scripted_lm
 from tests.evaluation.world import (
     MAKERS,
     code_of,
-    guesser,
     learner,
     make_safe,
     program,
@@ -53,27 +52,21 @@ def calls(program: ReasoningBank, output: str) -> int:
 
 
 def test_a_bank_that_helps_is_learning() -> None:
-    report = run(["none", "bank", "oracle"], safes(18), program=program(), orders=6, lessons=LESSONS)
+    report = run(["none", "bank", "oracle"], safes(12), program=program(), orders=5, lessons=LESSONS)
     assert report.verdict == "LEARNING"
     assert report.headroom == "yes"
     assert report.exploratory
     none, bank, oracle = (report.arms[name] for name in ("none", "bank", "oracle"))
     assert none.success is not None
-    assert (none.success.mean, none.errors, none.shown, none.learned) == (pytest.approx(3 / 18), 0, None, 0)
+    assert (none.success.mean, none.errors, none.shown, none.learned) == (pytest.approx(2 / 12), 0, None, 0)
     assert (none.repeated, bank.repeated, oracle.repeated) == (True, False, True)
-    assert (none.runs, bank.runs, oracle.runs) == (18, 108, 18)
+    assert (none.runs, bank.runs, oracle.runs) == (12, 60, 12)
     assert (none.judge_agreement, bank.judge_agreement) == (None, 1.0)
     assert bank.curve[0] is not None
     assert bank.curve[-1] is not None
     assert bank.curve[-1] > bank.curve[0]
     assert report.lessons[0].difference > 0
     assert str(report).startswith("LEARNING: none -> bank: 0.17 -> ")
-
-
-def test_a_bank_that_changes_nothing_is_not() -> None:
-    report = run(["none", "bank"], safes(12), program=program(guesser), orders=4)
-    assert report.verdict in ("NULL", "UNRESOLVED")
-    assert report.headroom is None
 
 
 def test_a_screen_refuses_a_world_in_which_lessons_change_nothing() -> None:
@@ -157,27 +150,22 @@ def test_a_cache_gives_other_orders_other_samples() -> None:
     assert calls(certain, "action") < 9
 
 
-def test_jobs_change_nothing_but_time(tmp_path: Path) -> None:
+def test_jobs_change_nothing_but_time_and_a_finished_evaluation_asks_nobody(tmp_path: Path) -> None:
     alone = run(["none", "bank"], safes(6), program=program(), orders=3)
     beside = run(["none", "bank"], safes(6), program=program(), orders=3, jobs=3, folder=tmp_path)
     assert without_times(beside) == without_times(alone)
     assert len(read_records(tmp_path)) == 6 + 18
-    assert without_times(Report.load(tmp_path)) == without_times(alone)
-    assert (tmp_path / "report.html").exists()
-    assert (tmp_path / "report.md").exists()
-
-
-def test_a_finished_evaluation_asks_nobody(tmp_path: Path) -> None:
-    first = run(["none", "bank"], safes(5), program=program(), orders=2, folder=tmp_path)
+    assert Report.load(tmp_path) == beside
     files = {name: (tmp_path / name).read_bytes() for name in ("report.json", "report.md", "report.html")}
     silent = program(lambda prompt: pytest.fail("a model was asked"))
-    assert run(["none", "bank"], safes(5), program=silent, orders=2, folder=tmp_path) == first
+    assert run(["none", "bank"], safes(6), program=silent, orders=3, folder=tmp_path) == beside
     assert {name: (tmp_path / name).read_bytes() for name in files} == files
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_folder_is_of_one_plan(tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"arms": ["none", "bank"], "stream": safes(3), "program": program(), "orders": 2}
+    run(**usual, folder=tmp_path)
+    changes: list[dict[str, Any]] = [
         {"orders": 3},
         {"seed": 1},
         {"stream": safes(4)},
@@ -186,14 +174,10 @@ def test_a_finished_evaluation_asks_nobody(tmp_path: Path) -> None:
         {"baseline": "bank"},
         {"embedder": HashEmbedder(32)},
         {"program": program(temperature=0.3)},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_a_folder_is_of_one_plan(tmp_path: Path, change: dict[str, Any]) -> None:
-    usual: dict[str, Any] = {"arms": ["none", "bank"], "stream": safes(3), "program": program(), "orders": 2}
-    run(**usual, folder=tmp_path)
-    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
-        run(**{**usual, **change}, folder=tmp_path)
+    ]
+    for change in changes:
+        with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+            run(**{**usual, **change}, folder=tmp_path)
 
 
 def test_two_evaluations_never_share_a_folder(tmp_path: Path) -> None:

@@ -80,15 +80,6 @@ def learner(prompt: Prompt) -> Reply:
     return _others(prompt)
 
 
-def guesser(prompt: Prompt) -> Reply:
-    """As agent: opens half of the safes whatever the lessons say; a lesson changes which, and not how many."""
-    if "action" in prompt.wants:
-        maker = re.search(r"that (\w+) made", prompt["task"])
-        drawn = hashlib.sha256(f"{prompt['task']}{prompt['memory']}".encode()).digest()[0]
-        return {"thought": "", "action": code_of(maker[1]) if maker and drawn % 2 else "0000"}
-    return _others(prompt)
-
-
 def stubborn(prompt: Prompt) -> Reply:
     """As agent: types 0000, whatever the lessons say."""
     return {"thought": "", "action": "0000"} if "action" in prompt.wants else _others(prompt)
