@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import bank_change, options
-from rb_dspy.cli.output import err, facts, one_line, out, print_json, say, table
+from rb_dspy.cli.output import err, facts, one_line, out, print_json, rollout_number, say, table
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Change, Experience, MemoryDraft, MemoryItem
 from rb_dspy.text import counted
@@ -227,8 +227,6 @@ def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
 
 
 def _show_experience(experience: Experience, opened: MemoryBank) -> None:
-    from rb_dspy.cli.live import rollout_number
-
     out.print(Text.assemble((experience.task.id, "bold"), "  ", (experience.id, "dim")))
     out.print(Text(experience.task.instruction))
     about = {"run": experience.run_id, "from": experience.origin, "at": experience.created_at}

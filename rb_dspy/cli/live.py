@@ -15,7 +15,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from rb_dspy.cli.output import middle_cut, one_line
+from rb_dspy.cli.output import middle_cut, one_line, rollout_number
 from rb_dspy.schema import Outcome, StopReason, Task, Trajectory, Verdict
 from rb_dspy.steps import Act, Contrast, Distill, Judge, Memory, Refine, Retrieve, Select
 from rb_dspy.stream import TaskResult
@@ -190,11 +190,6 @@ def solved(outcome: Outcome | None) -> str:
     if outcome is None:
         return "[dim]unknown[/]"
     return "[green]solved[/]" if outcome.success else "[yellow]not solved[/]"
-
-
-def rollout_number(rollout_id: str) -> str:
-    """The number of a rollout as people read it: from 1."""
-    return str(int(rollout_id) + 1) if rollout_id.isdecimal() else rollout_id
 
 
 def _verdict(verdict: Verdict) -> Text:

@@ -86,6 +86,11 @@ def middle_cut(text: str, limit: int = 160) -> str:
     return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
 
 
+def rollout_number(rollout_id: str) -> str:
+    """The number of a rollout as people read it: from 1."""
+    return str(int(rollout_id) + 1) if rollout_id.isdecimal() else rollout_id
+
+
 def short_number(number: float) -> str:
     """``950``, ``12.3k``, ``1.2M``."""
     for size, sign, unit in ((1_000_000, "M", 1_000_000), (10_000, "k", 1_000)):

@@ -52,15 +52,15 @@ def calls(program: ReasoningBank, output: str) -> int:
 
 
 def test_a_bank_that_helps_is_learning() -> None:
-    report = run(["none", "bank", "oracle"], safes(12), program=program(), orders=5, lessons=LESSONS)
+    report = run(["none", "bank", "oracle"], safes(18), program=program(), orders=6, lessons=LESSONS)
     assert report.verdict == "LEARNING"
     assert report.headroom == "yes"
     assert report.exploratory
     none, bank, oracle = (report.arms[name] for name in ("none", "bank", "oracle"))
     assert none.success is not None
-    assert (none.success.mean, none.errors, none.shown, none.learned) == (pytest.approx(2 / 12), 0, None, 0)
+    assert (none.success.mean, none.errors, none.shown, none.learned) == (pytest.approx(3 / 18), 0, None, 0)
     assert (none.repeated, bank.repeated, oracle.repeated) == (True, False, True)
-    assert (none.runs, bank.runs, oracle.runs) == (12, 60, 12)
+    assert (none.runs, bank.runs, oracle.runs) == (18, 108, 18)
     assert (none.judge_agreement, bank.judge_agreement) == (None, 1.0)
     assert bank.curve[0] is not None
     assert bank.curve[-1] is not None

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from rb_dspy import evaluate
+from rb_dspy import MemoryBank, evaluate
 from rb_dspy.errors import InputError
 from rb_dspy.evaluation import Progress, Report
 from rb_dspy.evaluation.records import read_records
-from rb_dspy.testing import HashEmbedder
-from tests.evaluation.world import program, safes, without_times
+from rb_dspy.testing import HashEmbedder, Prompt, Reply
+from tests.evaluation.world import learner, program, safes, without_times
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -28,7 +28,7 @@ TOTAL = TASKS + TASKS * ORDERS
 
 KILLED = """
 import json, os, sys
-from rb_dspy import evaluate
+from rb_dspy import MemoryBank, evaluate
 from rb_dspy.testing import HashEmbedder
 from tests.evaluation.world import learner, program, safes
 
@@ -64,7 +64,7 @@ def start(jobs: list[tuple[str, str, int]]) -> subprocess.Popen[str]:
 
 
 def resumed(folder: Path | None, **options: Any) -> dict[str, Any]:
-    options |= {"program": program(), "orders": ORDERS, "embedder": HashEmbedder(), "folder": folder}
+    options = {"program": program(), "orders": ORDERS, "embedder": HashEmbedder(), "folder": folder, **options}
     return without_times(evaluate(["none", "bank"], safes(TASKS), **options))
 
 
@@ -96,6 +96,20 @@ def test_killed_at_random_points(tmp_path: Path, expected: dict[str, Any]) -> No
         assert resumed(folder) == expected
         assert without_times(Report.load(folder)) == expected
         assert len(read_records(folder)) == TOTAL
+
+
+def test_a_task_that_is_done_again_is_learned_from_once(tmp_path: Path) -> None:
+    def again(prompt: Prompt) -> Reply:
+        return {"thought": "Again.", "action": "0000"} if "action" in prompt.wants else learner(prompt)
+
+    resumed(tmp_path)
+    records = tmp_path / "records.jsonl"
+    *lines, last = records.read_text().splitlines(keepends=True)
+    records.write_text("".join(lines))  # killed after the bank had learned, before the record was written
+    resumed(tmp_path, program=program(again))
+    with MemoryBank.open(tmp_path / "banks" / "1-1.sqlite", scope="evaluation", embedder=HashEmbedder()) as bank:
+        (learned,) = (each for each in bank.experiences() if each.task.id == json.loads(last)["task"])
+        assert learned.trajectories[0].steps[0].thought == "Again."
 
 
 @pytest.mark.stress
