@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from rb_dspy.cli import options
@@ -78,9 +79,11 @@ def delete(
     What was learned under their influence stays: bank rollback removes that too.
     """
     with on.open() as opened:
-        before = opened.fork()
-        removal = opened.delete(id, note=note, dry_run=dry_run)
-        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=on.json_)
+        removal = opened.delete(id, dry_run=True)
+        shown = _titles(opened, removal)
+        if not dry_run:
+            removal = opened.delete(id, note=note)
+    _print_removal(removal, shown, "would be removed" if dry_run else "removed", json_=on.json_)
 
 
 @app.command()
@@ -97,14 +100,14 @@ def rollback(
 ) -> None:
     """Remove all that came from a source, and what was learned under its influence; the history keeps it."""
     with on.open() as opened:
-        before = opened.fork()
         descendants = not keep_descendants
         removal = opened.rollback(source, descendants=descendants, dry_run=True)
+        shown = _titles(opened, removal)
         if not (dry_run or yes):
             confirm(f"{_counts(removal)}: remove?")
         if not dry_run:
             removal = opened.rollback(source, descendants=descendants, note=note)
-        _print_removal(before, removal, "would be removed" if dry_run else "removed", json_=on.json_)
+    _print_removal(removal, shown, "would be removed" if dry_run else "removed", json_=on.json_)
 
 
 @app.command()
@@ -266,20 +269,24 @@ def _print_item(item: MemoryItem, *, json_: bool) -> None:
     print_json(item) if json_ else show_item(item)
 
 
-def _print_removal(bank: MemoryBank, removal: Removal, verb: str, *, json_: bool) -> None:
-    """What is removed; ``bank`` still has it."""
+def _print_removal(removal: Removal, shown: Table, verb: str, *, json_: bool) -> None:
     if json_:
         print_json(removal)
         return
     say((f"{verb}: ", "bold"), _counts(removal))
+    if shown.row_count:
+        out.print(shown)
+
+
+def _titles(bank: MemoryBank, removal: Removal) -> Table:
+    """What a removal would remove."""
     shown = table("id", "what")
     for ids in (removal.experiences, removal.items):
         for id in ids[:_LISTED]:
             shown.add_row(id, Text(one_line(_title(bank, id), max(20, out.width - 24))))
         if len(ids) > _LISTED:
             shown.add_row(f"[dim]and {len(ids) - _LISTED:,} more[/]", "")
-    if shown.row_count:
-        out.print(shown)
+    return shown
 
 
 def _counts(removal: Removal) -> str:
