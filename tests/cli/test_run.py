@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,51 +14,40 @@ from typing import Any
 import pytest
 
 from rb_dspy import MemoryBank, Task, TaskResult, Trajectory
-from rb_dspy.cli.records import find_record
+from rb_dspy.cli.records import find_record, folder_of
 from rb_dspy.testing import HashEmbedder, Prompt
+from tests.evaluation.world import Safe
 from tests.scenarios.world import role_of
 from tests.served import TASKS, Served, lines
 
 IDS = [str(task["id"]) for task in TASKS]
 SOURCE = str(Path(__file__).parents[2])
 
-DESK = """
-from rb_dspy import MemoryDraft, Outcome, Task
 
-class Desk:
-    action_rules = "a number"
-    def reset(self, task):
-        return "The desk opens."
-    def step(self, action):
-        self.typed = action
-        return "Taken.", True
-    def valid_actions(self):
-        return None
-    def answer(self):
-        return self.typed
-    def outcome(self):
-        return Outcome(reward=1.0, success=True)
-    def close(self):
-        pass
+class Fixed(Safe):
+    def __init__(self) -> None:
+        super().__init__("6")
 
-class OfTask(Desk):
-    def __init__(self, task):
-        self.task = task
 
-class Loose(Desk):
-    def outcome(self):
-        return True
+class OfTask(Safe):
+    def __init__(self, task: Task) -> None:
+        super().__init__(str(task.env_args["code"]))
 
-def rooms(task, rollout_id):
-    return Desk()
 
 class Family:
-    name = "desk"
-    def check(self): pass
-    def templates(self): return ["t"]
-    def tasks(self, *, seed, templates=None): yield Task(id="x", instruction="x")
-    def make(self, task): return Desk()
-"""
+    def check(self) -> None: ...
+
+    def tasks(self, *, seed: int) -> Any: ...
+
+    def make(self, task: Task) -> Any:
+        return OfTask(task)
+
+
+class Loose(Fixed):
+    """Breaks its contract."""
+
+    def outcome(self) -> Any:
+        return True
 
 
 def bank(path: str = "rb-bank.sqlite") -> MemoryBank:
@@ -127,20 +117,20 @@ def test_without_learning_tasks_are_repeated_and_nothing_is_stored(cli: Any, ser
     assert set(asked(served, before)) == {"agent"}
 
 
-@pytest.mark.parametrize("spec", ["desk:rooms", "desk:Desk", "desk:OfTask", "desk:Family"])
-def test_an_environment_of_ones_own(cli: Any, tmp_path: Path, spec: str) -> None:
-    sys.modules.pop("desk", None)
-    Path("desk.py").write_text(DESK)
-    Path("tasks.jsonl").write_text('{"instruction": "What is 1 and 5?", "env": "not-installed"}\n')
-    assert run(cli, "--env", spec)[0]["solved"] is True
-    sys.modules.pop("desk", None)
-    sys.path[:] = [each for each in sys.path if each != str(tmp_path)]
+@pytest.mark.parametrize(
+    "name", ["desk:rooms", "tests.cli.test_run:Fixed", "tests.cli.test_run:OfTask", "tests.cli.test_run:Family"]
+)
+def test_an_environment_of_ones_own(cli: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "desk", raising=False)
+    Path("desk.py").write_text("from tests.evaluation.world import make_safe as rooms")
+    task = {"instruction": "What is 1 and 5?", "env": "not-installed", "env_args": {"code": 6}}
+    Path("tasks.jsonl").write_text(json.dumps(task))
+    assert run(cli, "--env", name)[0]["solved"] is True
 
 
 def test_an_environment_that_breaks_its_contract_says_so_on_its_task(cli: Any) -> None:
-    sys.modules.pop("desk", None)
-    Path("desk.py").write_text(DESK)
-    code, out, err = cli("run", "tasks.jsonl", "-n", "1", "--env", "desk:Loose")
+    code, out, err = cli("run", "tasks.jsonl", "-n", "1", "--env", "tests.cli.test_run:Loose")
     assert code == 0
     assert "outcome() failed" in next(line for line in out.splitlines() if "failed" in line)
     assert "no task could be scored" in err
@@ -316,6 +306,11 @@ def test_runs_are_shown_and_compared(cli: Any) -> None:
     Path("one.jsonl").write_text('{"instruction": "What is 7 and 5?"}')
     assert cli("run", "one.jsonl")[0] == 0
     assert cli("runs", "compare", off, "last")[0] == 2, "no task in common"
+
+
+def test_a_bank_without_a_file_has_its_runs_in_the_current_folder() -> None:
+    assert folder_of("postgresql://user@host/db") == Path("rb-runs")
+    assert folder_of("a/b.sqlite") == Path("a/b.sqlite.runs")
 
 
 def test_prompts_of_a_file_are_used(cli: Any, served: Served, tmp_path: Path) -> None:
