@@ -17,7 +17,7 @@ from dspy import lm15
 
 from rb_dspy import MaTTS, MemoryBank, errors, run_stream
 from rb_dspy.testing import HashEmbedder, Prompt, Reply
-from tests.scenarios.world import Spy, bank_at, contents, keypad, keypads, learned_tasks, program
+from tests.scenarios.world import Spy, bank_at, contents, keypads, learned_tasks, program
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = {"PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
@@ -65,12 +65,6 @@ async def test_a_rollout_waits_if_a_model_fails_and_resuming_gives_what_the_call
     assert done.experience.shown == tuple(item.id for item in done.memory.items)
     assert bank.pending() == []
     assert contents(bank) == uninterrupted(tasks)
-
-
-def test_an_agent_that_fails_leaves_nothing(bank: MemoryBank) -> None:
-    with pytest.raises(errors.InfrastructureError):
-        program(breaks_at("agent"))(task=keypad(), bank=bank)
-    assert (bank.pending(), bank.experiences()) == ([], [])
 
 
 CHILD = """

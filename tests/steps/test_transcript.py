@@ -103,12 +103,12 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("line", HOSTILE)
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028", "\u2029", "\x85", "\x0b", "\x0c"])
-def test_a_line_that_imitates_a_part_of_a_transcript_is_escaped(line: str, end: str) -> None:
-    escaped = escape_markers(f"before{end}{line}{end}after")
-    assert line.strip() in escaped
-    assert not any(each.strip() == line.strip() for each in escaped.splitlines())
+def test_a_line_that_imitates_a_part_of_a_transcript_is_escaped(end: str) -> None:
+    for line in HOSTILE:
+        escaped = escape_markers(f"before{end}{line}{end}after")
+        assert line.strip() in escaped
+        assert not any(each.strip() == line.strip() for each in escaped.splitlines())
     assert escape_markers("nothing special [step by step]: final answers") == (
         "nothing special [step by step]: final answers"
     )

@@ -59,15 +59,14 @@ def test_the_score_is_what_was_solved_and_lessons_count_within_the_stream() -> N
     assert done.score == 1.0, "the selector finds the rollout that worked in the first task"
     one = TaskStream("one", [lock("Abus", 0, code="0000"), lock("Abus", 1), lock("Yale", 2), lock("Yale", 3)])
     assert whole(simple())(stream=one).score == 0.25
-    assert [row["position"] for row in whole(simple())(stream=one).report.rows()] == [1, 2, 3, 4]
 
 
 def test_every_call_starts_anew_and_so_does_a_copy(bank: MemoryBank) -> None:
-    program = whole(scaled(), bank)
-    first = program(stream=halls("Elm", "yellow")).report
+    program, stream = whole(scaled(), bank), halls("Elm", "yellow", 2)
+    first = program(stream=stream).report
     assert not first.results[0].prediction.memory.items
     for again in (program, copy.deepcopy(program), program.deepcopy()):
-        assert facts(again(stream=halls("Elm", "yellow")).report) == facts(first)
+        assert facts(again(stream=stream).report) == facts(first)
 
 
 @pytest.mark.parametrize("in_file", [False, True])
@@ -82,16 +81,15 @@ def test_a_bank_is_used_and_never_written(tmp_path: Path, in_file: bool) -> None
         assert ((bank.experiences(), bank.items()), bank.pending()) == (before, [])
 
 
-def test_four_threads_give_what_one_gives(bank: MemoryBank) -> None:
-    rights = {"Elm": "yellow", "Oak": "blue", "Ash": "green", "Fir": "red"}
-    examples = [stream_example(halls(maker, right)) for maker, right in rights.items()] * 2
+def test_threads_give_what_one_gives(bank: MemoryBank) -> None:
+    examples = [stream_example(halls(maker, right, 2)) for maker, right in (("Elm", "yellow"), ("Oak", "blue"))]
     program = whole(scaled(), bank)
-    alone = [facts(program(**example.inputs()).report) for example in examples[:4]] * 2
+    alone = [facts(program(**example.inputs()).report) for example in examples] * 2
 
     def score(gold: Any, pred: Any, trace: Any = None) -> float:
         return float(pred.score)
 
-    done = dspy.Evaluate(devset=examples, metric=score, num_threads=4, display_progress=False)(program)
+    done = dspy.Evaluate(devset=examples * 2, metric=score, num_threads=4, display_progress=False)(program)
     assert [facts(prediction.report) for _, prediction, _ in done.results] == alone
     assert len(bank) == 0
 
