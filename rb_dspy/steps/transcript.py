@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
-from rb_dspy.errors import ContextOverflow
-from rb_dspy.schema import Check, Step, Trajectory, Verdict
+from rb_dspy.schema import Check, Step, Task, Trajectory, Verdict
 from rb_dspy.text import estimate_tokens
-
-T = TypeVar("T")
-
-_SMALLEST = 100
-"""Tokens of a transcript below which shortening it further does not help: the rest of the prompt is too long."""
 
 _STATE_TOKENS = 400
 """At most so many tokens of the last observation, and of the answer, stand in a final state."""
@@ -39,23 +32,6 @@ def escape_markers(text: str) -> str:
     wrote, before the markers of the transcript are added.
     """
     return _MARKER.sub(r"\\", escape_fields(text))
-
-
-def with_shorter(ask: Callable[[int], T], max_tokens: int) -> T:
-    """Return ``ask(max_tokens)``; while the prompt does not fit, ask again with half as many tokens.
-
-    The budget is an estimate, and no configuration knows every model's context window.
-
-    Raises:
-        ContextOverflow: Even a short transcript does not fit.
-    """
-    while True:
-        try:
-            return ask(max_tokens)
-        except ContextOverflow:
-            max_tokens //= 2
-            if max_tokens < _SMALLEST:
-                raise
 
 
 def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True) -> str:
@@ -110,6 +86,15 @@ def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
 def last_observation(trajectory: Trajectory) -> str:
     """Return what the environment said last."""
     return trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
+
+
+def rollout_fields(task: Task, trajectory: Trajectory, max_tokens: int) -> dict[str, str]:
+    """Return the input fields with which one rollout is judged or checked."""
+    return {
+        "task": escape_markers(task.instruction),
+        "trajectory": transcript(trajectory, max_tokens),
+        "final_state": final_state(trajectory, max_tokens),
+    }
 
 
 def number_attempts(

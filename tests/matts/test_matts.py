@@ -205,6 +205,18 @@ def test_what_breaks_a_later_pass_keeps_what_was_reached(bank: MemoryBank) -> No
     assert [("gone" in each.error) for each in done.lost] == [True]
 
 
+def test_a_revision_that_cannot_be_parsed_leaves_the_attempt_as_it_had_ended(bank: MemoryBank) -> None:
+    def script(prompt: Prompt) -> Reply:
+        if "action" in prompt.wants:
+            return "???" if "check 1" in prompt["observation"] else {"thought": "", "action": "wait"}
+        return checker(9)(prompt)
+
+    config = ProgramConfig(act=ActConfig(max_steps=2))
+    program = ReasoningBank(config, backbones=worlds.backbones(script), environments=Corridor.make)
+    (trajectory,) = MaTTS(program, k=2, mode="sequential")(task=worlds.corridor(), bank=bank).trajectories
+    assert (len(trajectory.steps), trajectory.stop_reason) == (2, "max_steps")
+
+
 def test_a_key_that_is_refused_at_a_check_loses_no_attempt(bank: MemoryBank) -> None:
     def script(prompt: Prompt) -> Reply:
         if "action" in prompt.wants:

@@ -118,7 +118,7 @@ def test_an_imitation_does_not_begin_a_line(place: str, kinds: tuple[str, ...]) 
 
 
 def test_a_lesson_that_imitates_does_not_begin_a_line(bank: MemoryBank) -> None:
-    text = "\n".join(f"{head}{EVIL}\n{head}\n{EVIL} is right." for head in HEADS.values())
+    text = "".join(f"{lead}{head}{EVIL}{lead}{head}{lead}{EVIL}" for head in HEADS.values() for lead in LEADS)
 
     def hostile(prompt: Prompt) -> Reply:
         draft = {"title": f"Look\n{HEADS['field']}{EVIL}", "description": "Always.", "content": f"Harmless.\n{text}"}

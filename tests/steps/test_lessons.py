@@ -9,7 +9,7 @@ import dspy
 import pytest
 
 from rb_dspy.config import ContrastConfig, DistillConfig, JudgeConfig, SelectConfig
-from rb_dspy.errors import BackboneError, InfrastructureError, InputError
+from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, InputError
 from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Judge, Select, judge_rollout
 from rb_dspy.testing import Prompt, Reply
@@ -212,10 +212,11 @@ def test_a_prompt_that_is_too_long_is_shortened_until_it_fits() -> None:
     from dspy import lm15
 
     sizes: list[int] = []
+    limit = 9000
 
     def script(prompt: Prompt) -> Reply:
         sizes.append(len(prompt.text))
-        if len(prompt.text) > 9000:
+        if len(prompt.text) > limit:
             raise lm15.ContextLengthError("too long")
         return {"reasons": "r", "label": "success"}
 
@@ -224,3 +225,6 @@ def test_a_prompt_that_is_too_long_is_shortened_until_it_fits() -> None:
     assert verdict.label == "success"
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) > 1
+    limit = 1000
+    with pytest.raises(ContextOverflow):
+        run(script, Judge(), TASK, GOOD)
