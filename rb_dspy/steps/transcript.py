@@ -47,7 +47,7 @@ def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True
     blocks = list(_blocks(trajectory, None))
     if estimate_tokens("\n".join(blocks)) <= max_tokens:
         return "\n".join(blocks)
-    per_text = max(80, int(max_tokens * 3.5 / 16))
+    per_text = max(25, max_tokens // 16)
     blocks = list(_blocks(trajectory, per_text))
     head, tail = blocks[:1], blocks[1:][-1:]
     middle = blocks[1:-1]
@@ -71,7 +71,7 @@ def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
 
     The two are cut to about ``max_tokens`` each, or 400 if that is less.
     """
-    limit = _characters(min(_STATE_TOKENS, max_tokens))
+    limit = min(_STATE_TOKENS, max_tokens)
     lines = [f"last observation: {_shown(last_observation(trajectory), limit) or '(none)'}"]
     if trajectory.answer is not None:
         lines.append(f"final answer: {_shown(trajectory.answer, limit)}")
@@ -119,26 +119,18 @@ def number_attempts(
 
 def cut(text: str, max_tokens: int) -> str:
     """Return ``text`` in about ``max_tokens``, cut in its middle, with the number of characters that are left out."""
-    return _cut(text, _characters(max_tokens))
-
-
-def _cut(text: str, limit: int | None) -> str:
-    if limit is None or len(text) <= limit:
+    half = max(1, int(max_tokens * 1.75))  # 3.5 characters a token
+    if len(text) <= 2 * half:
         return text
-    half = max(1, limit // 2)
     return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"
 
 
-def _characters(tokens: int) -> int:
-    return int(tokens * 3.5)
-
-
 def _shown(text: str, limit: int | None) -> str:
-    return escape_markers(_cut(text, limit))
+    return escape_markers(text if limit is None else cut(text, limit))
 
 
 def _blocks(trajectory: Trajectory, limit: int | None) -> Iterator[str]:
-    """The start, each step, and each check of the work, every text in at most about ``limit`` characters."""
+    """The start, each step, and each check of the work, every text in at most about ``limit`` tokens."""
     yield f"[start] observation: {_shown(trajectory.first_observation, limit)}"
     checks = list(trajectory.checks)
     yield from (_check(check, limit) for check in checks if check.after == 0)

@@ -91,7 +91,6 @@ def test_a_run_by_hand() -> None:
     assert summary.judge_agreement == pytest.approx(2 / 3)
     assert (summary.false_successes, summary.unknown_verdicts) == (1, 1)
     assert summary.judge_base_rate == pytest.approx(2 / 3)
-    assert summary.judge_balanced == 0.5, "one of two solved, one of two unsolved"
     assert (summary.mean_steps, summary.truncated, summary.shown, summary.items) == (3, 0, 0, 0)
     assert summary.usage == {"agent": RoleUsage(calls=6, prompt_tokens=30, seconds=1.5)}
     assert summary.scaling is None
@@ -101,8 +100,8 @@ def test_a_run_by_hand() -> None:
 def test_a_run_of_nothing_has_no_rates() -> None:
     for report in (RunReport("r"), RunReport("r", [TaskResult(TASK, error="no server")])):
         summary = report.summary()
-        rates = summary.success_rate, summary.judge_agreement, summary.judge_base_rate, summary.judge_balanced
-        assert (*rates, summary.mean_steps, summary.scaling) == (None,) * 6
+        rates = summary.success_rate, summary.judge_agreement, summary.judge_base_rate
+        assert (*rates, summary.mean_steps, summary.scaling) == (None,) * 5
 
 
 @given(st.lists(st.tuples(st.sampled_from(["success", "failure", "unknown"]), st.booleans()), max_size=12))
@@ -114,12 +113,6 @@ def test_numbers_of_the_judge_by_brute_force(cases: list[tuple[Label, bool]]) ->
     assert summary.judge_agreement == (sum(right) / len(right) if right else None)
     always = [sum(truth is said for _, truth in judged) for said in (True, False)]
     assert summary.judge_base_rate == (max(always) / len(judged) if judged else None)
-    recalls = [
-        [label == ("success" if solved else "failure") for label, truth in cases if truth is solved]
-        for solved in (True, False)
-    ]
-    balanced = sum(sum(each) / len(each) for each in recalls) / 2 if all(recalls) else None
-    assert summary.judge_balanced == (balanced if balanced is None else pytest.approx(balanced))
 
 
 def test_rows_of_results_made_by_hand_are_counted() -> None:

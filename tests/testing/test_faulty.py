@@ -7,7 +7,6 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.environments.scored import ScoredEnvironments
 from rb_dspy.errors import InfrastructureError
-from rb_dspy.matts import MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.protocols import Environment
 from rb_dspy.testing import Corridor, Faulty, Lock
@@ -38,9 +37,3 @@ def test_it_breaks_where_it_is_told_to(bank: MemoryBank, at: str) -> None:
     for environment, call in zip(calls, ("answer", "outcome"), strict=True):
         with pytest.raises(ValueError, match=r"^$"):
             getattr(environment, call)()
-
-
-def test_it_shows_far_too_much(bank: MemoryBank) -> None:
-    make = Faulty.of(Corridor.make, padding=50_000)
-    done = MaTTS(ReasoningBank(backbones=backbones(answers), environments=make), k=2)(task=corridor(), bank=bank)
-    assert {len(step.observation) > 50_000 for step in done.trajectory.steps} == {True}
