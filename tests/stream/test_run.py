@@ -398,38 +398,6 @@ def test_every_rollout_has_its_ground_truth_and_the_next_task_is_better(bank: Me
     assert (found.best_of_n, found.oracle, found.launched, found.lost, found.mean_distinct) == (1, 1, 6, 0, 3)
 
 
-def test_a_selector_that_errs_leaves_a_gap_and_one_that_is_down_is_counted(bank: MemoryBank) -> None:
-    def errs(prompt: Prompt) -> Reply:
-        if "choice" not in prompt.wants:
-            return openers(prompt)
-        if "number 1." in prompt["task"]:
-            raise lm15.ServerError("down")
-        reply: Any = openers(prompt)
-        return {**reply, "choice": reply["choice"] % 3 + 1}
-
-    found = run_stream(scaled(errs), [hall("Ann", 0), hall("Bo", 1)], bank).summary().scaling
-    assert found is not None
-    assert found.fallbacks == 1
-    assert found.solvable == 2
-    assert found.selector_gap is not None
-    assert found.selector_gap >= 0.5
-
-
-def test_a_rollout_that_fails_is_lost_and_not_scored(bank: MemoryBank) -> None:
-    def script(prompt: Prompt) -> Reply:
-        if "action" in prompt.wants and prompt.seed == 1 and prompt.turns:
-            raise lm15.ServerError("overloaded")
-        return openers(prompt)
-
-    report = run_stream(scaled(script), [hall("Ann", 1, right="yellow")], bank)
-    (result,) = report.results
-    assert [rollout.rollout_id for rollout in result.rollouts] == ["0", "2"]
-    found = report.summary().scaling
-    assert found is not None
-    assert (found.launched, found.lost, [each.j for each in found.pass_at]) == (3, 1, [1, 2])
-    assert report.summary().usage["agent"].calls == 6, "the failed call, too"
-
-
 def test_passes_of_sequential_scaling(bank: MemoryBank) -> None:
     config = ProgramConfig(act=ActConfig(temperature=0.7))  # so that attempts differ
     run = MaTTS(ReasoningBank(config, backbones=backbones(openers), environments=Doors.make), 3, "sequential")

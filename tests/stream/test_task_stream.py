@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError, InvalidTask
-from rb_dspy.stream import PRESETS, fingerprint, named_tasks, stream_names
+from rb_dspy.stream import PRESETS, fingerprint, named_tasks, split_templates, stream_names
 
 
 def ids(stream: TaskStream) -> list[str]:
@@ -294,19 +294,18 @@ def test_a_stream_from_a_file_needs_neither_dspy_nor_datasets(tmp_path: Path) ->
 # Environments
 
 
-@pytest.mark.parametrize("name", ["reasoning-gym-small", "directory"])
-def test_a_named_stream_is_that_of_its_seed(name: str) -> None:
-    one, same, other = (TaskStream.named(name, n=6, seed=seed) for seed in (3, 3, 4))
+def test_a_named_stream_is_that_of_its_seed() -> None:
+    one, same, other = (TaskStream.named("directory", n=6, seed=seed) for seed in (3, 3, 4))
     assert one == same
     assert len(set(ids(one))) == 6
     assert set(ids(one)) != set(ids(other))
-    assert ids(TaskStream.named(name, n=3, seed=3)) == ids(one)[:3]
+    assert ids(TaskStream.named("directory", n=3, seed=3)) == ids(one)[:3]
 
 
-def test_a_named_stream_is_made_as_it_is_asked_for() -> None:
-    first = next(named_tasks("reasoning-gym-small"))
-    assert first == TaskStream.named("reasoning-gym-small", n=1)[0]
-    assert first.template in PRESETS["reasoning-gym-small"][1]
+def test_a_named_stream_is_made_as_it_is_asked_for_of_the_templates_of_its_split() -> None:
+    first = next(named_tasks("reasoning-gym-small", split="held-out"))
+    assert first == TaskStream.named("reasoning-gym-small", n=1, split="held-out")[0]
+    assert first.template in split_templates(PRESETS["reasoning-gym-small"][1], "held-out")
     assert len(TaskStream.named("reasoning-gym-small", n=3, templates=[])) == 0
 
 
