@@ -76,8 +76,8 @@ def test_a_bank_is_used_and_never_written(tmp_path: Path, in_file: bool) -> None
         run_stream(scaled(), halls("Elm", "yellow", 1), bank)
         before = bank.experiences(), bank.items()
         later = halls("Elm", "yellow", 3)[1:]
-        for report in (whole(scaled(), bank)(stream=later).report, whole(scaled())(stream=later, bank=bank).report):
-            assert report.results[0].prediction.memory.items == tuple(before[1])
+        report = whole(scaled(), bank)(stream=later).report
+        assert report.results[0].prediction.memory.items == tuple(before[1])
         assert ((bank.experiences(), bank.items()), bank.pending()) == (before, [])
 
 
@@ -162,7 +162,6 @@ def test_what_cannot_be_run_is_refused(bank: MemoryBank) -> None:
     run_stream(simple(), stream, bank, run_id="compile")
     for call in (
         lambda: StreamProgram(simple(), path),  # type: ignore[arg-type]
-        lambda: whole(simple())(stream=stream, bank=path),
         lambda: program(stream=[lock("Abus", 0)]),
         lambda: program(stream=TaskStream("empty", [])),
         lambda: program(stream=stream),  # the bank has learned from it in a run of this name
