@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from rb_dspy.protocols import Environment, EnvironmentFactory
@@ -99,7 +99,11 @@ Method = Literal["reset", "step", "reopen", "valid_actions", "answer", "outcome"
 
 
 class Faulty:
-    """Another environment, whose method ``at`` raises ``error`` from call number ``after`` + 1 on."""
+    """Another environment that fails, or shows far too much.
+
+    Its method ``at`` raises ``error`` from call number ``after`` + 1 on; ``padding`` characters follow every
+    observation.
+    """
 
     def __init__(
         self,
@@ -108,11 +112,13 @@ class Faulty:
         at: Method = "step",
         after: int = 0,
         error: BaseException | None = None,
+        padding: int = 0,
     ) -> None:
         self._inner = inner
         self._at = at
         self._calls_left = after
         self._error = error
+        self._padding = padding
 
     @classmethod
     def of(cls, environments: EnvironmentFactory, **fault: Any) -> EnvironmentFactory:
@@ -125,16 +131,17 @@ class Faulty:
 
     def reset(self, task: Task) -> str:
         self._maybe_fail("reset")
-        return self._inner.reset(task)
+        return self._padded(self._inner.reset(task))
 
     def step(self, action: str) -> tuple[str, bool]:
         self._maybe_fail("step")
-        return self._inner.step(action)
+        observation, done = self._inner.step(action)
+        return self._padded(observation), done
 
     def reopen(self) -> str | None:
         self._maybe_fail("reopen")
-        reopen: Callable[[], str | None] = getattr(self._inner, "reopen", lambda: None)
-        return reopen()
+        observation = getattr(self._inner, "reopen", lambda: None)()
+        return None if observation is None else self._padded(observation)
 
     def valid_actions(self) -> Sequence[str] | None:
         self._maybe_fail("valid_actions")
@@ -157,3 +164,6 @@ class Faulty:
             self._calls_left -= 1
             if self._calls_left < 0 and self._error is not None:
                 raise self._error
+
+    def _padded(self, observation: str) -> str:
+        return observation + "x" * self._padding

@@ -33,3 +33,9 @@ def test_it_breaks_from_a_call_on() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="gone"):
             faulty.outcome()
+
+
+def test_it_shows_far_too_much() -> None:
+    faulty = Faulty(Corridor(), padding=50_000)
+    shown = [faulty.reset(corridor()), faulty.step("forward")[0], str(faulty.reopen())]
+    assert [len(each) > 50_000 for each in shown] == [True] * 3
