@@ -14,9 +14,18 @@ from rb_dspy.bank import MemoryBank, Pending
 from rb_dspy.concurrency import run_in_thread, run_parallel
 from rb_dspy.config import MattsConfig, MattsMode
 from rb_dspy.errors import BackboneError, ConfigError, InfrastructureError, UnparseableOutput
-from rb_dspy.program import MAX_TRIES, ReasoningBank, as_task, check_bank, count_unparseable, run_name, session
+from rb_dspy.program import (
+    Lessons,
+    ReasoningBank,
+    append_lessons,
+    as_task,
+    check_bank,
+    predict_with,
+    run_name,
+    session,
+)
 from rb_dspy.protocols import EnvironmentFactory
-from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict
+from rb_dspy.schema import Experience, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distilled, Memory, Refine, Select, Selection, judge_rollout
 from rb_dspy.steps.memory import render
 from rb_dspy.text import summary_line
@@ -35,16 +44,6 @@ class Lost:
 
     rollout_id: str
     error: str
-
-
-@dataclass(frozen=True)
-class _Lessons:
-    """What is learned from the rollouts of a task together, and which of them is handed in."""
-
-    verdicts: Sequence[Verdict]
-    drafts: Distilled
-    selection: Selection
-    polarity: Polarity | None = None
 
 
 class MaTTS(dspy.Module):
@@ -112,25 +111,22 @@ class MaTTS(dspy.Module):
             task = as_task(task)
             keep = partial(bank.record, task, run_id=run_id, shown=memory.items) if learn else lambda trajectory: None
             trajectories, lost, launched = self._rollouts(task, memory, environments or self.environments, keep)
-            if not learn:
-                lessons = self._select_only(task.without_ground_truth(), trajectories)
-                return _prediction(memory, trajectories, lessons, ledger, lost=lost, launched=launched)
-            return self._learn(task, trajectories, bank, memory, ledger, run_id, lost=lost, launched=launched)
+            teach = partial(self._lessons, task.without_ground_truth(), trajectories, learn)
+            if learn:
+                lessons, experience = append_lessons(teach, task, trajectories, bank, memory, run_id=run_id, tries=0)
+            else:
+                lessons, experience = teach(), None
+            return _prediction(lessons, trajectories, memory, ledger, experience, lost, launched)
 
     def resume(self, pending: Pending) -> dspy.Prediction:
         """Learn from the rollouts of a task that wait in a bank; see ``ReasoningBank.resume``."""
-        trajectories, memory = pending.trajectories, render(pending.shown)
+        task, trajectories, memory = pending.task, pending.trajectories, render(pending.shown)
+        teach = partial(self._lessons, task.without_ground_truth(), trajectories)
         with session(self.backbones) as ledger:
-            return self._learn(
-                pending.task,
-                trajectories,
-                pending.bank,
-                memory,
-                ledger,
-                pending.run_id,
-                launched=len(trajectories),
-                tries=pending.tries,
+            lessons, experience = append_lessons(
+                teach, task, trajectories, pending.bank, memory, run_id=pending.run_id, tries=pending.tries
             )
+            return _prediction(lessons, trajectories, memory, ledger, experience, (), len(trajectories))
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """``forward`` for asyncio: in a thread of its own."""
@@ -173,80 +169,34 @@ class MaTTS(dspy.Module):
         trajectories = tuple(each for each in results if isinstance(each, Trajectory))
         return trajectories, tuple(Lost(str(number), summary_line(each)) for number, each in errors), k
 
-    def _learn(
-        self,
-        task: Task,
-        trajectories: tuple[Trajectory, ...],
-        bank: MemoryBank,
-        memory: Memory,
-        ledger: Ledger,
-        run_id: str,
-        *,
-        lost: tuple[Lost, ...] = (),
-        launched: int = 0,
-        tries: int = 0,
-    ) -> dspy.Prediction:
-        with count_unparseable(bank, task, run_id, trajectories):
-            try:
-                lessons = self._lessons(task.without_ground_truth(), trajectories)
-            except UnparseableOutput as exc:
-                if tries + 1 < MAX_TRIES:
-                    raise
-                unknown = Verdict(label="unknown", reasons=str(exc))
-                note = f"no lessons: {exc}"
-                lessons = _Lessons([unknown] * len(trajectories), Distilled(note=note), Selection(0, note=note))
-            experience = bank.append(
-                task,
-                trajectories,
-                lessons.verdicts,
-                lessons.drafts.drafts,
-                run_id=run_id,
-                polarity=lessons.polarity,
-                distiller=lessons.drafts.distiller,
-                note=lessons.drafts.note,
-                shown=memory.items,
-                again=False,
-            )
-        return _prediction(memory, trajectories, lessons, ledger, experience, lost=lost, launched=launched)
+    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
+        """Judge, contrast or distil, and select; what waits for nothing runs side by side.
 
-    def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...]) -> _Lessons:
-        """Judge, contrast or distil, and select; what waits for nothing runs side by side."""
-        mode, limit = self.config.mode, self.config.at_once
+        If nothing is learned, only select; the judge is asked only if the selector reads verdicts.
+        """
+        mode, run = self.config.mode, partial(run_parallel, limit=self.config.at_once)
         judges = [partial(judge_rollout, self.judge, task, each) for each in trajectories]
-        if len(trajectories) == 1 or mode == "sequential":
-            verdicts = _verdicts(run_parallel(judges, limit))
-            last = _last_answer(trajectories)
-            drafts = self.distill(task, trajectories[last], verdicts[last])
-            return _Lessons(verdicts, drafts, Selection(last), _polarity(verdicts[last]))
         select = partial(self.select, task, trajectories)
-        if mode == "parallel" and not self.config.contrast.labels and not self.config.select.verdicts:
-            first: list[Callable[[], Any]] = [partial(self.contrast, task, trajectories), select, *judges]
-            drafts, selection, *results = run_parallel(first, limit)
-            return _Lessons(_verdicts(results), _result_or_raise(drafts), _result_or_raise(selection))
-        verdicts = _verdicts(run_parallel(judges, limit))
-        select = partial(select, verdicts)
-        if mode == "best_of_n":
-            selection = select()
+        alone = len(trajectories) == 1 or mode == "sequential"
+        if not learn:
+            verdicts = _verdicts(run(judges)) if self.config.select.verdicts and not alone else None
+            selection = Selection(_last_answer(trajectories)) if alone else select(verdicts)
+            return Lessons(verdicts or (), selection=selection)
+        if mode == "parallel" and not (alone or self.config.contrast.labels or self.config.select.verdicts):
+            drafts, selection, *results = run([partial(self.contrast, task, trajectories), select, *judges])
+            return Lessons(_verdicts(results), _result_or_raise(drafts), _result_or_raise(selection))
+        verdicts = _verdicts(run(judges))
+        if alone or mode == "best_of_n":
+            selection = Selection(_last_answer(trajectories)) if alone else select(verdicts)
             best = selection.index
             drafts = self.distill(task, trajectories[best], verdicts[best])
-            return _Lessons(verdicts, drafts, selection, _polarity(verdicts[best]))
+            return Lessons(verdicts, drafts, selection, "success" if verdicts[best].label == "success" else "failure")
         if mode == "parallel":
-            lessons: list[Callable[[], Any]] = [partial(self.contrast, task, trajectories, verdicts)]
+            teachers = [partial(self.contrast, task, trajectories, verdicts)]
         else:
-            lessons = [partial(self.distill, task, each, verdicts[n], n) for n, each in enumerate(trajectories)]
-        jobs: list[Callable[[], Any]] = [select, *lessons]
-        selection, *results = run_parallel(jobs, limit)
-        return _Lessons(verdicts, _merge_drafts(results), _result_or_raise(selection))
-
-    def _select_only(self, task: Task, trajectories: tuple[Trajectory, ...]) -> _Lessons:
-        """Which rollout is handed in, if nothing is learned; the judge is asked only if the selector reads verdicts."""
-        if len(trajectories) == 1 or self.config.mode == "sequential":
-            return _Lessons((), Distilled(), Selection(_last_answer(trajectories)))
-        verdicts: Sequence[Verdict] = ()
-        if self.config.select.verdicts:
-            judges = [partial(judge_rollout, self.judge, task, each) for each in trajectories]
-            verdicts = _verdicts(run_parallel(judges, self.config.at_once))
-        return _Lessons(verdicts, Distilled(), self.select(task, trajectories, verdicts or None))
+            teachers = [partial(self.distill, task, each, verdicts[n], n) for n, each in enumerate(trajectories)]
+        selection, *results = run([partial(select, verdicts), *teachers])
+        return Lessons(verdicts, _merge_drafts(results), _result_or_raise(selection))
 
     def _check_temperature(self) -> None:
         """Refuse to take one sample k times."""
@@ -272,34 +222,31 @@ def _result_or_raise(result: T | Exception) -> T:
 
 def _verdicts(results: Sequence[Verdict | Exception]) -> list[Verdict]:
     """The verdicts; ``unknown`` for a rollout on which the judge failed, unless it failed on all of them."""
-    for result in results:
-        if isinstance(result, Exception) and not isinstance(result, InfrastructureError | UnparseableOutput):
-            raise result
-    if not any(isinstance(result, Verdict) for result in results):
-        return [_result_or_raise(results[0])]
+    _raise_if_fatal(results)
     return [
-        Verdict(label="unknown", reasons=f"not judged: {result}") if isinstance(result, Exception) else result
-        for result in results
+        Verdict(label="unknown", reasons=f"not judged: {each}") if isinstance(each, Exception) else each
+        for each in results
     ]
 
 
 def _merge_drafts(results: Sequence[Distilled | Exception]) -> Distilled:
     """The drafts of several calls. A call that failed costs its own lessons only, unless all failed."""
+    _raise_if_fatal(results)
     done = [each for each in results if isinstance(each, Distilled)]
-    errors = [each for each in results if isinstance(each, Exception)]
-    fatal = [each for each in errors if not isinstance(each, InfrastructureError | UnparseableOutput)]
-    if fatal or not done:
-        raise (fatal or errors)[0]
-    notes = [each.note for each in done if each.note] + [f"not distilled: {each}" for each in errors]
+    notes = [f"not distilled: {each}" if isinstance(each, Exception) else each.note for each in results]
     return Distilled(
         drafts=tuple(dict.fromkeys(draft for each in done for draft in each.drafts)),
-        note="; ".join(notes),
+        note="; ".join(filter(None, notes)),
         distiller=", ".join(dict.fromkeys(each.distiller for each in done if each.distiller)),
     )
 
 
-def _polarity(verdict: Verdict) -> Polarity:
-    return "success" if verdict.label == "success" else "failure"
+def _raise_if_fatal(results: Sequence[object]) -> None:
+    """Raise an error that is not of one call alone, or the first error if every call failed."""
+    errors = [each for each in results if isinstance(each, Exception)]
+    fatal = [each for each in errors if not isinstance(each, InfrastructureError | UnparseableOutput)]
+    if fatal or len(errors) == len(results):
+        raise (fatal or errors)[0]
 
 
 def _last_answer(trajectories: Sequence[Trajectory]) -> int:
@@ -309,28 +256,23 @@ def _last_answer(trajectories: Sequence[Trajectory]) -> int:
 
 
 def _prediction(
-    memory: Memory,
+    lessons: Lessons,
     trajectories: tuple[Trajectory, ...],
-    lessons: _Lessons,
+    memory: Memory,
     ledger: Ledger,
-    experience: Experience | None = None,
-    *,
+    experience: Experience | None,
     lost: tuple[Lost, ...],
     launched: int,
 ) -> dspy.Prediction:
-    verdicts = tuple(experience.verdicts if experience else lessons.verdicts) or (None,) * len(trajectories)
-    chosen = lessons.selection.index
-    return dspy.Prediction(
-        answer=trajectories[chosen].answer,
-        trajectory=trajectories[chosen],
-        verdict=verdicts[chosen],
-        memory=memory,
-        memory_items=experience.items if experience else (),
-        experience=experience,
+    return predict_with(
+        lessons,
+        trajectories,
+        memory,
+        ledger,
+        experience,
         trajectories=trajectories,
-        verdicts=verdicts,
+        verdicts=tuple(lessons.verdicts) or (None,) * len(trajectories),
         selection=lessons.selection,
         lost=lost,
         launched=launched,
-        usage=ledger.usage(),
     )

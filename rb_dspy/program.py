@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import dspy
@@ -20,8 +21,8 @@ from rb_dspy.errors import ConfigError, InputError, InvalidTask, UnparseableOutp
 from rb_dspy.importers import Foreign, to_trajectory
 from rb_dspy.importers.trajectory import validate
 from rb_dspy.protocols import EnvironmentFactory, Judge as JudgeProtocol, Reranker
-from rb_dspy.schema import Experience, Task, Trajectory, Verdict
-from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, judge_rollout
+from rb_dspy.schema import Experience, Polarity, Task, Trajectory, Verdict
+from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, Selection, judge_rollout
 from rb_dspy.steps.memory import render
 
 MAX_TRIES = 3
@@ -97,7 +98,7 @@ class ReasoningBank(dspy.Module):
             task = as_task(task)
             trajectory = self.act(task, memory, environments or self.environments)
             if not learn:
-                return _prediction(trajectory, memory, ledger)
+                return predict_with(Lessons(), (trajectory,), memory, ledger)
             bank.record(task, trajectory, run_id=run_id, shown=memory.items)  # from here on a crash loses no rollout
             return self._learn(task, trajectory, bank, memory, ledger, run_id=run_id)
 
@@ -194,26 +195,84 @@ class ReasoningBank(dspy.Module):
         tries: int = 0,
     ) -> dspy.Prediction:
         """Judge, distil, append (paper, section 3.2)."""
-        with count_unparseable(bank, task, run_id, [trajectory]):
-            try:
-                verdict = judge_rollout(self.judge, task, trajectory)
-                drafts = self.distill(task.without_ground_truth(), trajectory, verdict)
-            except UnparseableOutput as exc:
-                if tries + 1 < MAX_TRIES:
-                    raise
-                verdict, drafts = Verdict(label="unknown", reasons=str(exc)), Distilled(note=f"not distilled: {exc}")
-            experience = bank.append(
-                task,
-                trajectory,
-                verdict,
-                drafts.drafts,
-                run_id=run_id,
-                distiller=drafts.distiller,
-                note=drafts.note,
-                shown=memory.items,
-                again=False,  # a lesson that somebody deleted stays away
-            )
-        return _prediction(trajectory, memory, ledger, experience)
+
+        def teach() -> Lessons:
+            verdict = judge_rollout(self.judge, task, trajectory)
+            return Lessons((verdict,), self.distill(task.without_ground_truth(), trajectory, verdict))
+
+        lessons, experience = append_lessons(teach, task, (trajectory,), bank, memory, run_id=run_id, tries=tries)
+        return predict_with(lessons, (trajectory,), memory, ledger, experience)
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What the rollouts of a task taught: a verdict for each, and drafts; and which of the rollouts is handed in."""
+
+    verdicts: Sequence[Verdict] = ()
+    drafts: Distilled = field(default_factory=Distilled)
+    selection: Selection = field(default_factory=lambda: Selection(0))
+    polarity: Polarity | None = None
+
+
+def append_lessons(
+    teach: Callable[[], Lessons],
+    task: Task,
+    trajectories: tuple[Trajectory, ...],
+    bank: MemoryBank,
+    memory: Memory,
+    *,
+    run_id: str,
+    tries: int,
+) -> tuple[Lessons, Experience]:
+    """Append what ``teach`` returns about rollouts that wait in ``bank``.
+
+    Raises:
+        UnparseableOutput: The bank counts it, in ``tries``; the last one allowed is a verdict ``unknown`` instead.
+    """
+    try:
+        lessons = teach()
+    except UnparseableOutput as exc:
+        if tries + 1 < MAX_TRIES:
+            bank.record_failure(task, str(exc), run_id=run_id, rollout_ids=[each.rollout_id for each in trajectories])
+            raise
+        note = f"not distilled: {exc}"
+        unknown = Verdict(label="unknown", reasons=str(exc))
+        lessons = Lessons([unknown] * len(trajectories), Distilled(note=note), Selection(0, note=note))
+    experience = bank.append(
+        task,
+        trajectories,
+        lessons.verdicts,
+        lessons.drafts.drafts,
+        run_id=run_id,
+        polarity=lessons.polarity,
+        distiller=lessons.drafts.distiller,
+        note=lessons.drafts.note,
+        shown=memory.items,
+        again=False,  # a lesson that somebody deleted stays away
+    )
+    return replace(lessons, verdicts=experience.verdicts), experience
+
+
+def predict_with(
+    lessons: Lessons,
+    rollouts: Sequence[Trajectory],
+    memory: Memory,
+    ledger: Ledger,
+    experience: Experience | None = None,
+    **more: Any,
+) -> dspy.Prediction:
+    """What a call returns, for the rollout that is handed in."""
+    chosen = lessons.selection.index
+    return dspy.Prediction(
+        answer=rollouts[chosen].answer,
+        trajectory=rollouts[chosen],
+        verdict=lessons.verdicts[chosen] if lessons.verdicts else None,
+        memory=memory,
+        memory_items=experience.items if experience else (),
+        experience=experience,
+        usage=ledger.usage(),
+        **more,
+    )
 
 
 def as_task(task: Task | str) -> Task:
@@ -244,16 +303,6 @@ def session(backbones: Backbones | None) -> Iterator[Ledger]:
         yield ledger
 
 
-@contextmanager
-def count_unparseable(bank: MemoryBank, task: Task, run_id: str, trajectories: Sequence[Trajectory]) -> Iterator[None]:
-    """Count in the bank that an answer about pending rollouts could not be parsed, and why; the error is re-raised."""
-    try:
-        yield
-    except UnparseableOutput as exc:
-        bank.record_failure(task, str(exc), run_id=run_id, rollout_ids=[each.rollout_id for each in trajectories])
-        raise
-
-
 def _label(outcome: Any, verdict: str | None) -> Literal["success", "failure"] | None:
     if outcome is not None and verdict is not None:
         raise InputError("learn: pass outcome or verdict, not both")
@@ -270,17 +319,3 @@ def _check_memory(memory: object) -> None:
     if memory is not None and not isinstance(memory, Memory):
         kind = type(memory).__name__
         raise InputError(f"memory must be the object returned by recall(), not a {kind}; pass `memory`, not its block")
-
-
-def _prediction(
-    trajectory: Trajectory, memory: Memory, ledger: Ledger, experience: Experience | None = None
-) -> dspy.Prediction:
-    return dspy.Prediction(
-        answer=trajectory.answer,
-        trajectory=trajectory,
-        verdict=experience.verdicts[0] if experience else None,
-        memory=memory,
-        memory_items=experience.items if experience else (),
-        experience=experience,
-        usage=ledger.usage(),
-    )

@@ -6,6 +6,7 @@ is proposed by a distiller; an *item* has been admitted to a bank.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
 import pydantic
@@ -17,9 +18,6 @@ from rb_dspy.text import invisible, normalise
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
-
-_TOO_LONG = 10**4300
-"""Neither Python nor pydantic reads an integer of more digits from JSON."""
 
 Text = Annotated[str, pydantic.AfterValidator(normalise)]
 """Text that an agent, an environment or a person wrote: normalised, never refused (see ``rb_dspy.text``)."""
@@ -78,8 +76,10 @@ class Task(Frozen):
     @pydantic.field_validator("env_args")
     @classmethod
     def _check_env_args(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if _has_long_integer(value):
-            raise InvalidTask("env_args hold an integer of more than 4,300 digits; write it as a text")
+        try:
+            json.dumps(value)
+        except ValueError:
+            raise InvalidTask("env_args hold an integer of more than 4,300 digits; write it as a text") from None
         return value
 
     def without_ground_truth(self) -> Task:
@@ -288,11 +288,3 @@ class Removal(Frozen):
     items: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     """Pending rollouts."""
-
-
-def _has_long_integer(value: JsonValue) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_long_integer, value.values()))
-    if isinstance(value, list):
-        return any(map(_has_long_integer, value))
-    return isinstance(value, int) and abs(value) >= _TOO_LONG

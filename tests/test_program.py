@@ -1,4 +1,4 @@
-"""The loop: what a call returns, what it stores, what waits if it fails, and learning from foreign rollouts."""
+"""The program: names of runs, what waits, foreign rollouts, arguments, and settings of retrieval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rb_dspy.errors import (
     UnparseableOutput,
 )
 from rb_dspy.program import ReasoningBank
-from rb_dspy.schema import Retrieved, Trajectory, Verdict
+from rb_dspy.schema import Retrieved, Trajectory
 from rb_dspy.testing import Faulty, Lock, Prompt, Reply, scripted_lm
 from tests import worlds
 
@@ -52,28 +52,6 @@ def failing(field: str, times: int, error: Exception | str) -> Any:
     return script
 
 
-def test_a_call_retrieves_acts_judges_distils_and_appends(bank: MemoryBank) -> None:
-    made = program()
-    done = made(task=TASK, bank=bank, run_id="monday")
-    assert (done.answer, done.verdict.label, done.memory.items) == ("0000", "failure", ())
-    assert [item.title for item in done.memory_items] == ["Do not guess"]
-    assert list(bank.experiences()) == [done.experience]
-    assert (done.experience.run_id, done.experience.task) == ("monday", TASK)
-    assert {role: used.calls for role, used in done.usage.items()} == {"agent": 1, "judge": 1, "distiller": 1}
-    after = made(task=worlds.lock("abus", 2), bank=bank)
-    assert after.memory.items == done.memory_items
-    assert "> 1. Do not guess" in asked(made, "action")[-1]["memory"]
-
-
-def test_a_task_is_not_shown_its_own_lessons_and_a_text_is(bank: MemoryBank) -> None:
-    made = program(lambda prompt: {"thought": "", **worlds.answers(prompt)})  # type: ignore[dict-item]
-    made(task=TASK, bank=bank)
-    assert not made.recall(TASK, bank)
-    text = "Open the lock that abus made, serial 1."
-    made.learn(text, STEPS, bank)
-    assert made.recall(text, bank)
-
-
 def test_without_a_name_every_call_is_a_run_of_its_own(bank: MemoryBank) -> None:
     made = program()
     runs = {made(task=TASK, bank=bank).experience.run_id for _ in range(2)}
@@ -92,27 +70,6 @@ def test_a_rollout_that_fails_leaves_nothing(bank: MemoryBank) -> None:
 
 
 @pytest.mark.parametrize("field", ["label", "memory_items"])
-@pytest.mark.parametrize(
-    ("error", "expected"), [(lm15.ServerError("down"), InfrastructureError), (lm15.AuthError("key"), BackboneError)]
-)
-def test_a_rollout_that_could_not_be_learned_from_waits_and_resuming_gives_the_same_bank(
-    bank: MemoryBank, field: str, error: Exception, expected: type[Exception]
-) -> None:
-    there = bank.fork()
-    whole = program()(task=TASK, bank=there, run_id="r")
-    made = program(failing(field, 1, error))
-    with pytest.raises(expected):
-        made(task=TASK, bank=bank, run_id="r")
-    (pending,) = bank.pending(run_id="r", task_id=TASK.id)
-    assert (pending.task, pending.run_id, pending.tries) == (TASK, "r", 0)
-    done = made.resume(pending)
-    assert done.experience.id == whole.experience.id == pending.id
-    assert [item.content for item in done.memory_items] == [item.content for item in whole.memory_items]
-    assert bank.pending() == []
-    assert len(asked(made, "action")) == 1
-
-
-@pytest.mark.parametrize("field", ["label", "memory_items"])
 def test_an_answer_that_cannot_be_parsed_leaves_the_rollout_pending_and_after_two_resumes_it_is_unknown(
     bank: MemoryBank, field: str
 ) -> None:
@@ -126,13 +83,6 @@ def test_an_answer_that_cannot_be_parsed_leaves_the_rollout_pending_and_after_tw
     assert "parsed" in pending.error
     done = made.resume(pending)
     assert (done.verdict.label, done.memory_items, bank.pending()) == ("unknown", (), [])
-
-
-def test_a_label_unknown_of_a_judge_is_appended_as_it_is(bank: MemoryBank) -> None:
-    made = program(judge=lambda task, trajectory: Verdict(label="unknown", reasons="cannot tell"))
-    done = made(task=TASK, bank=bank)
-    assert (done.verdict.label, done.memory_items, bank.pending()) == ("unknown", (), [])
-    assert asked(made, "memory_items") == []
 
 
 # Foreign rollouts
@@ -186,11 +136,16 @@ def test_inputs_that_cannot_be_used_are_refused_before_anything_is_paid_for(bank
             call(task=7, bank=bank)
         with pytest.raises(InputError):
             call(task=TASK, bank="lessons.sqlite")
-    with pytest.raises(InvalidTrajectory):
-        made.learn("Open it.", [], bank)
+    for nothing in ("", 7, [], [{"thought": "no action"}], {"steps": "x"}, [{"role": "user", "content": "only me"}]):
+        with pytest.raises(InvalidTrajectory):
+            made.learn("Open it.", nothing, bank)
+    with pytest.raises(InputError):
+        made.learn("Open it.", STEPS, bank, memory="a block")
+    with pytest.raises(InputError):
+        made(task=TASK, bank=bank, run_id=7)
     with pytest.raises(InvalidTrajectory):
         made.learn(TASK, Trajectory(task_id="another"), bank)
-    assert asked(made, "action") == []
+    assert made.backbones.lm("agent").engine.prompts == bank.experiences() == bank.pending() == []
 
 
 # Settings
@@ -236,6 +191,3 @@ def test_a_reranker_chooses_among_candidates_and_must_return_them(bank: MemoryBa
     for bad in (lambda query, retrieved: [1], lambda query, retrieved: 1 / 0):
         with pytest.raises(InfrastructureError):
             program(config=config, reranker=bad).recall("Open a lock.", bank)
-
-
-# asyncio and copies

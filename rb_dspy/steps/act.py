@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import dspy
@@ -61,6 +62,7 @@ class Act(dspy.Module):
             return episode.trajectory(ledger.usage())
 
 
+@dataclass(eq=False)
 class Episode:
     """A rollout under way, which can go on after its end (``Refine``).
 
@@ -69,29 +71,19 @@ class Episode:
     and the environment say are escaped, and long observations are cut, in prompts only: steps are stored whole.
     """
 
-    def __init__(
-        self,
-        predict: Any,
-        config: ActConfig,
-        task: Task,
-        memory: Memory,
-        environment: Environment,
-        rollout: int,
-        temperature: float,
-    ) -> None:
-        self._predict = predict
-        self._config = config
-        self._task = task
-        self._memory = memory
-        self._environment = environment
-        self._rollout = rollout
-        self._temperature = temperature if config.temperature is None else config.temperature
-        self._first_observation = ""
-        self._steps: list[Step] = []
-        self._history: list[dict[str, Any]] = []
-        self._turn: dict[str, Any] = {}
-        self._actions: dict[str, str] = {}
-        self._stop: StopReason = "max_steps"
+    _predict: Any
+    _config: ActConfig
+    _task: Task
+    _memory: Memory
+    _environment: Environment
+    _rollout: int
+    _temperature: float
+    _first_observation: str = ""
+    _steps: list[Step] = field(default_factory=list)
+    _history: list[dict[str, Any]] = field(default_factory=list)
+    _turn: dict[str, Any] = field(default_factory=dict)
+    _actions: dict[str, str] = field(default_factory=dict)
+    _stop: StopReason = "max_steps"
 
     def start(self, notes: str = "") -> None:
         """Reset the environment. ``notes`` are shown under its first observation."""
@@ -109,13 +101,14 @@ class Episode:
     def play(self) -> None:
         """Take turns until the environment ends, the step limit, or an answer that cannot be used."""
         first, stop_before = len(self._steps), self._stop
+        temperature = self._temperature if self._config.temperature is None else self._config.temperature
         self._stop = "max_steps"
         for _ in range(self._config.max_steps):
             try:
                 said = call(
                     self._predict,
                     "agent",
-                    temperature=self._temperature,
+                    temperature=temperature,
                     max_tokens=self._config.max_tokens,
                     rollout=self._rollout,
                     **self._turn,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import call
 from rb_dspy.config import ContrastConfig
 from rb_dspy.errors import InputError
 from rb_dspy.schema import Task, Trajectory, Verdict
+from rb_dspy.steps.ask import ask
 from rb_dspy.steps.distill import Distilled, read_drafts
-from rb_dspy.steps.transcript import escape_markers, number_attempts, with_shorter
+from rb_dspy.steps.transcript import escape_markers, number_attempts
 
 
 class Contrast(dspy.Module):
@@ -40,15 +40,9 @@ class Contrast(dspy.Module):
             raise InputError(f"contrast with labels needs {len(trajectories)} verdicts, got {len(verdicts or ())}")
         labels = verdicts if self.config.labels else None
 
-        def ask(max_tokens: int) -> dspy.Prediction:
-            return call(
-                self.predict,
-                "contraster",
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-                task=escape_markers(task.instruction),
-                attempts=number_attempts(trajectories, max_tokens, labels),
-            )
+        def inputs(max_tokens: int) -> dict[str, str]:
+            attempts = number_attempts(trajectories, max_tokens, labels)
+            return {"task": escape_markers(task.instruction), "attempts": attempts}
 
-        said = with_shorter(ask, self.config.view_tokens * len(trajectories))
+        said = ask(self.predict, "contraster", self.config, inputs, rollouts=len(trajectories))
         return read_drafts(said, self.predict, "contraster", self.config.max_items)

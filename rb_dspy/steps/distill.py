@@ -9,11 +9,12 @@ from typing import Any
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import call, lm_for, value
+from rb_dspy.backbones import lm_for, value
 from rb_dspy.config import DistillConfig
 from rb_dspy.errors import UnparseableOutput
 from rb_dspy.schema import MemoryDraft, Task, Trajectory, Verdict
-from rb_dspy.steps.transcript import cut, escape_markers, last_observation, transcript, with_shorter
+from rb_dspy.steps.ask import ask
+from rb_dspy.steps.transcript import cut, escape_markers, last_observation, transcript
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,16 @@ class Distill(dspy.Module):
         predict = self.success if verdict.label == "success" else self.failure
         general = self.config.prompts == "general"
 
-        def ask(max_tokens: int) -> dspy.Prediction:
-            return call(
-                predict,
-                "distiller",
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-                rollout=rollout,
-                task=escape_markers(task.instruction),
-                trajectory=self._trajectory(trajectory, verdict, max_tokens),
-                environment_said=escape_markers(cut(last_observation(trajectory), max_tokens // 2)) or "(nothing)",
-                feedback=escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
+        def inputs(max_tokens: int) -> dict[str, str]:
+            return {
+                "task": escape_markers(task.instruction),
+                "trajectory": self._trajectory(trajectory, verdict, max_tokens),
+                "environment_said": escape_markers(cut(last_observation(trajectory), max_tokens // 2)) or "(nothing)",
+                "feedback": escape_markers(cut(trajectory.feedback, max_tokens // 2)) or "(none)",
                 **({"judge_reasons": escape_markers(verdict.reasons) or "(none)"} if general else {}),
-            )
+            }
 
-        said = with_shorter(ask, self.config.view_tokens)
+        said = ask(predict, "distiller", self.config, inputs, rollout=rollout)
         return read_drafts(said, predict, "distiller", self.config.max_items)
 
     def _trajectory(self, trajectory: Trajectory, verdict: Verdict, max_tokens: int) -> str:

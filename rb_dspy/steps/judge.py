@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import active, call, value
+from rb_dspy.backbones import active, value
 from rb_dspy.concurrency import resolve
 from rb_dspy.config import JudgeConfig
 from rb_dspy.errors import InfrastructureError, RBError, UnparseableOutput
 from rb_dspy.protocols import Judge as JudgeProtocol
 from rb_dspy.schema import Task, Trajectory, Verdict
-from rb_dspy.steps.transcript import escape_markers, final_state, transcript, with_shorter
+from rb_dspy.steps.ask import ask
+from rb_dspy.steps.transcript import rollout_fields
 from rb_dspy.text import summary_line
 
 
@@ -30,19 +33,7 @@ class Judge(dspy.Module):
             UnparseableOutput: The answer has no label. It is never taken for a failure.
             InfrastructureError: The call failed, or even a short transcript does not fit the context window.
         """
-
-        def ask(max_tokens: int) -> dspy.Prediction:
-            return call(
-                self.predict,
-                "judge",
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-                task=escape_markers(task.instruction),
-                trajectory=transcript(trajectory, max_tokens),
-                final_state=final_state(trajectory, max_tokens),
-            )
-
-        said = with_shorter(ask, self.config.view_tokens)
+        said = ask(self.predict, "judge", self.config, partial(rollout_fields, task, trajectory))
         label = str(value(said, "label", "judge")).strip().lower()
         if label not in ("success", "failure", "unknown"):
             raise UnparseableOutput(f"the judge's label is {label[:40]!r}; expected success or failure")

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import call, metered, value
+from rb_dspy.backbones import metered, value
 from rb_dspy.config import RefineConfig
 from rb_dspy.errors import RBError, UnparseableOutput
 from rb_dspy.protocols import EnvironmentFactory
 from rb_dspy.schema import Check, Task, Trajectory
 from rb_dspy.steps.act import Act, Episode, open_environment
+from rb_dspy.steps.ask import ask
 from rb_dspy.steps.memory import Memory
-from rb_dspy.steps.transcript import escape_markers, final_state, transcript, with_shorter
+from rb_dspy.steps.transcript import escape_markers, rollout_fields
 from rb_dspy.text import summary_line
 
 
@@ -83,24 +84,16 @@ class Refine(dspy.Module):
 
     def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Check:
         """One look back. A check that cannot be parsed confirms."""
-        earlier = {"earlier_checks": escape_markers(_numbered(findings))} if findings else {}
+        numbered = "\n".join(f"{number}. {each}" for number, each in enumerate(findings, 1))
+        earlier = {"earlier_checks": escape_markers(numbered)} if findings else {}
 
-        def ask(max_tokens: int) -> dspy.Prediction:
-            return call(
-                self.again if findings else self.first,
-                "agent",
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-                rollout=len(findings),
-                task=escape_markers(task.instruction),
-                trajectory=transcript(trajectory, max_tokens),
-                final_state=final_state(trajectory, max_tokens),
-                **earlier,
-            )
+        def inputs(max_tokens: int) -> dict[str, str]:
+            return {**rollout_fields(task, trajectory, max_tokens), **earlier}
 
+        predict = self.again if findings else self.first
         after = len(trajectory.steps)
         try:
-            said = with_shorter(ask, self.config.view_tokens)
+            said = ask(predict, "agent", self.config, inputs, rollout=len(findings))
             decision = str(value(said, "decision", "agent")).strip().lower()
             if decision not in ("confirm", "revise"):
                 raise UnparseableOutput(f"the decision is {decision[:40]!r}; expected confirm or revise")
@@ -114,7 +107,3 @@ def _notes(findings: Sequence[str]) -> str:
     if not findings:
         return ""
     return "You checked your work on this task before, and found:\n" + "\n".join(f"- {each}" for each in findings)
-
-
-def _numbered(findings: Sequence[str]) -> str:
-    return "\n".join(f"{number}. {each}" for number, each in enumerate(findings, 1))

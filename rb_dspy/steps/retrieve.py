@@ -30,11 +30,12 @@ class Retrieve(dspy.Module):
         """Return the lessons for ``task``; ``own_lessons``: also those that the same task taught before."""
         config = self.config
         k = max(config.k, config.candidates) if self.reranker is not None and config.k else config.k
+        floor = getattr(bank.embedder, "min_score", None) if config.mode == "dense" else None
         retrieved = bank.retrieve(
             task.instruction if own_lessons else task,
             k,
             unit=config.unit,
-            min_score=_floor(config, bank),
+            min_score=floor if config.min_score is None else config.min_score,
             mode=config.mode,
             polarity=config.polarity,
         )
@@ -54,10 +55,3 @@ class Retrieve(dspy.Module):
         if not all(isinstance(each, Retrieved) for each in ranked):
             raise InfrastructureError("the reranker must return a list of the Retrieved objects that it was given")
         return ranked
-
-
-def _floor(config: RetrieveConfig, bank: MemoryBank) -> float | None:
-    """The similarity below which nothing is shown: the configured one, else that of the bank's embedder."""
-    if config.mode != "dense" or config.min_score is not None:
-        return config.min_score
-    return getattr(bank.embedder, "min_score", None)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import dspy
 
 from rb_dspy import signatures
-from rb_dspy.backbones import call, value
+from rb_dspy.backbones import value
 from rb_dspy.config import SelectConfig
 from rb_dspy.errors import BackboneError, InputError, RBError, UnparseableOutput
 from rb_dspy.schema import Label, Task, Trajectory, Verdict
-from rb_dspy.steps.transcript import escape_markers, number_attempts, with_shorter
+from rb_dspy.steps.ask import ask
+from rb_dspy.steps.transcript import escape_markers, number_attempts
 
 _RANKS: dict[Label, int] = {"success": 2, "unknown": 1, "failure": 0}
 
@@ -99,17 +100,11 @@ class Select(dspy.Module):
     ) -> tuple[int, str]:
         labels = [verdicts[i] for i in order] if self.config.verdicts and verdicts else None
 
-        def ask(max_tokens: int) -> dspy.Prediction:
-            return call(
-                self.predict,
-                "selector",
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-                task=escape_markers(task.instruction),
-                candidates=number_attempts([trajectories[i] for i in order], max_tokens, labels),
-            )
+        def inputs(max_tokens: int) -> dict[str, str]:
+            candidates = number_attempts([trajectories[i] for i in order], max_tokens, labels)
+            return {"task": escape_markers(task.instruction), "candidates": candidates}
 
-        said = with_shorter(ask, self.config.view_tokens * len(trajectories))
+        said = ask(self.predict, "selector", self.config, inputs, rollouts=len(trajectories))
         choice = value(said, "choice", "selector")
         if not isinstance(choice, int) or not 1 <= choice <= len(order):
             raise UnparseableOutput(f"order {turn + 1}: the selector chose {choice!r:.40}; expected 1 to {len(order)}")

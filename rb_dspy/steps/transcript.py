@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
-from rb_dspy.errors import ContextOverflow
-from rb_dspy.schema import Check, Step, Trajectory, Verdict
+from rb_dspy.schema import Check, Step, Task, Trajectory, Verdict
 from rb_dspy.text import estimate_tokens
-
-T = TypeVar("T")
-
-_SMALLEST = 100
-"""Tokens of a transcript below which shortening it further does not help: the rest of the prompt is too long."""
 
 _STATE_TOKENS = 400
 """At most so many tokens of the last observation, and of the answer, stand in a final state."""
@@ -41,23 +34,6 @@ def escape_markers(text: str) -> str:
     return _MARKER.sub(r"\\", escape_fields(text))
 
 
-def with_shorter(ask: Callable[[int], T], max_tokens: int) -> T:
-    """Return ``ask(max_tokens)``; while the prompt does not fit, ask again with half as many tokens.
-
-    The budget is an estimate, and no configuration knows every model's context window.
-
-    Raises:
-        ContextOverflow: Even a short transcript does not fit.
-    """
-    while True:
-        try:
-            return ask(max_tokens)
-        except ContextOverflow:
-            max_tokens //= 2
-            if max_tokens < _SMALLEST:
-                raise
-
-
 def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True) -> str:
     """Return the steps of ``trajectory`` in about ``max_tokens`` estimated tokens, with or without thoughts.
 
@@ -71,7 +47,7 @@ def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True
     blocks = list(_blocks(trajectory, None))
     if estimate_tokens("\n".join(blocks)) <= max_tokens:
         return "\n".join(blocks)
-    per_text = max(80, int(max_tokens * 3.5 / 16))
+    per_text = max(25, max_tokens // 16)
     blocks = list(_blocks(trajectory, per_text))
     head, tail = blocks[:1], blocks[1:][-1:]
     middle = blocks[1:-1]
@@ -95,7 +71,7 @@ def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
 
     The two are cut to about ``max_tokens`` each, or 400 if that is less.
     """
-    limit = _characters(min(_STATE_TOKENS, max_tokens))
+    limit = min(_STATE_TOKENS, max_tokens)
     lines = [f"last observation: {_shown(last_observation(trajectory), limit) or '(none)'}"]
     if trajectory.answer is not None:
         lines.append(f"final answer: {_shown(trajectory.answer, limit)}")
@@ -110,6 +86,15 @@ def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
 def last_observation(trajectory: Trajectory) -> str:
     """Return what the environment said last."""
     return trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
+
+
+def rollout_fields(task: Task, trajectory: Trajectory, max_tokens: int) -> dict[str, str]:
+    """Return the input fields with which one rollout is judged or checked."""
+    return {
+        "task": escape_markers(task.instruction),
+        "trajectory": transcript(trajectory, max_tokens),
+        "final_state": final_state(trajectory, max_tokens),
+    }
 
 
 def number_attempts(
@@ -134,26 +119,18 @@ def number_attempts(
 
 def cut(text: str, max_tokens: int) -> str:
     """Return ``text`` in about ``max_tokens``, cut in its middle, with the number of characters that are left out."""
-    return _cut(text, _characters(max_tokens))
-
-
-def _cut(text: str, limit: int | None) -> str:
-    if limit is None or len(text) <= limit:
+    half = max(1, int(max_tokens * 1.75))  # 3.5 characters a token
+    if len(text) <= 2 * half:
         return text
-    half = max(1, limit // 2)
     return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"
 
 
-def _characters(tokens: int) -> int:
-    return int(tokens * 3.5)
-
-
 def _shown(text: str, limit: int | None) -> str:
-    return escape_markers(_cut(text, limit))
+    return escape_markers(text if limit is None else cut(text, limit))
 
 
 def _blocks(trajectory: Trajectory, limit: int | None) -> Iterator[str]:
-    """The start, each step, and each check of the work, every text in at most about ``limit`` characters."""
+    """The start, each step, and each check of the work, every text in at most about ``limit`` tokens."""
     yield f"[start] observation: {_shown(trajectory.first_observation, limit)}"
     checks = list(trajectory.checks)
     yield from (_check(check, limit) for check in checks if check.after == 0)

@@ -40,8 +40,8 @@ class StreamProgram(dspy.Module):
         self.program = program
         self._start = _Start(bank if bank is None else check_bank(bank), embedder)
 
-    def forward(self, stream: TaskStream, bank: MemoryBank | None = None) -> dspy.Prediction:
-        """Run ``stream`` from a fork of ``bank``, or of the program's own.
+    def forward(self, stream: TaskStream) -> dspy.Prediction:
+        """Run ``stream`` from a fork of the bank.
 
         Returns:
             ``report`` (``RunReport``) and ``score``: the share of solved tasks, of those with ground truth and those
@@ -54,7 +54,7 @@ class StreamProgram(dspy.Module):
         """
         if not isinstance(stream, TaskStream) or not len(stream):
             raise InputError(f"got {stream!r:.80} for stream; expected a TaskStream with at least one task")
-        with self._start.fork(bank) as fork:
+        with self._start.fork() as fork:
             report = run_stream(self.program, stream, fork, run_id=RUN_ID, stop_after=None)
         if len(report.results) != len(stream):
             raise InputError(f"the bank has a run called {RUN_ID!r} with tasks of this stream; pass a bank without it")
@@ -74,10 +74,11 @@ class _Start:
         self._bank = bank
         self._embedder = embedder
 
-    def fork(self, bank: MemoryBank | None) -> MemoryBank:
+    def fork(self) -> MemoryBank:
         """A bank to write to, which the caller closes."""
-        base = self._bank if bank is None else check_bank(bank)
-        return MemoryBank.open(None, scope=RUN_ID, embedder=self._embedder) if base is None else base.fork()
+        if self._bank is None:
+            return MemoryBank.open(None, scope=RUN_ID, embedder=self._embedder)
+        return self._bank.fork()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self

@@ -123,8 +123,6 @@ class Summary(pydantic.BaseModel):
     unknown_verdicts: int
     judge_base_rate: float | None
     """The ``judge_agreement`` of a judge that always gives the same verdict, the better of the two."""
-    judge_balanced: float | None
-    """The mean of the shares of solved and of unsolved tasks that the judge labelled right; 0.5 says nothing."""
     truncated: int
     """Rollouts that ended at the step limit or because the context was full."""
     mean_steps: float | None
@@ -177,12 +175,6 @@ class RunReport:
         scored = [result for result in self.results if result.outcome is not None]
         judged = [result for result in scored if result.agreed is not None]
         successes = sum(bool(result.solved) for result in judged)
-        labels = [
-            [str(each.label) for each in scored if each.label and each.solved is truth] for truth in (True, False)
-        ]
-        recalls = [
-            _rate(each.count(label), len(each)) for each, label in zip(labels, ("success", "failure"), strict=True)
-        ]
         stops = Counter(rollout.stop_reason for result in self.results for rollout in result.rollouts)
         return Summary(
             tasks=len(self.results),
@@ -196,7 +188,6 @@ class RunReport:
             false_successes=sum(result.label == "success" and not result.solved for result in judged),
             unknown_verdicts=sum(result.label == "unknown" for result in self.results),
             judge_base_rate=_rate(max(successes, len(judged) - successes), len(judged)),
-            judge_balanced=None if None in recalls else sum(each or 0 for each in recalls) / 2,
             truncated=stops["max_steps"] + stops["context"],
             mean_steps=_rate(sum(len(each.trajectory.steps) for each in done), len(done)),
             shown=sum(isinstance(each.get("memory"), Memory) and bool(each.memory) for each in done),

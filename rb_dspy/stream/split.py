@@ -146,19 +146,13 @@ def _ties(tasks: Sequence[Task], *, check: bool = True) -> Iterator[tuple[int, i
 
 def _groups(count: int, ties: Iterator[tuple[int, int, str]]) -> list[list[int]]:
     """Positions that are tied, directly or through others."""
-    parent = list(range(count))
-
-    def root(position: int) -> int:
-        while parent[position] != position:
-            parent[position] = position = parent[parent[position]]
-        return position
-
+    groups = {position: [position] for position in range(count)}
     for one, other, _ in ties:
-        parent[root(other)] = root(one)
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for position in range(count):
-        groups[root(position)].append(position)
-    return list(groups.values())
+        if groups[one] is not groups[other]:
+            small, large = sorted((groups[one], groups[other]), key=len)
+            large += small
+            groups |= dict.fromkeys(small, large)
+    return [sorted(group) for group in {id(group): group for group in groups.values()}.values()]
 
 
 def _part(name: str, group: Sequence[Task]) -> str | None:

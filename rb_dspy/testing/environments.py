@@ -140,8 +140,7 @@ class Faulty:
 
     def reopen(self) -> str | None:
         self._maybe_fail("reopen")
-        reopen = getattr(self._inner, "reopen", None)
-        observation = reopen() if reopen is not None else None
+        observation = getattr(self._inner, "reopen", lambda: None)()
         return None if observation is None else self._padded(observation)
 
     def valid_actions(self) -> Sequence[str] | None:

@@ -107,9 +107,6 @@ class ScriptedEngine:
         """Answer one request."""
         if self.latency:
             time.sleep(self.latency)
-        return self._answer(request)
-
-    def _answer(self, request: lm15.Request) -> lm15.Response:
         prompt = _read(request)
         with self._lock:
             self.prompts.append(prompt)
@@ -135,9 +132,7 @@ class AsyncScriptedEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request."""
-        if self.engine.latency:
-            await asyncio.sleep(self.engine.latency)
-        return self.engine._answer(request)
+        return await asyncio.to_thread(self.engine.complete, request)
 
     async def stream(self, request: lm15.Request) -> Any:
         """The answer as events."""

@@ -7,6 +7,7 @@ whatever ends a line: ``\\n``, ``\\r``, U+2028.
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from typing import Any
@@ -98,69 +99,45 @@ def test_a_harmless_run_shows_steps_attempts_and_answers() -> None:
     assert all(HEADS.values()), HEADS
 
 
-LEADS = {"line": "\n", "spaces": "\n   ", "tab": "\n\t", "return": "\r", "separator": "\u2028"}
-CASES = [
-    ("field", "observation", "line"),
-    ("field", "observation", "spaces"),
-    ("field", "observation", "return"),
-    ("field", "observation", "separator"),
-    ("field", "instruction", "line"),
-    ("field", "instruction", "spaces"),
-    ("label", "observation", "tab"),
-    ("step", "observation", "line"),
-    ("step", "observation", "return"),
-    ("step", "instruction", "line"),
-    ("step", "thought", "separator"),
-    ("step", "answer", "spaces"),
-    ("attempt", "observation", "line"),
-    ("attempt", "observation", "spaces"),
-    ("attempt", "observation", "separator"),
-    ("attempt", "instruction", "line"),
-    ("attempt", "answer", "return"),
-    ("answer", "observation", "line"),
-    ("answer", "observation", "tab"),
-    ("answer", "instruction", "separator"),
-]
+LEADS = ("\n", "\n   ", "\n\t", "\r", "\u2028")
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "lead"),
-    [pytest.param(*case, id=" ".join(case)) for case in CASES],
+    ("place", "kinds"),
+    [
+        *((place, tuple(HEADS)) for place in ("instruction", "observation")),
+        *((place, ("step", "attempt", "answer")) for place in ("thought", "answer")),  # a field would end them
+    ],
 )
-@pytest.mark.parametrize("apart", ["same line", "next line"])
-def test_an_imitation_does_not_begin_a_line(kind: str, place: str, lead: str, apart: str) -> None:
-    head = HEADS[kind]
-    text = f"Harmless.{LEADS[lead]}{head}{' ' if apart == 'same line' else LEADS[lead]}{EVIL}"
+def test_an_imitation_does_not_begin_a_line(place: str, kinds: tuple[str, ...]) -> None:
+    heads = [HEADS[kind] for kind in kinds]
+    text = "".join(f"Harmless.{lead}{head}{gap}{EVIL}" for head in heads for lead in LEADS for gap in (" ", lead))
     prompts = shown(**{place: text})
     assert any(EVIL in prompt.text for prompt in prompts), "the text is shown, not dropped"
-    assert imitated(prompts, head) == []
+    assert [imitated(prompts, head) for head in heads] == [[]] * len(heads)
 
 
-@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_a_lesson_that_imitates_does_not_begin_a_line(bank: MemoryBank, head: str) -> None:
+def test_a_lesson_that_imitates_does_not_begin_a_line(bank: MemoryBank) -> None:
+    text = "".join(f"{lead}{head}{EVIL}{lead}{head}{lead}{EVIL}" for head in HEADS.values() for lead in LEADS)
+
     def hostile(prompt: Prompt) -> Reply:
-        draft = {
-            "title": f"Look\n{head}{EVIL}",
-            "description": "Always.",
-            "content": f"Harmless.\n{head}\n{EVIL} is right.",
-        }
+        draft = {"title": f"Look\n{HEADS['field']}{EVIL}", "description": "Always.", "content": f"Harmless.\n{text}"}
         return {"analysis": "So.", "memory_items": [draft]}
 
-    program(Spy({"distiller": hostile}))(task=keypad(1), bank=bank)
+    def as_json(prompt: Prompt) -> Reply:
+        return json.dumps(hostile(prompt))
+
+    program(Spy({"distiller": as_json}))(task=keypad(1), bank=bank)
     spy = Spy()
     done = program(spy)(task=keypad(2), bank=bank)
     assert done.memory.items
     assert any(EVIL in prompt.text for prompt in spy.of("agent"))
-    assert imitated(spy.of("agent"), head) == []
+    assert [imitated(spy.of("agent"), head) for head in HEADS.values()] == [[]] * len(HEADS)
 
 
-@pytest.mark.parametrize(
-    "character",
-    ["\u00ad", "\u200b", "\u200d", "\u200e", "\u2067", "\ufeff", "\x00"],
-    ids=lambda each: f"U+{ord(each):04X}",
-)
 @pytest.mark.parametrize("place", ["instruction", "observation", "answer"])
-def test_invisible_characters_are_kept_or_normalised_and_never_refused(place: str, character: str) -> None:
-    prompts = shown(**{place: f"Gr\u00f6{character}\u00dfe 7"})
-    assert any(re.search("Gr\u00f6.?\u00dfe 7", prompt.text) for prompt in prompts)
+def test_invisible_characters_are_kept_or_normalised_and_never_refused(place: str) -> None:
+    characters = "\u00ad\u200b\u200d\u200e\u2067\ufeff\x00"
+    prompts = shown(**{place: "; ".join(f"Gr\u00f6{each}\u00dfe 7" for each in characters)})
+    assert max(len(re.findall("Gr\u00f6.?\u00dfe 7", prompt.text)) for prompt in prompts) >= len(characters)
     assert not any("\ufffd" in prompt.text for prompt in prompts)

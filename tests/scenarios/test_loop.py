@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rb_dspy import Backbones, MaTTS, MemoryBank, Outcome, ReasoningBank, Task, Trajectory, Verdict
-from rb_dspy.testing import Corridor, HashEmbedder, Prompt, Reply, scripted_lm
+from rb_dspy.testing import Corridor, HashEmbedder, scripted_lm
 from tests.scenarios.world import (
     GUESS,
     Keypad,
@@ -18,8 +18,6 @@ from tests.scenarios.world import (
     keypad,
     keypad_rooms,
     keypads,
-    lesson,
-    lessons,
     program,
 )
 
@@ -73,7 +71,10 @@ def test_a_task_is_not_shown_its_own_lessons(bank: MemoryBank) -> None:
     run(task=keypad(1), bank=bank, run_id="monday")
     assert run(task=keypad(1), bank=bank, run_id="tuesday").memory.items == ()
     assert run.recall(keypad(1), bank).items == ()
-    assert run.recall(keypad(2), bank).items != ()
+    assert run.recall(keypad(2), bank).items == tuple(bank.items())
+    text = keypad(3).instruction
+    run.learn(text, [{"action": GUESS, "observation": f"Keypad 3 took {GUESS} and opens."}], bank)
+    assert run.recall(text, bank), "a text is another occasion"
 
 
 def test_without_learning_nothing_is_written_and_nobody_is_judged(bank: MemoryBank) -> None:
@@ -112,28 +113,6 @@ def test_no_role_ever_reads_ground_truth(bank: MemoryBank, mode: Any) -> None:
     assert "0.731" not in everything
 
 
-def test_a_judge_of_ones_own_gets_no_ground_truth(bank: MemoryBank) -> None:
-    judged: list[Task] = []
-
-    def judge(task: Task, trajectory: Trajectory) -> Verdict:
-        judged.append(task)
-        return Verdict(label="failure", reasons="I am strict.")
-
-    done = program(judge=judge)(task=keypad(code=CANARY), bank=bank)
-    assert (done.verdict.label, done.verdict.reasons) == ("failure", "I am strict.")
-    assert CANARY not in repr(judged) + str([task.env_args for task in judged])
-    assert judged[0].instruction == keypad().instruction
-
-
-async def test_an_async_judge_is_awaited(bank: MemoryBank) -> None:
-    async def judge(task: Task, trajectory: Trajectory) -> Verdict:
-        return Verdict(label="success", reasons="Awaited.")
-
-    done = await program(judge=judge).acall(task=keypad(code="9999"), bank=bank)
-    assert done.verdict.reasons == "Awaited."
-    assert done.experience.verdicts == (done.verdict,)
-
-
 def test_a_verdict_of_unknown_is_stored_without_lessons(bank: MemoryBank) -> None:
     def judge(task: Task, trajectory: Trajectory) -> Verdict:
         return Verdict(label="unknown", reasons="I cannot see it.")
@@ -146,9 +125,8 @@ def test_a_verdict_of_unknown_is_stored_without_lessons(bank: MemoryBank) -> Non
     assert bank.pending() == []
 
 
-@pytest.mark.parametrize("presses", [2, 5])
-def test_prompts_of_a_rollout_only_grow_at_the_end(bank: MemoryBank, presses: int) -> None:
-    spy = Spy()
+def test_prompts_of_a_rollout_only_grow_at_the_end(bank: MemoryBank) -> None:
+    spy, presses = Spy(), 4
     run = program(spy)
     run(task=keypad(1, presses=presses), bank=bank)
     run(task=keypad(2, presses=presses), bank=bank)
@@ -179,7 +157,7 @@ async def test_calls_and_awaited_calls_do_the_same(bank: MemoryBank, tmp_path: P
     with MemoryBank.open(tmp_path / "other.sqlite", scope="scenarios", embedder=HashEmbedder()) as other:
         plain, awaited = Spy(), Spy()
         one, two = program(plain), program(awaited)
-        for task in keypads(4, presses=3):
+        for task in keypads(2, presses=2):
             here, there = one(task=task, bank=bank), await two.acall(task=task, bank=other)
             assert (here.answer, here.verdict, here.trajectory.steps) == (
                 there.answer,
@@ -210,55 +188,3 @@ def test_each_role_asks_its_own_model(bank: MemoryBank) -> None:
     run.backbones = backbones.replace(judge=scripted_lm(other))
     run(task=keypad(2), bank=bank)
     assert (len(judge.prompts), other.roles_asked()) == (1, ["judge"])
-
-
-def test_at_most_three_lessons_of_one_rollout_are_appended(bank: MemoryBank) -> None:
-    def talkative(prompt: Prompt) -> Reply:
-        texts = ("Read the label first", "Ask the owner", "Count the keys twice", "Look for wear", "Leave at noon")
-        return {
-            "analysis": "A lot.",
-            "memory_items": [lesson(text, f"{text}, since it helps.", prompt) for text in texts],
-        }
-
-    done = program(Spy({"distiller": talkative}))(task=keypad(), bank=bank)
-    assert [item.title for item in done.memory_items] == [
-        "Read the label first",
-        "Ask the owner",
-        "Count the keys twice",
-    ]
-    assert len(lessons(bank)) == 3
-
-
-def test_a_copy_is_independent_and_does_the_same(bank: MemoryBank) -> None:
-    run = program()
-    copy = run.deepcopy()
-    predictor = dict(copy.named_predictors())["judge.predict"]
-    predictor.signature = predictor.signature.with_instructions("Be kind.")
-    assert dict(run.named_predictors())["judge.predict"].signature.instructions != "Be kind."
-
-    spy = Spy()
-    copy.backbones = Backbones(agent=scripted_lm(spy))
-    assert copy(task=keypad(), bank=bank).verdict.label == "success"
-    assert "Be kind." in spy.of("judge")[0].system
-
-
-def test_the_state_of_a_program_is_its_prompts_and_can_be_loaded_into_another(bank: MemoryBank, tmp_path: Path) -> None:
-    taught = program()
-    predictor = dict(taught.named_predictors())["act.predict"]
-    predictor.signature = predictor.signature.with_instructions("Type slowly, with \u00fcmlauts.")
-    taught.save(tmp_path / "state.json")
-    assert "scripted" not in (tmp_path / "state.json").read_text(), "no language model is in the state"
-
-    spy = Spy()
-    fresh = program(spy)
-    fresh.load(tmp_path / "state.json")
-    fresh(task=keypad(), bank=bank)
-    assert "Type slowly, with \u00fcmlauts." in spy.of("agent")[0].system
-
-
-def test_the_names_of_the_predictors_are_those_that_saved_programs_use() -> None:
-    alone = ["act.predict", "judge.predict", "distill.success", "distill.failure"]
-    assert sorted(name for name, _ in program().named_predictors()) == sorted(alone)
-    scaled = [name for name, _ in MaTTS(program(), k=2).named_predictors()]
-    assert set(scaled) >= {*alone, "contrast.predict", "select.predict"}
-    assert all(name.startswith("refine.") for name in set(scaled) - {*alone, "contrast.predict", "select.predict"})

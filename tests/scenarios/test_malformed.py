@@ -21,30 +21,19 @@ def label(text: str) -> str:
 
 VERDICTS: dict[str, Any] = {
     "prose": "I am fairly sure that the door did open, so success.",
-    "one word in prose": "success, I would say",
     "no label": "[[ ## reasons ## ]]\nIt opened.",
-    "another label": label("perhaps"),
     "negated": label("not a success"),
     "both": label("success or failure"),
     "one after the other": label("success\nfailure"),
-    "slash": label("success/failure"),
     "a word that holds it": label("unsuccessful"),
-    "a question": label("success?"),
     "a box not ticked": label("[ ] success"),
-    "a number": label("1"),
-    "an empty label": label(""),
-    "empty JSON": "{}",
     "JSON without label": '{"reasons": "It opened."}',
     "JSON with null": '{"reasons": "It opened.", "label": null}',
     "JSON with a list": '{"reasons": "It opened.", "label": ["success", "failure"]}',
-    "JSON with a bool": '{"reasons": "It opened.", "label": true}',
     "broken JSON": '{"reasons": "It opened.", "label": "succ',
-    "another field": '{"verdict": "success"}',
     "only thinking": "<think>The label should be success.</think>",
     "thinking without end": "<think>The label should be success",
-    "a header half": "[[ ## label",
     "nothing": "",
-    "blanks": " \n\t ",
     "thought apart": Answer(thought="success", finish="length"),
     "cut off": Answer("[[ ## reasons ## ]]\nIt was a succ", finish="length"),
     "refused": Answer("", finish="content_filter"),
@@ -54,11 +43,9 @@ VERDICTS: dict[str, Any] = {
 }
 LESSONS: dict[str, Any] = {
     "prose": "The lesson is to be good.",
-    "a list in prose": "- lesson: be good\n- lesson: be better",
     "a text as items": "[[ ## analysis ## ]]\nSo.\n\n[[ ## memory_items ## ]]\nBe good.\n\n[[ ## completed ## ]]",
     "items of another kind": '{"analysis": "So.", "memory_items": [1, 2]}',
     "null": '{"analysis": "So.", "memory_items": null}',
-    "no items": '{"analysis": "So."}',
     "broken JSON": '[[ ## analysis ## ]]\nSo.\n\n[[ ## memory_items ## ]]\n[{"title": "Be',
     "nothing": "",
     "thought apart": Answer(thought="Be good.", finish="length"),
@@ -104,22 +91,12 @@ def test_lessons_that_cannot_be_read_cost_no_rollout(bank: MemoryBank, said: Any
     assert bank.pending() == []
 
 
-def test_a_rollout_whose_verdict_is_never_readable_does_not_wait_for_ever(bank: MemoryBank) -> None:
-    run = program(Spy({"judge": lambda prompt: "mess"}))
-    tried(run, bank)
-    for _ in range(4):
-        with suppress(RBError):
-            resume_all(run, bank)
-    assert check_kept(bank) == ["unknown"]
-    assert bank.pending() == []
-
-
 def test_an_agent_that_cannot_be_read_ends_its_rollout_and_no_success_comes_of_it(bank: MemoryBank) -> None:
     tried(program(Spy({"agent": lambda prompt: "[[ ## thought ## ]]\nHm."})), bank)
     assert "success" not in [verdict.label for each in bank.experiences() for verdict in each.verdicts]
 
 
-@pytest.mark.parametrize("said", ["two", "none", "0", "99", "1, 2", "mess", ""])
+@pytest.mark.parametrize("said", ["two", "0", "99", "mess"])
 def test_a_choice_that_cannot_be_read_hands_in_one_of_the_rollouts(bank: MemoryBank, said: str) -> None:
     text = (
         f"[[ ## analysis ## ]]\nSo.\n\n[[ ## choice ## ]]\n{said}\n\n[[ ## completed ## ]]" if said != "mess" else said

@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dspy import lm15
 
-from rb_dspy import MaTTS, MemoryBank, errors, run_stream
+from rb_dspy import MaTTS, MemoryBank, errors
 from rb_dspy.testing import Prompt, Reply
 from tests.scenarios.world import (
     GUESS,
     Spy,
     keypad,
     keypad_rooms,
-    keypads,
     last,
     learned_tasks,
     lessons,
     program,
-    resume_all,
 )
 
 SIDE_BY_SIDE = ("parallel", "vanilla", "best_of_n")
@@ -123,44 +120,6 @@ def test_if_all_rollouts_break_the_task_is_an_infrastructure_error(bank: MemoryB
     assert (bank.experiences(), bank.pending()) == ([], [])
 
 
-def test_a_selector_that_is_down_costs_no_task(bank: MemoryBank) -> None:
-    def down(prompt: Prompt) -> Reply:
-        raise lm15.ServerError("overloaded")
-
-    done = scaled(Spy({"selector": down}))(task=keypad(), bank=bank)
-    assert done.answer == GUESS
-    assert done.selection.note
-    assert len(done.experience.trajectories) == 3
-
-
-def test_rollouts_wait_if_the_contraster_is_down_and_are_resumed_together(bank: MemoryBank) -> None:
-    def down(prompt: Prompt) -> Reply:
-        raise lm15.ServerError("overloaded")
-
-    broken = scaled(Spy({"agent": types_code_at(2), "distiller": down}))
-    with pytest.raises(errors.InfrastructureError):
-        broken(task=keypad(code=CODE), bank=bank, run_id="r")
-    assert bank.pending()
-    assert bank.experiences() == []
-
-    spy = Spy()
-    resume_all(scaled(spy), bank)
-    assert spy.of("agent") == [], "no rollout is done again"
-    (experience,) = bank.experiences()
-    assert sorted(str(rollout.answer) for rollout in experience.trajectories) == [CODE, "try1", "try3"]
-    assert lessons(bank) == {f"Here the code is {CODE}."}
-    assert bank.pending() == []
-
-
-def test_a_contrasted_lesson_needs_no_evidence(bank: MemoryBank) -> None:
-    def plain(prompt: Prompt) -> Reply:
-        draft = {"title": "Compare", "description": "For keypads.", "content": "Compare codes."}
-        return {"analysis": "So.", "memory_items": [draft]}
-
-    done = scaled(Spy({"distiller": plain}))(task=keypad(), bank=bank)
-    assert [item.content for item in done.memory_items] == ["Compare codes."]
-
-
 async def test_awaited_it_does_the_same(bank: MemoryBank) -> None:
     done = await scaled(Spy({"agent": types_code_at(1)}), k=2).acall(task=keypad(code=CODE), bank=bank)
     assert (done.answer, answers(done)) == (CODE, [CODE, "try2"])
@@ -172,24 +131,3 @@ def test_one_rollout_is_the_plain_loop(bank: MemoryBank) -> None:
     done = scaled(spy, k=1)(task=keypad(), bank=bank)
     assert spy.roles_asked() == ["agent", "judge", "distiller"]
     assert (done.answer, done.lost) == (GUESS, ())
-
-
-def test_a_report_has_pass_at_k_and_what_the_selector_misses(bank: MemoryBank) -> None:
-    """Of four tasks with two rollouts each, three have a success; a selector that says "1" hands in some of them."""
-    spy = Spy({"agent": types_code_at(1, 4, 5, 6), "selector": lambda prompt: {"analysis": "Any.", "choice": 1}})
-    report = run_stream(scaled(spy, k=2), keypads(4, code=CODE), bank, run_id="r")
-    scaling = report.summary().scaling
-    assert scaling is not None
-    assert [(each.j, each.tasks) for each in scaling.pass_at] == [(1, 4), (2, 4)]
-    assert [each.rate for each in scaling.pass_at] == pytest.approx([0.5, 0.75])
-    assert scaling.oracle == pytest.approx(0.75)
-    assert scaling.best_of_n == report.summary().success_rate
-    assert scaling.selector_gap == pytest.approx(0.75 - (report.summary().success_rate or 0))
-    assert (scaling.launched, scaling.lost) == (8, 0)
-
-
-def test_settings_that_cannot_work_are_refused(bank: MemoryBank) -> None:
-    with pytest.raises(errors.ConfigError):
-        MaTTS(program(), k=2, mode="no such mode")  # type: ignore[arg-type]
-    with pytest.raises(errors.ConfigError):
-        MaTTS(program(), k=0)

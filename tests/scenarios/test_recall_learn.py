@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from dspy import lm15
 
 from rb_dspy import MemoryBank, Step, Task, Trajectory, errors
 from rb_dspy.testing import Prompt, Reply
-from tests.scenarios.world import Spy, bank_at, learned_tasks, lessons, program, resume_all
+from tests.scenarios.world import Spy, lessons, program
 
 TASK = "Open the door with the keypad that Abus made, serial 1."
 NEXT = "Open the door with the keypad that Abus made, serial 2."
@@ -71,13 +69,7 @@ def test_what_an_agent_did_is_learned_and_recalled(bank: MemoryBank, form: str) 
     assert "Here the code is 4711." in later.block
 
 
-def test_the_final_answer_is_what_the_agent_said_last(bank: MemoryBank) -> None:
-    for form in ("openai", "anthropic", "with an answer"):
-        experience = program().learn(f"{TASK} ({form})", FORMATS[form], bank)
-        assert experience.trajectories[0].answer == "The door is open."
-
-
-@pytest.mark.parametrize("form", ["openai", "dicts", "trajectory"])
+@pytest.mark.parametrize("form", ["openai", "trajectory"])
 def test_learning_twice_from_one_rollout_is_learning_once(bank: MemoryBank, form: str) -> None:
     run = program()
     task = Task(id="door/1", instruction=TASK)
@@ -114,57 +106,12 @@ def test_lessons_that_were_shown_are_noted_with_the_experience(bank: MemoryBank)
     assert experience.shown == tuple(item.id for item in memory.items)
 
 
-def test_the_file_shows_what_was_learned_when_it_is_opened_again(tmp_path: Path) -> None:
-    with bank_at(tmp_path / "lessons.sqlite") as bank:
-        learned = program().learn(TASK, OPENAI, bank)
-    with bank_at(tmp_path / "lessons.sqlite") as bank:
-        assert bank.experiences() == [learned]
-        assert lessons(bank) == {"Here the code is 4711."}
-        assert program().recall(NEXT, bank).items == learned.items
-        assert bank.pending() == []
-
-
-@pytest.mark.parametrize(
-    "rollout",
-    ["a text", 7, [], [{"thought": "no action"}], [1, 2], {"steps": "x"}, [{"role": "user", "content": "only me"}]],
-)
-def test_what_is_no_rollout_is_refused_before_a_model_is_asked(bank: MemoryBank, rollout: Any) -> None:
-    spy = Spy()
-    with pytest.raises(errors.InputError):
-        program(spy).learn(TASK, rollout, bank)
-    assert (spy.prompts, bank.pending(), bank.experiences()) == ([], [], [])
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda run, bank: run.recall(7, bank),
-        lambda run, bank: run.recall("", bank),
-        lambda run, bank: run.recall(TASK, "lessons.sqlite"),
-        lambda run, bank: run.learn(TASK, DICTS, None),
-        lambda run, bank: run.learn(TASK, DICTS, bank, memory="a block"),
-        lambda run, bank: run(task=TASK, bank=bank, run_id=7),
-    ],
-    ids=["task", "empty", "bank", "no bank", "memory", "run id"],
-)
-def test_what_is_no_task_no_bank_or_no_memory_is_refused(bank: MemoryBank, call: Callable[..., Any]) -> None:
-    with pytest.raises(errors.InputError):
-        call(program(), bank)
-    assert bank.experiences() == []
-
-
-def test_a_rollout_waits_if_the_judge_breaks_and_is_learned_once_by_either_way(bank: MemoryBank) -> None:
+def test_a_rollout_that_waits_is_learned_from_if_learn_is_called_again(bank: MemoryBank) -> None:
     def down(prompt: Prompt) -> Reply:
         raise lm15.ServerError("overloaded")
 
-    for number, again in enumerate(("resume", "learn"), 1):
-        task = Task(id=f"door/{number}", instruction=f"{TASK} It is door {number}.")
-        with pytest.raises(errors.InfrastructureError):
-            program(Spy({"judge": down})).learn(task, DICTS, bank)
-        assert [pending.task.id for pending in bank.pending()] == [task.id]
-        if again == "resume":
-            resume_all(program(), bank)
-        else:
-            program().learn(task, DICTS, bank)
-        assert bank.pending() == []
-    assert learned_tasks(bank) == ["door/1", "door/2"]
+    with pytest.raises(errors.InfrastructureError):
+        program(Spy({"judge": down})).learn(TASK, DICTS, bank)
+    assert len(bank.pending()) == 1
+    experience = program().learn(TASK, DICTS, bank)
+    assert (bank.pending(), bank.experiences()) == ([], [experience])

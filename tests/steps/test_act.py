@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from rb_dspy.config import ActConfig
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.schema import Outcome, Task, Trajectory
 from rb_dspy.steps import Act, Memory
-from rb_dspy.testing import Corridor, Faulty, Prompt, Reply, scripted_lm
+from rb_dspy.testing import Corridor, Faulty, Prompt, Reply
 from tests import worlds
 
 
@@ -31,11 +30,6 @@ def test_turns_are_taken_until_the_environment_ends() -> None:
     assert (done.stop_reason, done.rollout_id, done.answer) == ("done", "0", None)
     assert done.first_observation.startswith("You stand at the start")
     assert done.usage["agent"].calls == 3
-
-
-def test_the_step_limit_ends_a_rollout() -> None:
-    done = act(worlds.answers, worlds.corridor(length=9), Corridor.make, ActConfig(max_steps=2))
-    assert (len(done.steps), done.stop_reason) == (2, "max_steps")
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -136,20 +130,6 @@ def test_field_markers_are_escaped_in_prompts_only_and_long_observations_are_cut
     assert "y" * 1000 not in prompts[-1].text
 
 
-def test_prompts_grow_only_at_their_end_and_show_the_task_once() -> None:
-    engine = scripted_lm(worlds.answers)
-    from rb_dspy.backbones import Backbones
-
-    with Backbones(agent=engine).use():
-        Act()(worlds.corridor("corridor/9", length=6), Memory(), Corridor.make)
-    prompts: list[Prompt] = engine.engine.prompts
-    assert len(prompts) == 6
-    for before, after in pairwise(prompts):
-        assert after.messages[: len(before.messages)] == before.messages
-        assert after.system == before.system
-    assert prompts[-1].text.count("corridor/9") == 1
-
-
 def test_temperature_is_zero_unless_configured_or_passed() -> None:
     seen: list[float | None] = []
 
@@ -205,7 +185,7 @@ def test_the_agent_may_be_another_module_with_the_same_fields() -> None:
         assert step(worlds.corridor(length=2), Memory(), Corridor.make).stop_reason == "done"
 
 
-def test_texts_of_any_kind_reach_the_agent(bank: Any) -> None:
+def test_texts_of_any_kind_reach_the_agent() -> None:
     odd = "gr\u00adün \u200d \ud800 \x00 \u202e"
 
     class Odd(Corridor):

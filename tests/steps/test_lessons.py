@@ -9,7 +9,7 @@ import dspy
 import pytest
 
 from rb_dspy.config import ContrastConfig, DistillConfig, JudgeConfig, SelectConfig
-from rb_dspy.errors import BackboneError, InfrastructureError, InputError, UnparseableOutput
+from rb_dspy.errors import BackboneError, ContextOverflow, InfrastructureError, InputError
 from rb_dspy.schema import MemoryDraft, Step, Task, Trajectory, Verdict
 from rb_dspy.steps import Contrast, Distill, Judge, Select, judge_rollout
 from rb_dspy.testing import Prompt, Reply
@@ -31,65 +31,6 @@ def always(reply: Reply) -> Any:
 
 
 # Judge
-
-
-@pytest.mark.parametrize("label", ["success", "failure"])
-def test_a_verdict_is_the_label_with_its_reasons(label: str) -> None:
-    verdict = run(always({"reasons": "seen", "label": label}), Judge(), TASK, GOOD)
-    assert (verdict.label, verdict.reasons) == (label, "seen")
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        *(
-            "",
-            "success?",
-            "I think it is unsuccessful",
-            "{}",
-            "[]",
-            "null",
-            "<think>success</think>",
-            "```json\n{}\n```",
-        ),
-        *(
-            {"reasons": "r"},
-            {"label": ""},
-            {"reasons": "r", "label": "unsuccessful"},
-            {"reasons": "r", "label": "maybe"},
-        ),
-        *({"reasons": "r", "label": "success or failure"}, {"reasons": "r", "label": "not a success"}, {"label": "0"}),
-        "[[ ## reasons ## ]]\nIt says success.",
-        "[[ ## label ## ]]",
-        '{"reasons": "It was a success", "label": }',
-    ],
-)
-def test_a_malformed_verdict_is_an_error_never_a_label(reply: Reply) -> None:
-    with pytest.raises(UnparseableOutput):
-        run(always(reply), Judge(), TASK, GOOD)
-
-
-def test_a_runaway_answer_costs_no_more_than_its_parsing() -> None:
-    import time
-
-    started = time.process_time()
-    with pytest.raises(UnparseableOutput):
-        run(always("[[ ## reasons ## ]] " * 2500), Judge(), TASK, GOOD)
-    assert time.process_time() - started < 5
-
-
-def test_neither_the_judge_nor_the_distiller_reads_ground_truth() -> None:
-    prompts: list[Prompt] = []
-
-    def script(prompt: Prompt) -> Reply:
-        prompts.append(prompt)
-        return worlds.answers(prompt)
-
-    run(script, Judge(), TASK, GOOD)
-    run(script, Distill(), TASK, GOOD, Verdict(label="failure"))
-    run(script, Contrast(), TASK, [GOOD, GOOD])
-    assert len(prompts) == 3
-    assert not any("7731" in prompt.text for prompt in prompts)
 
 
 def test_any_judge_may_judge_without_ground_truth() -> None:
@@ -192,23 +133,6 @@ def test_empty_overlapping_and_surplus_drafts_are_dropped_and_numbers_are_not() 
     assert done.note.count(";") == 3, "one was incomplete, two overlapped, one was too many"
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        *("", "no lessons today", "[]", "{}", "null", '{"memory_items": "text"}', '{"memory_items": [1, 2]}'),
-        *({"analysis": "a"}, {"memory_items": "text"}, {"memory_items": [["x"]]}, {"memory_items": 7}),
-        '{"memory_items": [{"title": "cut of',
-        "<think>lessons: be careful</think>",
-    ],
-)
-def test_malformed_lessons_are_an_error_or_none_never_invented(reply: Reply) -> None:
-    try:
-        done = run(always(reply), Distill(), TASK, GOOD, Verdict(label="success"))
-    except UnparseableOutput:
-        return
-    assert done.drafts == ()
-
-
 # Contrast
 
 
@@ -288,10 +212,11 @@ def test_a_prompt_that_is_too_long_is_shortened_until_it_fits() -> None:
     from dspy import lm15
 
     sizes: list[int] = []
+    limit = 9000
 
     def script(prompt: Prompt) -> Reply:
         sizes.append(len(prompt.text))
-        if len(prompt.text) > 9000:
+        if len(prompt.text) > limit:
             raise lm15.ContextLengthError("too long")
         return {"reasons": "r", "label": "success"}
 
@@ -300,3 +225,6 @@ def test_a_prompt_that_is_too_long_is_shortened_until_it_fits() -> None:
     assert verdict.label == "success"
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) > 1
+    limit = 1000
+    with pytest.raises(ContextOverflow):
+        run(script, Judge(), TASK, GOOD)

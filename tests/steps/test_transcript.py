@@ -7,7 +7,6 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from rb_dspy.errors import ContextOverflow
 from rb_dspy.schema import Check, Step, Trajectory, Verdict
 from rb_dspy.steps.transcript import (
     escape_fields,
@@ -15,7 +14,6 @@ from rb_dspy.steps.transcript import (
     final_state,
     number_attempts,
     transcript,
-    with_shorter,
 )
 from rb_dspy.text import estimate_tokens
 
@@ -103,12 +101,12 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("line", HOSTILE)
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028", "\u2029", "\x85", "\x0b", "\x0c"])
-def test_a_line_that_imitates_a_part_of_a_transcript_is_escaped(line: str, end: str) -> None:
-    escaped = escape_markers(f"before{end}{line}{end}after")
-    assert line.strip() in escaped
-    assert not any(each.strip() == line.strip() for each in escaped.splitlines())
+def test_a_line_that_imitates_a_part_of_a_transcript_is_escaped(end: str) -> None:
+    for line in HOSTILE:
+        escaped = escape_markers(f"before{end}{line}{end}after")
+        assert line.strip() in escaped
+        assert not any(each.strip() == line.strip() for each in escaped.splitlines())
     assert escape_markers("nothing special [step by step]: final answers") == (
         "nothing special [step by step]: final answers"
     )
@@ -131,22 +129,3 @@ def test_no_text_of_a_rollout_adds_a_step_or_an_attempt() -> None:
     assert sum(line.startswith("=== attempt") for line in lines) == 2
     assert sum(line.startswith("[step") for line in lines) == 2
     assert sum(line.lower().startswith("final answer") for line in lines) == 2
-
-
-def test_a_prompt_that_does_not_fit_is_asked_again_with_half_of_the_transcript() -> None:
-    asked: list[int] = []
-
-    def ask(tokens: int) -> str:
-        asked.append(tokens)
-        if tokens > 600:
-            raise ContextOverflow("too long")
-        return "fits"
-
-    assert with_shorter(ask, 4000) == "fits"
-    assert asked == [4000, 2000, 1000, 500]
-
-    def never(tokens: int) -> str:
-        raise ContextOverflow("too long")
-
-    with pytest.raises(ContextOverflow):
-        with_shorter(never, 4000)

@@ -14,7 +14,7 @@ import pytest
 from dspy import lm15
 
 from rb_dspy import MaTTS, MemoryBank, ReasoningBank, RunReport, StreamProgram, Task, TaskStream, run_stream
-from rb_dspy.errors import BackboneError, InputError
+from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
 from rb_dspy.stream import stream_example
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply
@@ -59,15 +59,14 @@ def test_the_score_is_what_was_solved_and_lessons_count_within_the_stream() -> N
     assert done.score == 1.0, "the selector finds the rollout that worked in the first task"
     one = TaskStream("one", [lock("Abus", 0, code="0000"), lock("Abus", 1), lock("Yale", 2), lock("Yale", 3)])
     assert whole(simple())(stream=one).score == 0.25
-    assert [row["position"] for row in whole(simple())(stream=one).report.rows()] == [1, 2, 3, 4]
 
 
 def test_every_call_starts_anew_and_so_does_a_copy(bank: MemoryBank) -> None:
-    program = whole(scaled(), bank)
-    first = program(stream=halls("Elm", "yellow")).report
+    program, stream = whole(scaled(), bank), halls("Elm", "yellow", 2)
+    first = program(stream=stream).report
     assert not first.results[0].prediction.memory.items
     for again in (program, copy.deepcopy(program), program.deepcopy()):
-        assert facts(again(stream=halls("Elm", "yellow")).report) == facts(first)
+        assert facts(again(stream=stream).report) == facts(first)
 
 
 @pytest.mark.parametrize("in_file", [False, True])
@@ -77,21 +76,20 @@ def test_a_bank_is_used_and_never_written(tmp_path: Path, in_file: bool) -> None
         run_stream(scaled(), halls("Elm", "yellow", 1), bank)
         before = bank.experiences(), bank.items()
         later = halls("Elm", "yellow", 3)[1:]
-        for report in (whole(scaled(), bank)(stream=later).report, whole(scaled())(stream=later, bank=bank).report):
-            assert report.results[0].prediction.memory.items == tuple(before[1])
+        report = whole(scaled(), bank)(stream=later).report
+        assert report.results[0].prediction.memory.items == tuple(before[1])
         assert ((bank.experiences(), bank.items()), bank.pending()) == (before, [])
 
 
-def test_four_threads_give_what_one_gives(bank: MemoryBank) -> None:
-    rights = {"Elm": "yellow", "Oak": "blue", "Ash": "green", "Fir": "red"}
-    examples = [stream_example(halls(maker, right)) for maker, right in rights.items()] * 2
+def test_threads_give_what_one_gives(bank: MemoryBank) -> None:
+    examples = [stream_example(halls(maker, right, 2)) for maker, right in (("Elm", "yellow"), ("Oak", "blue"))]
     program = whole(scaled(), bank)
-    alone = [facts(program(**example.inputs()).report) for example in examples[:4]] * 2
+    alone = [facts(program(**example.inputs()).report) for example in examples] * 2
 
     def score(gold: Any, pred: Any, trace: Any = None) -> float:
         return float(pred.score)
 
-    done = dspy.Evaluate(devset=examples, metric=score, num_threads=4, display_progress=False)(program)
+    done = dspy.Evaluate(devset=examples * 2, metric=score, num_threads=4, display_progress=False)(program)
     assert [facts(prediction.report) for _, prediction, _ in done.results] == alone
     assert len(bank) == 0
 
@@ -116,14 +114,6 @@ def test_tasks_without_ground_truth_do_not_count() -> None:
     program = whole(ReasoningBank(backbones=backbones()))
     assert program(stream=TaskStream("s", [asked[0], known, asked[1], wrong])).score == 0.5
     assert program(stream=TaskStream("s", asked)).score is None
-
-
-def test_what_every_task_would_meet_is_raised() -> None:
-    def script(prompt: Prompt) -> Reply:
-        raise lm15.BillingError("no credit")
-
-    with pytest.raises(BackboneError):
-        whole(simple(script))(stream=TaskStream("s", [lock("Abus", 0)]))
 
 
 @pytest.mark.parametrize("make", [simple, scaled])
@@ -172,7 +162,6 @@ def test_what_cannot_be_run_is_refused(bank: MemoryBank) -> None:
     run_stream(simple(), stream, bank, run_id="compile")
     for call in (
         lambda: StreamProgram(simple(), path),  # type: ignore[arg-type]
-        lambda: whole(simple())(stream=stream, bank=path),
         lambda: program(stream=[lock("Abus", 0)]),
         lambda: program(stream=TaskStream("empty", [])),
         lambda: program(stream=stream),  # the bank has learned from it in a run of this name

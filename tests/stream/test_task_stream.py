@@ -15,10 +15,9 @@ import datasets
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from rb_dspy import MemoryBank, Task, TaskStream
+from rb_dspy import Task, TaskStream
 from rb_dspy.errors import InputError, InvalidTask
-from rb_dspy.stream import PRESETS, fingerprint, named_tasks, stream_names
-from rb_dspy.testing import HashEmbedder
+from rb_dspy.stream import PRESETS, fingerprint, named_tasks, split_templates, stream_names
 
 
 def ids(stream: TaskStream) -> list[str]:
@@ -117,14 +116,11 @@ def test_json_lines(tmp_path: Path) -> None:
     assert stream[1].env_args == {"answer": "2"}
 
 
-def test_arguments_of_a_question_may_stand_beside_its_instruction(tmp_path):
+def test_arguments_of_a_question_may_stand_beside_its_instruction(tmp_path: Path) -> None:
     (tmp_path / "short.jsonl").write_text('{"instruction": "2 + 2?", "answer": "4", "reveal": "answer"}\n')
     (tmp_path / "short.csv").write_text("instruction,answer,reveal\n2 + 2?,4,answer\n")
-    (tmp_path / "long.jsonl").write_text('{"instruction": "2 + 2?", "env_args": {"answer": "4", "reveal": "answer"}}\n')
-    long = TaskStream.from_jsonl(tmp_path / "long.jsonl")
-    assert long[0].env_args == {"answer": "4", "reveal": "answer"}
     for stream in (TaskStream.from_jsonl(tmp_path / "short.jsonl"), TaskStream.from_csv(tmp_path / "short.csv")):
-        assert stream[0].env_args == long[0].env_args
+        assert stream[0].env_args == {"answer": "4", "reveal": "answer"}
 
 
 def test_tasks_of_a_file_keep_their_ids_when_others_come(tmp_path: Path) -> None:
@@ -276,22 +272,13 @@ any_task = st.builds(
 
 
 @given(st.lists(any_task, min_size=1, max_size=4, unique_by=lambda task: task.id))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, made: list[Task]) -> None:
     stream, file = TaskStream("x", made), tmp_path_factory.mktemp("files") / "x.jsonl"
     stream.to_jsonl(file)
     for back in (TaskStream.from_jsonl(file), TaskStream.from_dataset(stream.to_dataset())):
         assert (back.name, back.digest) == ("x", stream.digest)
         assert [task.model_dump_json() for task in back] == [task.model_dump_json() for task in stream]
-
-
-def test_a_stream_is_not_written_over_a_bank(tmp_path: Path) -> None:
-    with MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=HashEmbedder()):
-        pass
-    with pytest.raises(InputError):
-        tasks(1).to_jsonl(tmp_path / "bank.sqlite")
-    with MemoryBank.open(tmp_path / "bank.sqlite", scope="s", embedder=HashEmbedder(), create=False) as bank:
-        assert len(bank) == 0
 
 
 def test_a_stream_from_a_file_needs_neither_dspy_nor_datasets(tmp_path: Path) -> None:
@@ -307,19 +294,18 @@ def test_a_stream_from_a_file_needs_neither_dspy_nor_datasets(tmp_path: Path) ->
 # Environments
 
 
-@pytest.mark.parametrize("name", ["reasoning-gym", "reasoning-gym-small", "directory"])
-def test_a_named_stream_is_that_of_its_seed(name: str) -> None:
-    one, same, other = (TaskStream.named(name, n=6, seed=seed) for seed in (3, 3, 4))
+def test_a_named_stream_is_that_of_its_seed() -> None:
+    one, same, other = (TaskStream.named("directory", n=6, seed=seed) for seed in (3, 3, 4))
     assert one == same
     assert len(set(ids(one))) == 6
     assert set(ids(one)) != set(ids(other))
-    assert ids(TaskStream.named(name, n=3, seed=3)) == ids(one)[:3]
+    assert ids(TaskStream.named("directory", n=3, seed=3)) == ids(one)[:3]
 
 
-def test_a_named_stream_is_made_as_it_is_asked_for() -> None:
-    first = next(named_tasks("reasoning-gym-small"))
-    assert first == TaskStream.named("reasoning-gym-small", n=1)[0]
-    assert first.template in PRESETS["reasoning-gym-small"][1]
+def test_a_named_stream_is_made_as_it_is_asked_for_of_the_templates_of_its_split() -> None:
+    first = next(named_tasks("reasoning-gym-small", split="held-out"))
+    assert first == TaskStream.named("reasoning-gym-small", n=1, split="held-out")[0]
+    assert first.template in split_templates(PRESETS["reasoning-gym-small"][1], "held-out")
     assert len(TaskStream.named("reasoning-gym-small", n=3, templates=[])) == 0
 
 
