@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.errors import InputError, RBError, StorageError
-from rb_dspy.files import atomic_write, is_database, making, put
+from rb_dspy.files import atomic_write, is_database
 
 
 def write(path: Path, data: bytes = b"new") -> None:
@@ -75,17 +75,3 @@ def test_no_database_is_replaced(tmp_path: Path, place: str) -> None:
     assert bank.read_bytes() == before
     assert is_database(bank)
     assert not is_database(tmp_path / "other.lock")
-
-
-def test_put_can_refuse_to_replace(tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    for expected in (b"first", b"first"):
-        with making(target) as unfinished:
-            unfinished.write_bytes(b"first" if not target.exists() else b"second")
-            if target.exists():
-                with pytest.raises(FileExistsError):
-                    put(unfinished, target, over=False)
-            else:
-                put(unfinished, target, over=False)
-        assert target.read_bytes() == expected
-    assert names(tmp_path) == ["file"]
