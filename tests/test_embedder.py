@@ -73,7 +73,7 @@ TOPICS: dict[str, list[tuple[str, str, str]]] = {
         (
             "Alert: CPU usage of payments-api is at 98 percent. Which team is responsible?",
             "Alert: high latency in payments-api. Who has to be paged?",
-            "payments-api belongs to team Falcon\nWhen an alert names payments-api\nPage Falcon, not the platform team.",
+            "payments-api belongs to team Falcon\nWhen an alert names payments-api\nPage Falcon, not the platform.",
         ),
         (
             "Alert: disk of search-indexer is full. Assign it to the right team",

@@ -49,9 +49,8 @@ def _probe(role: str, config: BackboneConfig) -> Probe:
     answer = problem = ""
     try:
         lm = Backbones(agent=config).lm("agent")
-        cap = (
-            {} if lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") else {"max_tokens": _MAX_TOKENS}
-        )
+        own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
+        cap = {} if own else {"max_tokens": _MAX_TOKENS}
         with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=adapter_for(lm)):
             result = question(question="Which colour has a clear sky at noon? Answer in one word.", config=cap)
         answer = str(result.answer).strip()

@@ -60,7 +60,7 @@ def validate(fields: dict[str, Any]) -> Trajectory:
     except pydantic.ValidationError as exc:
         place, problem = first_error(exc)
         raise InvalidTrajectory(
-            f"{place[:80]}: {problem}; expected the fields of a Trajectory, with steps of thought, action and observation"
+            f"{place[:80]}: {problem}; expected fields of a Trajectory, with steps of thought, action and observation"
         ) from None
     if not trajectory.steps and trajectory.answer is None:
         raise InvalidTrajectory("the trajectory is empty; expected 'steps', 'messages' or an 'answer'")

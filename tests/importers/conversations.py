@@ -55,14 +55,6 @@ class LangChainMessage:
     status: str = "success"
 
 
-@dataclass
-class State:
-    """A state of LangGraph."""
-
-    messages: list[LangChainMessage]
-    remaining_steps: int = 7
-
-
 def _openai_call(id: str, name: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": ARGUMENTS}}
 
@@ -87,15 +79,12 @@ def openai_objects() -> list[Any]:
 
 
 def openai_before_tools() -> list[Any]:
+    lookup, refund = ({"name": name, "arguments": ARGUMENTS} for name in ("lookup", "refund"))
     return [
         {"role": "user", "content": ASKED},
-        {
-            "role": "assistant",
-            "content": "I will look it up",
-            "function_call": {"name": "lookup", "arguments": ARGUMENTS},
-        },
+        {"role": "assistant", "content": "I will look it up", "function_call": lookup},
         {"role": "function", "name": "lookup", "content": "charged twice"},
-        {"role": "assistant", "content": None, "function_call": {"name": "refund", "arguments": ARGUMENTS}},
+        {"role": "assistant", "content": None, "function_call": refund},
         {"role": "function", "name": "refund", "content": "[error] refused"},
         {"role": "assistant", "content": "Done!"},
     ]
@@ -207,10 +196,8 @@ FORMATS = {
     "responses": response_items,
     "responses objects": response_objects,
     "langchain objects": langchain_objects,
-    "langchain dicts": langchain_dicts,
     "langchain messages_to_dict": langchain_saved,
     "langchain dumpd": langchain_dumped,
-    "langgraph state": lambda: State(langchain_objects()),
-    "langgraph state as a dict": lambda: {"messages": langchain_objects(), "remaining_steps": 7},
+    "langgraph state": lambda: {"messages": langchain_objects(), "remaining_steps": 7},
     "a tuple": lambda: tuple(openai_messages()),
 }
