@@ -160,12 +160,11 @@ def test_nothing_before_the_answer_depends_on_the_ground_truth(task, other):
 
 @pytest.mark.parametrize("name", ["question", "reasoning-gym"])
 def test_a_question_does_not_tell_whether_it_was_answered_rightly(name):
-    for task in sample(name):
-        seen = []
-        for action in (family_of(name).oracle(task)[0], "wrong"):
-            environment = make_environment(task, "0")
-            seen.append([environment.reset(task), *shown(environment), environment.step(action)])
-        assert seen[0] == seen[1]
+    task, seen = sample(name)[0], []
+    for action in (family_of(name).oracle(task)[0], "wrong"):
+        environment = make_environment(task, "0")
+        seen.append([environment.reset(task), *shown(environment), environment.step(action), environment.reopen()])
+    assert seen[0] == seen[1]
 
 
 @generated

@@ -70,8 +70,7 @@ def test_every_template_can_be_won_in_time(family, engine):
     templates = family.templates()[::3]
     for task, template in zip(family.tasks(seed=0, templates=templates), templates, strict=False):
         assert task.template == template
-        assert len(family.oracle(task)) <= task.env_args["step_limit"]
-        assert run_baseline(family, task, "oracle").reward == 1.0
+        assert run_baseline(family, task, "oracle", max_steps=task.env_args["step_limit"]).reward == 1.0
 
 
 def test_templates_are_variants_by_folds(engine):
@@ -84,7 +83,7 @@ def test_templates_are_variants_by_folds(engine):
 
 def test_folds_hold_different_objects(engine):
     def taken(fold: str) -> set[str]:
-        tasks = first(TWC(engine), f"twc/1-location-3-objects/{fold}", 5)
+        tasks = first(TWC(engine), f"twc/1-location-3-objects/{fold}", 3)
         return {action for task in tasks for action in TWC(engine).oracle(task) if action.startswith("take ")}
 
     parts = [taken(fold) for fold in ("train", "dev", "test")]
@@ -106,7 +105,7 @@ def test_seeds_without_a_game_are_passed_over(engine):
     family = TextWorld("twc", "household", (Variant("full", params, 30),), engine)
     tasks = first(family, "twc/full/dev", 12)
     assert tasks[-1].id != "twc/full/dev/0-11"
-    assert all(run_baseline(family, task, "oracle").success for task in tasks[:4])
+    assert all(run_baseline(family, task, "oracle").success for task in tasks[:2])
 
 
 def test_the_instruction_is_the_games_own_with_the_room_and_the_limit(engine):
