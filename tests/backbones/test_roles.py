@@ -114,13 +114,11 @@ def test_usage_is_counted_by_role_in_every_open_ledger() -> None:
     ("error", "expected"),
     [
         (lm15.AuthError("bad key"), BackboneError),
-        (lm15.BillingError("no credit"), BackboneError),
         (lm15.UnsupportedModelError("no such model"), BackboneError),
         (lm15.NotConfiguredError("no key"), BackboneError),
         (lm15.ContextLengthError("too long"), ContextOverflow),
         (lm15.InvalidRequestError("This model's maximum context length is 4096 tokens"), ContextOverflow),
         (lm15.RateLimitError("slow down"), InfrastructureError),
-        (lm15.TimeoutError("late"), InfrastructureError),
         (lm15.ServerError("500"), InfrastructureError),
         (lm15.InvalidRequestError("bad parameter"), InfrastructureError),
     ],

@@ -8,7 +8,6 @@ import pytest
 from rb_dspy.environments import run_baseline
 from rb_dspy.environments.directory import SERVICES, TEAMS, Directory
 from rb_dspy.schema import Task
-from rb_dspy.stream import TaskStream
 
 FAMILY = Directory()
 TASKS = tuple(FAMILY.tasks(seed=20))
@@ -93,7 +92,3 @@ def test_oracle_lessons_hold_one_fact_for_each_service_and_solve_every_task():
         (named,) = (team for team in task.env_args["teams"] if team in fact.content)
         assert answered(task, named)[1].success
     assert len(FAMILY.lessons(TASKS[:4])) == 4
-
-
-def test_it_is_a_named_stream():
-    assert TaskStream.named("directory", n=20, seed=20).tasks == TASKS[:20]

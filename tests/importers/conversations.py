@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import pydantic
 from openai.types.chat import ChatCompletionMessage
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
 REFUND = [
     ("I will look it up", 'lookup({"order": 1})', "charged twice"),
@@ -132,24 +131,6 @@ def response_items() -> list[Any]:
     ]
 
 
-def response_objects() -> list[Any]:
-    kinds: dict[str, type[pydantic.BaseModel]] = {
-        "reasoning": ResponseReasoningItem,
-        "function_call": ResponseFunctionToolCall,
-    }
-    result: list[Any] = []
-    for item in response_items():
-        if item.get("type") in kinds:
-            result.append(kinds[item["type"]].model_validate(item))
-        elif item.get("type") == "message":
-            content = [{**part, "annotations": []} for part in item["content"]]
-            message = {**item, "id": "m", "status": "completed", "content": content}
-            result.append(ResponseOutputMessage.model_validate(message))
-        else:
-            result.append(item)
-    return result
-
-
 def langchain_objects() -> list[LangChainMessage]:
     """The first call is in Anthropic's form in the content, too, as ``langchain_anthropic`` has it."""
     lookup = {"type": "tool_use", "id": "a", "name": "lookup", "input": {"order": 1}}
@@ -194,7 +175,6 @@ FORMATS = {
     "anthropic": anthropic_messages,
     "anthropic objects": anthropic_objects,
     "responses": response_items,
-    "responses objects": response_objects,
     "langchain objects": langchain_objects,
     "langchain messages_to_dict": langchain_saved,
     "langchain dumpd": langchain_dumped,
