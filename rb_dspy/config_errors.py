@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 import pydantic
 
 from rb_dspy.errors import ConfigError
+from rb_dspy.text import first_error
 
 _HIDDEN = {"api_base", "api_key_env", "options"}
 """Keys whose values may hold a secret by mistake: errors do not quote them."""
@@ -51,8 +52,7 @@ def config_error(
         return ConfigError(f"{source}: unknown key {key!r}; {hint}")
     if error["type"] == "missing":
         return ConfigError(f"{source}: {key} is missing")
-    message = error["msg"].removeprefix("Value error, ")
-    why = message[:1].lower() + message[1:]
+    why = first_error(exc)[1]
     where = source if source.startswith("--") and source != "--set" else f"{source}: {key}".removesuffix(": ")
     if not allowed or _HIDDEN.intersection(path):
         return ConfigError(f"{where}: {why}")

@@ -70,15 +70,10 @@ def load_settings(
     """
     data: dict[str, Any] = {}
     sources: dict[str, str] = {}
-
-    def put(source: str, table: Mapping[str, Any]) -> None:
+    mine = _read(own) if own is not None and own.is_file() else {}
+    for source, table in ((str(own), mine), (str(path), {} if path is None else _read(Path(path)))):
         for keys, value in _leaves(table):
             _put(data, keys, value, source, sources)
-
-    if own is not None and own.is_file():
-        put(str(own), _read(own))
-    if path is not None:
-        put(str(path), _read(Path(path)))
     try:
         environment = EnvSettingsSource(_Sources)()
     except ValueError as exc:
@@ -95,7 +90,7 @@ def load_settings(
     except pydantic.ValidationError as exc:
         raise config_error(Settings, exc, sources, "settings" if path is None else str(path)) from None
     if own is not None and path is not None:
-        _check_addresses(settings, sources, str(path), _read(own) if own.is_file() else {})
+        _check_addresses(settings, sources, str(path), mine)
     return settings
 
 
@@ -151,20 +146,19 @@ def _leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[t
 
 def _check_addresses(settings: Settings, sources: Mapping[str, str], path: str, own: Mapping[str, Any]) -> None:
     """Raise ``ConfigError`` for the first address that only the file ``path`` names."""
-    confirmed = set(_texts(own))
-    backbones = {str(role): each.model_dump(exclude_defaults=True) for role, each in settings.backbones.items()}
-    values = {f"backbones.{'.'.join(keys)}": (keys, value) for keys, value in _leaves(backbones)}
-    confirmed |= {text for key, (_, value) in values.items() if sources.get(key) != path for text in _texts(value)}
-    for key, (keys, value) in values.items():
-        model = settings.backbones[keys[0]].model  # type: ignore[index]
-        if sources.get(key) != path:
-            continue
-        for text in _texts(value):
-            if _is_address(key, text) and text not in confirmed and not _is_safe(text, model):
-                raise ConfigError(
-                    f"{path}: {key} is an address that you have not confirmed, and your API key would be sent there;"
-                    f" repeat it as --set {key}=ADDRESS, or in your own file, {own_file()}"
-                )
+    texts = [
+        (f"backbones.{role}.{'.'.join(keys)}", text, backbone.model)
+        for role, backbone in settings.backbones.items()
+        for keys, value in _leaves(backbone.model_dump(exclude_defaults=True))
+        for text in _texts(value)
+    ]
+    confirmed = {*_texts(own), *(text for key, text, _ in texts if sources.get(key) != path)}
+    for key, text, model in texts:
+        if text not in confirmed and _is_address(key, text) and not _is_safe(text, model):
+            raise ConfigError(
+                f"{path}: {key} is an address that you have not confirmed, and your API key would be sent there;"
+                f" repeat it as --set {key}=ADDRESS, or in your own file, {own_file()}"
+            )
 
 
 def own_file() -> Path:

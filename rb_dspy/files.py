@@ -31,61 +31,26 @@ def atomic_write(path: str | Path, *, error: type[RBError] = RBError) -> Iterato
         RBError: The disk refuses (the type is ``error``).
     """
     target = _target(Path(path))
-    existing = target if os.path.exists(target) else None
+    unfinished = target.with_name(f".rb-dspy-{secrets.token_hex(8)}.part")
+    exists = os.path.exists(target)
     try:
-        with making(target, private=existing is not None) as unfinished:
-            with unfinished.open("wb") as file:
-                yield file
-            put(unfinished, target, like=existing)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if exists else 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            if exists:
+                os.chmod(unfinished, stat.S_IMODE(target.stat().st_mode))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+        _sync_folder(target.parent)
     except OSError as exc:
         raise error(f"{path}: cannot be written: {exc.strerror or exc}; free space or give another path") from exc
-
-
-@contextmanager
-def making(target: Path, *, private: bool = True) -> Iterator[Path]:
-    """An empty file beside ``target``, to be written and then ``put`` there; removed when the block ends.
-
-    Args:
-        target: Where the file will go.
-        private: Only the owner may read it until ``put`` gives it other permissions.
-    """
-    unfinished = target.with_name(f".rb-dspy-{secrets.token_hex(8)}.part")
-    try:
-        os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666))
-        yield unfinished
     finally:
-        for end in ("", *_BESIDE):
-            Path(f"{unfinished}{end}").unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
-def put(unfinished: Path, to: Path, *, like: Path | None = None, least: int = 0, over: bool = True) -> None:
-    """Rename ``unfinished`` to ``to`` in the same folder; the file and its name are on disk when this returns.
-
-    Args:
-        unfinished: A file from ``making``.
-        to: Its new name; a link there is replaced, not followed.
-        like: The file whose permissions it gets.
-        least: Permissions that it gets besides.
-        over: Replace an existing file; otherwise ``FileExistsError`` is raised.
-    """
-    with unfinished.open("rb+") as file:  # before its permissions may forbid that
-        if like is not None:
-            os.chmod(unfinished, stat.S_IMODE(like.stat().st_mode) | least)
-        os.fsync(file.fileno())
-    if not over:
-        to.touch(exist_ok=False)
-    unfinished.replace(to)
-    sync_folder(to.parent)
-
-
-def sync(path: Path) -> None:
-    """Bring the content of a file to disk; for its name see ``sync_folder``."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in ``folder`` to disk, if the system can sync folders. Raises ``OSError`` if the disk refuses."""
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in ``folder`` to disk, if the system can sync folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:

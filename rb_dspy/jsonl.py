@@ -16,7 +16,7 @@ MAX_LINE = 64_000_000
 
 
 def read_objects(
-    path: Path, expected: str = "a JSON object", *, error: type[RBError] = RBError, max_line: int = MAX_LINE
+    path: Path, expected: str = "a JSON object", *, error: type[RBError] = RBError
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects in a file, at least one, with their line numbers (from 1); blank lines are skipped.
 
@@ -24,7 +24,6 @@ def read_objects(
         path: The file.
         expected: What each line should be, for messages.
         error: What is raised if the disk refuses.
-        max_line: Bytes of the longest line, its end included.
 
     Raises:
         InputError: The file is missing or empty, or a line is too long or not a JSON object in UTF-8.
@@ -35,9 +34,9 @@ def read_objects(
     empty = True
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(max_line + 1), b""), 1):
-                if len(line) > max_line:
-                    raise InputError(f"{path}:{number}: more than {max_line:,} bytes; split the line")
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+                if len(line) > MAX_LINE:
+                    raise InputError(f"{path}:{number}: more than {MAX_LINE:,} bytes; split the line")
                 text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
                 if text:
                     empty = False
@@ -48,7 +47,7 @@ def read_objects(
         raise InputError(f"{path}: the file is empty; expected {expected} in each line")
 
 
-def encode(value: Mapping[str, Any], *, max_line: int = MAX_LINE) -> bytes:
+def encode(value: Mapping[str, Any]) -> bytes:
     """``value`` as one line of UTF-8. Raises ``InputError`` if ``read_objects`` could not read it."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -57,8 +56,8 @@ def encode(value: Mapping[str, Any], *, max_line: int = MAX_LINE) -> bytes:
     if not text.isascii():  # two surrogates that make a pair are one character to every reader
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     line = text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
-    if len(line) > max_line:
-        raise InputError(f"takes {len(line):,} bytes as JSON; expected at most {max_line:,}")
+    if len(line) > MAX_LINE:
+        raise InputError(f"takes {len(line):,} bytes as JSON; expected at most {MAX_LINE:,}")
     return line
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -116,25 +115,24 @@ def test_awaitables_are_resolved_with_and_without_an_event_loop() -> None:
 
 
 def test_ctrl_c_stops_jobs_at_their_next_step_and_starts_no_others() -> None:
-    script = """
-import threading, time
-from rb_dspy.concurrency import check_cancelled, run_parallel
-begun = []
-def job(n):
-    begun.append(n)
-    print("begun", n, flush=True)
-    for _ in range(2000):
-        check_cancelled()
-        time.sleep(0.01)
-try:
-    run_parallel([lambda n=n: job(n) for n in range(10)], limit=2)
-except KeyboardInterrupt:
-    print("interrupted", len(begun), flush=True)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert {process.stdout.readline(), process.stdout.readline()} == {"begun 0\n", "begun 1\n"}
-    process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=10)
-    assert rest == "interrupted 2\n"
-    assert process.returncode == 0
+    begun: list[int] = []
+    ended: queue.Queue[int] = queue.Queue()
+
+    def job(number: int) -> None:
+        begun.append(number)
+        if len(begun) == 2:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            for _ in range(2000):
+                check_cancelled()
+                time.sleep(0.005)
+        finally:
+            ended.put(number)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_parallel([lambda n=n: job(n) for n in range(10)], limit=2)  # type: ignore[misc]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert {ended.get(timeout=10), ended.get(timeout=10)} == set(begun) == {0, 1}

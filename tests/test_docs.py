@@ -68,6 +68,21 @@ def asked_of(words: list[str]) -> Any:
         command = command.commands[name]
 
 
+MYPY = """
+[mypy]
+strict = true
+plugins = pydantic.mypy
+follow_imports = skip
+ignore_missing_imports = true
+[mypy-rb_dspy.*,pydantic.*]
+follow_imports = silent
+[mypy-numpy.*]
+follow_imports = skip
+follow_imports_for_stubs = true
+"""
+"""What other packages export is Any here: to follow all imports takes minutes."""
+
+
 def test_their_python_is_what_the_package_takes(tmp_path: Path) -> None:
     files = []
     for page, text in PAGES.items():
@@ -75,8 +90,9 @@ def test_their_python_is_what_the_package_takes(tmp_path: Path) -> None:
             files.append(tmp_path / f"{Path(page).stem.replace('-', '_').lower()}_page.py")
             files[-1].write_text("\n".join([GIVEN, *code]))
     assert len(files) > 5
-    checked = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", ROOT / ".mypy_cache"]
-    done = subprocess.run([sys.executable, "-m", "mypy", *checked, *files], capture_output=True, text=True, cwd=ROOT)
+    (tmp_path / "mypy.ini").write_text(MYPY)
+    options = ["--config-file", tmp_path / "mypy.ini", "--cache-dir", ROOT / ".mypy_cache" / "docs"]
+    done = subprocess.run([sys.executable, "-m", "mypy", *options, *files], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -108,12 +124,6 @@ def test_every_command_is_on_the_page_of_commands() -> None:
     known = [each for name, command in GROUP.commands.items() for each in there_are(name, command)]
     assert len(known) > 20
     assert sorted(listed()) == sorted(known)
-
-
-@pytest.mark.parametrize("words", [["bank", "lost"], ["run", "--steam", "x"], ["nothing"]])
-def test_what_is_no_command_would_be_seen(words: list[str]) -> None:
-    with pytest.raises(Exception, match=r"lost|--steam|nothing"):
-        asked_of(words)
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "toml")])

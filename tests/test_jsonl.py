@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rb_dspy import jsonl
 from rb_dspy.errors import InputError
 from rb_dspy.jsonl import encode, read_objects
 
@@ -51,14 +52,15 @@ def test_a_file_without_objects_is_refused(tmp_path: Path, data: bytes) -> None:
             list(read_objects(place))
 
 
-def test_a_line_too_long_is_neither_read_nor_written(tmp_path: Path) -> None:
+def test_a_line_too_long_is_neither_read_nor_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = encode({"a": "xyz"})
-    (tmp_path / "f").write_bytes(line)
-    assert [*read_objects(tmp_path / "f", max_line=len(line))] == [(1, {"a": "xyz"})]
+    monkeypatch.setattr(jsonl, "MAX_LINE", len(line))
+    assert read(tmp_path / "f", encode({"a": "xyz"})) == [(1, {"a": "xyz"})]
+    monkeypatch.setattr(jsonl, "MAX_LINE", len(line) - 1)
     with pytest.raises(InputError, match="f:1: "):
-        list(read_objects(tmp_path / "f", max_line=len(line) - 1))
+        read(tmp_path / "f", line)
     with pytest.raises(InputError):
-        encode({"a": "xyz"}, max_line=len(line) - 1)
+        encode({"a": "xyz"})
 
 
 @pytest.mark.parametrize("value", [{1, 2}, 10**5000], ids=["set", "digits"])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import dspy
 
-from rb_dspy.backbones.errors import explain, translate
+from rb_dspy.backbones.errors import explain
 from rb_dspy.backbones.roles import Backbones, adapter_for, fallbacks
 from rb_dspy.config import ROLES, BackboneConfig, Role
-from rb_dspy.errors import BackboneError, RBError
+from rb_dspy.errors import RBError
 
 _MAX_TOKENS = 2_000
 """Cap of the answer if the LM has none of its own: many models think before they say one word."""
@@ -44,40 +43,17 @@ def check(configs: Mapping[Role, BackboneConfig]) -> Iterator[Probe]:
         yield replace(probes[settings], role=role)
 
 
-def unusable(backbones: Backbones) -> str:
-    """Return what is wrong with the first LM that cannot be used at all; empty if each can.
-
-    Each LM is asked for one word. An error that may pass, such as too many requests, is none.
-    """
-    try:
-        lms = {id(lm): lm for lm in backbones.lms().values()}
-    except RBError as exc:
-        return str(exc)
-    for lm in lms.values():
-        try:
-            _ask(lm)
-        except Exception as exc:  # noqa: BLE001 (whatever an LM of the user's raises)
-            if isinstance(exc, dspy.LMTransportError) or isinstance(translate(exc, "lm", lm.model), BackboneError):
-                return f"{lm.model}: {explain(exc)}"
-    return ""
-
-
 def _probe(role: str, config: BackboneConfig) -> Probe:
+    question = dspy.Predict("question: str -> answer: str")
     started = time.perf_counter()
     answer = problem = ""
     try:
-        answer = _ask(Backbones(agent=config).lm("agent"))
+        lm = Backbones(agent=config).lm("agent")
+        own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
+        cap = {} if own else {"max_tokens": _MAX_TOKENS}
+        with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=adapter_for(lm)):
+            result = question(question="Which colour has a clear sky at noon? Answer in one word.", config=cap)
+        answer = str(result.answer).strip()
     except (RBError, dspy.DSPyError) as exc:
         problem = explain(exc)
     return Probe(role, config.model, answer, time.perf_counter() - started, problem)
-
-
-def _ask(lm: Any) -> str:
-    question = dspy.Predict("question: str -> answer: str")
-    own = lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens")
-    with dspy.context(lm=lm.copy(cache=False, num_retries=0), adapter=adapter_for(lm)):
-        said = question(
-            question="Which colour has a clear sky at noon? Answer in one word.",
-            config={} if own else {"max_tokens": _MAX_TOKENS},
-        )
-    return str(said.answer).strip()

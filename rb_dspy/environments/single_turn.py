@@ -48,10 +48,8 @@ class SingleTurn:
         if not self._open:
             return "The question is closed: an answer was given before.", True
         self._answer, self._open = action, False
-        outcome = self.outcome()
-        if self._feedback is None or outcome is None:
-            return "Your answer was taken.", True
-        return self._feedback(outcome), True
+        outcome = self.outcome() if self._feedback else None
+        return self._feedback(outcome) if self._feedback and outcome else "Your answer was taken.", True
 
     def reopen(self) -> str | None:
         """Allow another answer; None if there is none to replace. The present one counts until it is replaced."""

@@ -90,7 +90,7 @@ class TextWorld:
     def oracle(self, task: Task) -> Sequence[str]:
         """The shortest of several solutions that the engine finds."""
         with closing(self.engine.open()) as game:
-            return min((_solution(game, self.name, GameArgs.of(task)) for _ in range(_SOLUTIONS)), key=len)
+            return min((self._solution(game, GameArgs.of(task)) for _ in range(_SOLUTIONS)), key=len)
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
         return rng.choice(environment.valid_actions() or [""])
@@ -125,10 +125,9 @@ class TextWorld:
             )
             yield (first.observation, required), task
 
-
-def _solution(game: Game, name: str, args: GameArgs) -> list[str]:
-    game.start(name, args.params, args.fold, args.seed, solve=True)
-    return game.solution()
+    def _solution(self, game: Game, args: GameArgs) -> list[str]:
+        game.start(self.name, args.params, args.fold, args.seed, solve=True)
+        return game.solution()
 
 
 class GameEpisode:
@@ -201,31 +200,35 @@ def TWC(engine: Engine = ENGINE) -> TextWorld:
     Games with one object are left out: random play solves a third of them.
     """
     games = ((1, 2, 0, 14), (1, 3, 0, 20), (2, 2, 0, 25), (2, 2, 1, 30), (3, 3, 0, 45), (3, 4, 1, 50))
-    return TextWorld("twc", "household", tuple(_twc(*game) for game in games), engine)
+    variants = (
+        Variant(
+            _variant_name(locations, f"{objects}-objects", doors),
+            f"numLocations={locations},numItemsToPutAway={objects},includeDoors={doors},limitInventorySize=0",
+            step_limit,
+            f"There are {objects} objects to put away.",
+        )
+        for locations, objects, doors, step_limit in games
+    )
+    return TextWorld("twc", "household", tuple(variants), engine)
 
 
 def CookingWorld(engine: Engine = ENGINE) -> TextWorld:
     """CookingWorld: gather, cut and heat what the cookbook says, then prepare and eat the meal.
 
-    Games with one ingredient in one room are left out: 40 seeds give only about 10 different kitchens.
+    Games with one ingredient in one room are left out: 40 seeds give only about 10 different kitchens. Doors come with
+    an inventory of limited size: the harder setting.
     """
     games = ((1, 2, 2, 0, 25), (1, 3, 5, 0, 30), (2, 2, 2, 0, 30), (3, 2, 2, 0, 40), (3, 2, 2, 1, 50))
-    return TextWorld("cookingworld", "cooking", tuple(_cooking(*game) for game in games), engine)
-
-
-def _twc(locations: int, objects: int, doors: int, step_limit: int) -> Variant:
-    params = f"numLocations={locations},numItemsToPutAway={objects},includeDoors={doors},limitInventorySize=0"
-    note = f"There are {objects} objects to put away."
-    return Variant(_variant_name(locations, f"{objects}-objects", doors), params, step_limit, note)
-
-
-def _cooking(locations: int, ingredients: int, others: int, doors: int, step_limit: int) -> Variant:
-    """Doors come with an inventory of limited size: the harder setting."""
-    params = (
-        f"numLocations={locations},numIngredients={ingredients},numDistractorItems={others},"
-        f"includeDoors={doors},limitInventorySize={doors}"
+    variants = (
+        Variant(
+            _variant_name(locations, f"{ingredients}-ingredients", doors),
+            f"numLocations={locations},numIngredients={ingredients},numDistractorItems={others},"
+            f"includeDoors={doors},limitInventorySize={doors}",
+            step_limit,
+        )
+        for locations, ingredients, others, doors, step_limit in games
     )
-    return Variant(_variant_name(locations, f"{ingredients}-ingredients", doors), params, step_limit)
+    return TextWorld("cookingworld", "cooking", tuple(variants), engine)
 
 
 def _variant_name(locations: int, things: str, doors: int) -> str:

@@ -100,7 +100,7 @@ class Engine:
     """Starts the JVM when the first game is opened, and again if it has died. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._running: tuple[subprocess.Popen[bytes], Any] | None = None
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class Engine:
             if self._running is not None:
                 with suppress(InfrastructureError):  # it has died, or is about to
                     return Game(*self._running)
-            self._stop()
+            self.close()
             self.check()
             self._running = _launch()
             return Game(*self._running)
@@ -123,17 +123,14 @@ class Engine:
     def close(self) -> None:
         """End the JVM; open games break. The next ``open`` starts a new one."""
         with self._lock:
-            self._stop()
-
-    def _stop(self) -> None:
-        if self._running is not None:
-            process, gateway = self._running
-            self._running = None
-            gateway.close()
-            process.kill()  # nothing in it outlives a game
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+            if self._running is not None:
+                process, gateway = self._running
+                self._running = None
+                gateway.close()
+                process.kill()  # nothing in it outlives a game
+                process.wait()
+                assert process.stdin is not None
+                process.stdin.close()
 
 
 ENGINE = Engine()

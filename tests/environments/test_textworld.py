@@ -70,8 +70,7 @@ def test_every_template_can_be_won_in_time(family, engine):
     templates = family.templates()[::3]
     for task, template in zip(family.tasks(seed=0, templates=templates), templates, strict=False):
         assert task.template == template
-        assert len(family.oracle(task)) <= task.env_args["step_limit"]
-        assert run_baseline(family, task, "oracle").reward == 1.0
+        assert run_baseline(family, task, "oracle", max_steps=task.env_args["step_limit"]).reward == 1.0
 
 
 def test_templates_are_variants_by_folds(engine):
@@ -84,7 +83,7 @@ def test_templates_are_variants_by_folds(engine):
 
 def test_folds_hold_different_objects(engine):
     def taken(fold: str) -> set[str]:
-        tasks = first(TWC(engine), f"twc/1-location-3-objects/{fold}", 5)
+        tasks = first(TWC(engine), f"twc/1-location-3-objects/{fold}", 3)
         return {action for task in tasks for action in TWC(engine).oracle(task) if action.startswith("take ")}
 
     parts = [taken(fold) for fold in ("train", "dev", "test")]
@@ -106,7 +105,7 @@ def test_seeds_without_a_game_are_passed_over(engine):
     family = TextWorld("twc", "household", (Variant("full", params, 30),), engine)
     tasks = first(family, "twc/full/dev", 12)
     assert tasks[-1].id != "twc/full/dev/0-11"
-    assert all(run_baseline(family, task, "oracle").success for task in tasks[:4])
+    assert all(run_baseline(family, task, "oracle").success for task in tasks[:2])
 
 
 def test_the_instruction_is_the_games_own_with_the_room_and_the_limit(engine):
@@ -161,85 +160,22 @@ def test_parameters_that_the_engine_refuses_are_an_input_error(engine):
             TWC(engine).make(Task(id="x", instruction="?", env="twc", env_args={**args, **wrong}))
 
 
-def test_games_of_all_threads_share_one_jvm_which_close_ends():
-    before = java_children(os.getpid())
-    engine = Engine()
-    task = first(TWC(engine), GAME)[0]
-    engine.close()
-    assert java_children(os.getpid()) == before
+@pytest.fixture(scope="module")
+def alone():
+    """An engine, and the process id of its JVM."""
+    before, made = java_children(os.getpid()), Engine()
     with ThreadPoolExecutor(8) as pool:
-        seen = list(pool.map(lambda _: watched(TWC(engine), task, ["look around"]), range(16)))
-    assert len(java_children(os.getpid()) - before) == 1
+        task = first(TWC(made), GAME)[0]
+        seen = list(pool.map(lambda _: watched(TWC(made), task, ["look around"]), range(16)))
     assert all(each == seen[0] for each in seen)
-    engine.close()
+    (java,) = java_children(os.getpid()) - before
+    yield made, java
+    made.close()
     assert java_children(os.getpid()) == before
 
 
-def test_a_dead_engine_is_an_infrastructure_error_and_the_next_game_starts_another():
-    before = java_children(os.getpid())
-    engine = Engine()
-    task = first(TWC(engine), GAME)[0]
-    environment = TWC(engine).make(task)
-    start = environment.reset(task)
-    (java,) = java_children(os.getpid()) - before
-    os.kill(java, signal.SIGKILL)
-    assert ends(java)
-    with pytest.raises(InfrastructureError):
-        environment.step("look around")
-    environment.close()
-    assert watched(TWC(engine), task, [])[0][0] == start
-    engine.close()
-
-
-PLAY = (
-    "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    "from rb_dspy.environments.textworld import TWC\n"
-    "family = TWC(); task = next(family.tasks(seed=0)); environment = family.make(task); environment.reset(task)\n"
-    "print(task.id, flush=True)\n"
-)
-
-
-def started(program: str) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [sys.executable, "-c", PLAY + program], stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
-    )
-    assert process.stdout.readline().startswith("twc/")
-    return process
-
-
-def test_no_jvm_is_left_behind_by_a_process_that_is_killed():
-    process = started("sys.stdin.readline()\n")
-    (java,) = java_children(process.pid)
-    process.kill()
-    process.communicate()
-    assert ends(java)
-
-
-def test_ctrl_c_reaches_python_and_not_the_jvm_which_ends_with_python():
-    process = started(
-        "try: print('ready', flush=True); time.sleep(60)\n"
-        "except KeyboardInterrupt:\n"
-        "    time.sleep(0.5)  # a JVM that had the signal too would be gone by then\n"
-        "    print(environment.step('look around')[0][:10], flush=True)\n"
-    )
-    try:
-        (java,) = java_children(process.pid)
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.2)  # until it sleeps
-        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-        assert process.communicate(timeout=60) == ("You are in\n", "")
-        assert ends(java)
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_the_engine_listens_on_loopback_only_and_requires_its_token():
-    before = java_children(os.getpid())
-    engine = Engine()
-    game = engine.open()
-    (java,) = java_children(os.getpid()) - before
+def test_the_engine_listens_on_loopback_only_and_requires_its_token(alone):
+    java = alone[1]
     sockets = {os.readlink(fd) for fd in Path(f"/proc/{java}/fd").iterdir() if fd.is_symlink()}
     tables = (Path("/proc/net") / table for table in ("tcp", "tcp6"))
     lines = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
@@ -249,5 +185,48 @@ def test_the_engine_listens_on_loopback_only_and_requires_its_token():
     with socket.create_connection(("127.0.0.1", int(port, 16)), timeout=10) as stranger:
         stranger.sendall(b"i\njava.util.ArrayList\ne\n")  # py4j for: new ArrayList()
         assert b"Authentication error" in stranger.recv(1000)
-    game.close()
-    engine.close()
+
+
+def test_a_dead_engine_is_an_infrastructure_error_and_the_next_game_starts_another(alone):
+    engine, java = alone
+    task = first(TWC(engine), GAME)[0]
+    environment = TWC(engine).make(task)
+    start = environment.reset(task)
+    os.kill(java, signal.SIGKILL)
+    assert ends(java)
+    with pytest.raises(InfrastructureError):
+        environment.step("look around")
+    environment.close()
+    assert watched(TWC(engine), task, [])[0][0] == start
+
+
+PLAY = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from rb_dspy.environments.textworld import TWC
+family = TWC()
+task = next(family.tasks(seed=0))
+environment = family.make(task)
+environment.reset(task)
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.5)  # a JVM that had the signal too would be gone by then
+    print(environment.step("look around")[0][:10], flush=True)
+    time.sleep(60)
+"""
+
+
+def test_ctrl_c_reaches_python_and_not_the_jvm_which_ends_with_python():
+    command = [sys.executable, "-c", PLAY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            (java,) = java_children(process.pid)
+            time.sleep(0.2)  # until it sleeps
+            os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+            assert process.stdout.readline() == "You are in\n"
+        finally:
+            process.kill()
+    assert ends(java)

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import pydantic
 from openai.types.chat import ChatCompletionMessage
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
 REFUND = [
     ("I will look it up", 'lookup({"order": 1})', "charged twice"),
@@ -55,14 +54,6 @@ class LangChainMessage:
     status: str = "success"
 
 
-@dataclass
-class State:
-    """A state of LangGraph."""
-
-    messages: list[LangChainMessage]
-    remaining_steps: int = 7
-
-
 def _openai_call(id: str, name: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": ARGUMENTS}}
 
@@ -87,15 +78,12 @@ def openai_objects() -> list[Any]:
 
 
 def openai_before_tools() -> list[Any]:
+    lookup, refund = ({"name": name, "arguments": ARGUMENTS} for name in ("lookup", "refund"))
     return [
         {"role": "user", "content": ASKED},
-        {
-            "role": "assistant",
-            "content": "I will look it up",
-            "function_call": {"name": "lookup", "arguments": ARGUMENTS},
-        },
+        {"role": "assistant", "content": "I will look it up", "function_call": lookup},
         {"role": "function", "name": "lookup", "content": "charged twice"},
-        {"role": "assistant", "content": None, "function_call": {"name": "refund", "arguments": ARGUMENTS}},
+        {"role": "assistant", "content": None, "function_call": refund},
         {"role": "function", "name": "refund", "content": "[error] refused"},
         {"role": "assistant", "content": "Done!"},
     ]
@@ -143,24 +131,6 @@ def response_items() -> list[Any]:
     ]
 
 
-def response_objects() -> list[Any]:
-    kinds: dict[str, type[pydantic.BaseModel]] = {
-        "reasoning": ResponseReasoningItem,
-        "function_call": ResponseFunctionToolCall,
-    }
-    result: list[Any] = []
-    for item in response_items():
-        if item.get("type") in kinds:
-            result.append(kinds[item["type"]].model_validate(item))
-        elif item.get("type") == "message":
-            content = [{**part, "annotations": []} for part in item["content"]]
-            message = {**item, "id": "m", "status": "completed", "content": content}
-            result.append(ResponseOutputMessage.model_validate(message))
-        else:
-            result.append(item)
-    return result
-
-
 def langchain_objects() -> list[LangChainMessage]:
     """The first call is in Anthropic's form in the content, too, as ``langchain_anthropic`` has it."""
     lookup = {"type": "tool_use", "id": "a", "name": "lookup", "input": {"order": 1}}
@@ -205,12 +175,9 @@ FORMATS = {
     "anthropic": anthropic_messages,
     "anthropic objects": anthropic_objects,
     "responses": response_items,
-    "responses objects": response_objects,
     "langchain objects": langchain_objects,
-    "langchain dicts": langchain_dicts,
     "langchain messages_to_dict": langchain_saved,
     "langchain dumpd": langchain_dumped,
-    "langgraph state": lambda: State(langchain_objects()),
-    "langgraph state as a dict": lambda: {"messages": langchain_objects(), "remaining_steps": 7},
+    "langgraph state": lambda: {"messages": langchain_objects(), "remaining_steps": 7},
     "a tuple": lambda: tuple(openai_messages()),
 }
