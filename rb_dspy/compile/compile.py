@@ -119,6 +119,7 @@ def compile_program(
         prompts_after=after,
         candidates=[Candidate(score=score, prompts=prompts) for score, prompts in search.candidates()],
         usage=ledger.usage() | ({"reflection": usage_of(reflected, 0.0)} if reflected.usage_data else {}),
+        reflection=str(models.reflection.model),
         seconds=reporter.seconds,
         broken=search.broken,
         orders=orders if step == "all" else 1,
