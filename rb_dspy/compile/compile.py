@@ -19,8 +19,7 @@ from rb_dspy.compile.optimizers import Job, optimize, optimizer_name
 from rb_dspy.compile.plan import check_budget, plan_compile
 from rb_dspy.compile.progress import OnProgress, Reporter
 from rb_dspy.compile.result import Candidate, Compiled, Part
-from rb_dspy.compile.search import Budgeted, Search
-from rb_dspy.compile.setup import Setup
+from rb_dspy.compile.search import Budgeted, Search, Setup
 from rb_dspy.compile.state import prompts_of, set_prompts, state_of
 from rb_dspy.compile.steps import CompileStep
 from rb_dspy.matts import BankProgram

@@ -9,8 +9,7 @@ from typing import Any
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.plan import most_dev, no_truth
-from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, first_error
-from rb_dspy.compile.setup import Setup
+from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, Setup, first_error
 from rb_dspy.compile.steps import step_examples, stratified
 from rb_dspy.errors import InfrastructureError, InputError
 from rb_dspy.stream import TaskStream, run_stream, stream_example
