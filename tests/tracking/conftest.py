@@ -15,7 +15,7 @@ import pytest
 from rb_dspy import Tracker, TrackingConfig
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a package that brings the embedder ``hash``, as anybody's would."""
     folder = tmp_path_factory.mktemp("site")
