@@ -19,8 +19,7 @@ from rb_dspy.compile.optimizers import Job, optimize, optimizer_name
 from rb_dspy.compile.plan import check_budget, plan_compile
 from rb_dspy.compile.progress import OnProgress, Reporter
 from rb_dspy.compile.result import Candidate, Compiled, Part
-from rb_dspy.compile.search import Budgeted, Search
-from rb_dspy.compile.setup import Setup
+from rb_dspy.compile.search import Budgeted, Search, Setup
 from rb_dspy.compile.state import prompts_of, set_prompts, state_of
 from rb_dspy.compile.steps import CompileStep
 from rb_dspy.matts import BankProgram
@@ -119,6 +118,7 @@ def compile_program(
         prompts_after=after,
         candidates=[Candidate(score=score, prompts=prompts) for score, prompts in search.candidates()],
         usage=ledger.usage() | ({"reflection": usage_of(reflected, 0.0)} if reflected.usage_data else {}),
+        reflection=str(models.reflection.model),
         seconds=reporter.seconds,
         broken=search.broken,
         orders=orders if step == "all" else 1,

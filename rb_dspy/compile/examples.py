@@ -9,11 +9,10 @@ from typing import Any
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.plan import most_dev, no_truth
-from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, first_error
-from rb_dspy.compile.setup import Setup
+from rb_dspy.compile.search import MAX_ERRORS_IN_A_ROW, Setup, first_error
 from rb_dspy.compile.steps import step_examples, stratified
 from rb_dspy.errors import InfrastructureError, InputError
-from rb_dspy.stream import run_stream, stream_example
+from rb_dspy.stream import TaskStream, run_stream, stream_example
 
 
 @dataclass(frozen=True)
@@ -28,31 +27,38 @@ class Examples:
 
 
 def stream_examples(setup: Setup, window: int) -> Examples:
-    """One example for each window of ``window`` tasks, after a look that the program works on them.
+    """One example for each window of ``window`` tasks, after a look that the program works on each part.
 
-    Dev windows are run until one has a score; the search gets their answers from the cache.
+    Windows of a part are run until one has a score; what follows gets their answers from the cache.
 
     Raises:
-        InputError: No window has ground truth.
+        InputError: A part has no ground truth.
         InfrastructureError: The first windows all fail.
     """
-    parts = (setup.streams.compile, setup.streams.dev)
-    train, dev = ([stream_example(each) for each in part.windows(window)] for part in parts)
+    streams = (setup.streams.compile, setup.streams.dev, setup.streams.held_out)
+    train, dev, held_out = ([stream_example(each) for each in stream.windows(window)] for stream in streams)
     most = most_dev(setup.budget)
     dev = dev if len(dev) <= most else random.Random(f"{setup.seed}/dev").sample(dev, most)
+    for stream, examples in zip(streams, (train, dev, held_out), strict=True):
+        _check_scores(setup, stream, examples)
+    return Examples(train, dev)
+
+
+def _check_scores(setup: Setup, stream: TaskStream, examples: list[Any]) -> None:
+    """Raise if no example has a score."""
     error = ""
-    for number, example in enumerate(dev, 1):
+    for number, example in enumerate(examples, 1):
         with setup.models.use():
             prediction = setup.run(setup.program, example.inputs())
         broken = first_error(prediction)
         if prediction.score is not None and not broken:
-            return Examples(train, dev)
+            return
         error = error or broken
         if error and number == MAX_ERRORS_IN_A_ROW:
             break
     if error:
         raise InfrastructureError(f"the program fails on every task that was tried; the first: {error}")
-    raise no_truth(setup.streams.dev)
+    raise no_truth(stream)
 
 
 def run_examples(setup: Setup) -> Examples:

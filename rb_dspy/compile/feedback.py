@@ -29,9 +29,14 @@ _STOPPED = {
     "context": "was stopped because the transcript became too long",
     "unparseable": "was stopped because an answer of the agent could not be parsed",
 }
+_LESSONS = (
+    "Lessons of yours after which every task failed:",
+    "Lessons of yours after which some tasks failed:",
+    "Lessons of yours after which every task was solved:",
+    "Lessons of yours that no later task with ground truth was shown:",
+    "Lessons of yours that were not stored, and why:",
+)
 _NO_LESSON = re.compile(r"(dropped: |not distilled|no lesson).*", re.DOTALL)
-_LITERAL = re.compile(r"\b\w*\d\w*\b|(?<=[a-z,;] )[A-Z]\w+")
-"""Numbers, and words with a capital letter inside a sentence."""
 
 
 def stream_feedback(report: RunReport, predictor: str, *, mode: MattsMode | None = None, task: str = "") -> str:
@@ -131,8 +136,8 @@ def _judge(view: _View) -> list[str]:
 
 def _lessons(author: str) -> Callable[[_View], list[str]]:
     def describe(view: _View) -> list[str]:
-        groups: dict[str, Entries] = {name: [] for name in ("all failed", "some failed", "all solved", "unused")}
-        dropped: Entries = []
+        groups: dict[str, Entries] = {heading: [] for heading in _LESSONS}
+        failed, mixed, helped, unused, dropped = groups.values()
         seen: set[str] = set()
         for result, prediction in view.done():
             if author not in _authors(result, view.mode):
@@ -147,15 +152,9 @@ def _lessons(author: str) -> Callable[[_View], list[str]]:
                     u for u, p in view.done() if u.outcome is not None and item.id in {i.id for i in p.memory.items}
                 ]
                 solved = _solved(uses)
-                group = "all solved" if solved == len(uses) else "some failed" if solved else "all failed"
-                groups[group if uses else "unused"].append((result, _lesson(view.report, result, item, uses)))
-        lines = [
-            *view.listed("Lessons of yours after which every task failed:", groups["all failed"]),
-            *view.listed("Lessons of yours after which some tasks failed:", groups["some failed"]),
-            *view.listed("Lessons of yours after which every task was solved:", groups["all solved"]),
-            *view.listed("Lessons of yours that no later task with ground truth was shown:", groups["unused"]),
-            *view.listed("Lessons of yours that were not stored, and why:", dropped),
-        ]
+                group = unused if not uses else helped if solved == len(uses) else mixed if solved else failed
+                group.append((result, _lesson(result, item, uses)))
+        lines = [line for heading, entries in groups.items() for line in view.listed(heading, entries)]
         if not lines:
             return ["You wrote none of the lessons of this stream."]
         without = view.scored(lessons=False)
@@ -164,11 +163,9 @@ def _lessons(author: str) -> Callable[[_View], list[str]]:
     return describe
 
 
-def _lesson(report: RunReport, source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
+def _lesson(source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
     """A lesson, and what became of the tasks that were shown it."""
     parts = [f"{item.title!r} (from task {_quoted(source.task)}): {_short(item.content, 160)}"]
-    if own := _literals(source.task, item, [result.task for result in report.results]):
-        parts.append(f"It contains details of its own task only ({', '.join(own)}).")
     if uses:
         solved = [_quoted(use.task) for use in uses if use.solved]
         parts.append(f"Shown for {counted(len(uses), 'task')}, {len(solved)} solved.")
@@ -328,14 +325,6 @@ def _step(trajectory: Trajectory, number: int) -> str:
 
 def _shown(item: MemoryItem) -> str:
     return f"It was shown the lesson {item.title!r} ({_short(item.content, 160)})."
-
-
-def _literals(task: Task, item: MemoryItem, others: Sequence[Task]) -> list[str]:
-    """At most three numbers and names that a lesson shares with its own task and with no other one."""
-    elsewhere = " ".join(other.instruction for other in others if other.instruction != task.instruction)
-    text = set(re.findall(r"\w+", f"{item.title} {item.description} {item.content}"))
-    own = [word for word in dict.fromkeys(_LITERAL.findall(task.instruction)) if len(word) > 1]
-    return [word for word in own if word in text and word not in re.findall(r"\w+", elsewhere)][:3]
 
 
 def _solved(results: Sequence[TaskResult]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 
 from rb_dspy.compile.metric import Metric
-from rb_dspy.compile.setup import Setup
+from rb_dspy.compile.search import Setup
 from rb_dspy.compile.steps import balanced
 from rb_dspy.concurrency import run_parallel
 from rb_dspy.errors import InfrastructureError, UnparseableOutput, describe_error

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rb_dspy.schema import Usage
 
@@ -39,12 +40,10 @@ class Reporter:
     def __init__(self, on_progress: OnProgress | None, budget: int, usage: Callable[[], Usage]) -> None:
         self.best: float | None = None
         self._on_progress = on_progress
-        self._budget = budget
-        self._metric_calls = 0
         self._usage = usage
+        self._progress = Progress(0, budget, None)
         self._started = time.monotonic()
         self._stdout = sys.stdout  # optimizers print, so theirs is redirected
-        self._phase, self._done, self._total = "", 0, 0
         self._lock = threading.RLock()
 
     @property
@@ -54,33 +53,23 @@ class Reporter:
 
     def phase(self, name: str, total: int) -> None:
         """Begin a phase."""
-        with self._lock:
-            self._phase, self._done, self._total = name, 0, total
-            self._report()
+        self._report(phase=name, done=0, total=total)
 
     def step(self, done: int | None = None) -> None:
         """Report that ``done`` tasks or examples of the phase are done, or one more."""
         with self._lock:
-            self._done = self._done + 1 if done is None else done
-            self._report()
+            self._report(done=self._progress.done + 1 if done is None else done)
 
     def count(self, metric_calls: int) -> None:
         """Report how many metric calls there were."""
         with self._lock:
-            self._metric_calls = self._done = max(self._metric_calls, metric_calls)
-            self._report()
+            calls = max(self._progress.metric_calls, metric_calls)
+            self._report(metric_calls=calls, done=calls)
 
-    def _report(self) -> None:
-        if self._on_progress is not None:
-            progress = Progress(
-                self._metric_calls,
-                self._budget,
-                self.best,
-                self._usage(),
-                self.seconds,
-                self._phase,
-                self._done,
-                self._total,
-            )
-            with redirect_stdout(self._stdout):
-                self._on_progress(progress)
+    def _report(self, **changes: Any) -> None:
+        with self._lock:
+            changes |= {"best": self.best, "usage": self._usage(), "seconds": self.seconds}
+            self._progress = replace(self._progress, **changes)
+            if self._on_progress is not None:
+                with redirect_stdout(self._stdout):
+                    self._on_progress(self._progress)

@@ -67,6 +67,8 @@ class Compiled(pydantic.BaseModel):
     """Those that were scored on all of the dev examples, oldest first; none if the optimizer does not use dev."""
     usage: Usage
     """What each role used, scoring included; ``reflection`` proposed the prompts. Answers from the cache are free."""
+    reflection: str = pydantic.Field(default="", exclude=True)
+    """Name of the reflection model, for its price; like all language models it is not saved."""
     seconds: float
     broken: int = 0
     """Metric calls that failed with an error and were scored 0."""

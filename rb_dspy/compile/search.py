@@ -1,23 +1,58 @@
-"""The program as an optimizer sees it, with a budget, and what was learned about every candidate."""
+"""The arguments of a compile, and the program as an optimizer sees it: with a budget, and a record of candidates."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Self
 
 import dspy
 
+from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.metric import PREFIX, Metric, demonstrable
-from rb_dspy.compile.models import Sample
-from rb_dspy.compile.setup import Setup
+from rb_dspy.compile.models import Models, Sample
+from rb_dspy.compile.progress import Reporter
 from rb_dspy.compile.state import Prompts, digest, prompts_of
+from rb_dspy.compile.steps import CompileStep, step_module
 from rb_dspy.errors import InfrastructureError, UnparseableOutput
+from rb_dspy.matts import BankProgram
+from rb_dspy.protocols import Embedder
+from rb_dspy.stream import StreamProgram, Streams
 from rb_dspy.text import summary_line
 
 MAX_ERRORS_IN_A_ROW = 5
 """Examples that break one after the other, after which a server is taken to be down."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The arguments of a compile."""
+
+    program: BankProgram
+    """A copy without backbones, with the prompts from before."""
+    step: CompileStep
+    streams: Streams
+    bank: MemoryBank | None
+    embedder: Embedder | str | None
+    models: Models
+    reporter: Reporter
+    budget: int
+    orders: int
+    seed: int
+    threads: int
+
+    def module(self, program: BankProgram) -> dspy.Module:
+        """What is compiled of ``program``."""
+        return step_module(program, self.step)
+
+    def run(self, module: Any, inputs: dict[str, Any]) -> dspy.Prediction:
+        """Run ``module(program)`` on the inputs of one example, with the language models that are in use."""
+        if self.step == "all":
+            module = StreamProgram(module, self.bank, embedder=self.embedder)
+        prediction: dspy.Prediction = module(**inputs)
+        return prediction
 
 
 class Search:

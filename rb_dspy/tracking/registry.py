@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import mlflow
 import mlflow.pyfunc
+from mlflow.exceptions import MlflowException
 
 from rb_dspy import plugins
 from rb_dspy.bank import MemoryBank
 from rb_dspy.compile.state import save_program
 from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram
-from rb_dspy.protocols import Embedder
 from rb_dspy.tracking.connection import registry_errors
-from rb_dspy.tracking.settings import BackbonesLike, backbone_settings, import_attribute, program_settings
+from rb_dspy.tracking.settings import BackbonesLike, backbone_settings, program_settings
 
 if TYPE_CHECKING:
     from rb_dspy.compile.result import Compiled
@@ -54,26 +54,33 @@ class ProgramVersion:
     """That it serves with."""
 
 
-def register(
-    compiled: Compiled | None,
+def check(
     program: BankProgram,
     name: str,
     bank: MemoryBank | None,
     embedder: str,
     environments: str | None,
     backbones: BackbonesLike | None,
-) -> int:
-    """A new version of the model ``name``; see ``Tracker.register``."""
+) -> dict[str, Any]:
+    """The settings to register; see ``Tracker.check``."""
     if not re.fullmatch(r"[\w-][\w -]{0,199}", name):
         raise InputError(f"{name!r:.80}: expected a name of letters, digits, '_', '-' and spaces")
-    if compiled is not None:
-        program = compiled.apply(program.deepcopy())
     settings = program_settings(program, environments)
     settings["backbones"] = backbone_settings(backbones if backbones is not None else program.backbones)
-    settings |= {"embedder": embedder, "scope": bank.scope if bank is not None else name}
-    _check_embedder(bank, embedder)
+    if bank is not None:
+        filled, loaded = bank.stats().embedder or bank.embedder.id, plugins.embedder(embedder).id
+        if loaded != filled:
+            raise InputError(f"register: the bank was filled with the embedder {filled}, and {embedder!r} is {loaded}")
+    return settings | {"embedder": embedder, "scope": bank.scope if bank is not None else name}
+
+
+def register(
+    compiled: Compiled | None, program: BankProgram, name: str, bank: MemoryBank | None, settings: dict[str, Any]
+) -> int:
+    """A new version of the model ``name``, with the settings from ``check``; see ``Tracker.register``."""
     tags = {_KIND: _PROGRAM, "rb.program": type(program).__name__, "rb.lessons": str(len(bank) if bank else 0)}
     if compiled is not None:
+        program = compiled.apply(program.deepcopy())
         tags |= {"rb.improved": str(compiled.improved).lower(), "rb.held_out": str(compiled.held_out)}
         tags |= {"rb.step": compiled.step, "rb.optimizer": compiled.optimizer}
     client = mlflow.MlflowClient()
@@ -92,16 +99,20 @@ def register(
             artifacts=artifacts,
             model_config=settings,
             pip_requirements=[f"rb-dspy=={installed('rb-dspy')}", f"mlflow=={installed('mlflow')}"],
-            registered_model_name=name,
         )
-        version = int(model.registered_model_version)
+        try:  # by the client: log_model(registered_model_name=...) prints what it registers
+            client.create_registered_model(name)
+        except MlflowException as exc:
+            if exc.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
         client.set_registered_model_tag(name, _KIND, _PROGRAM)
-        for tag, value in tags.items():
-            client.set_model_version_tag(name, str(version), tag, value)
-        client.update_model_version(name, str(version), tags.get("rb.held_out", "not compiled"))
+        about = tags.get("rb.held_out", "not compiled")
+        created = client.create_model_version(
+            name, model.model_uri, tags=tags, description=about, model_id=model.model_id
+        )
         if compiled is not None and compiled.improved:
-            client.set_registered_model_alias(name, CHAMPION, str(version))
-    return version
+            client.set_registered_model_alias(name, CHAMPION, str(created.version))
+    return int(created.version)
 
 
 def promote(name: str, version: int, *, force: bool = False) -> None:
@@ -190,12 +201,3 @@ def _pages(search: Callable[..., Any], filter: str) -> list[Any]:
                 return
 
     return list(pages())
-
-
-def _check_embedder(bank: MemoryBank | None, embedder: str) -> None:
-    if bank is None:
-        return
-    loaded: Embedder = import_attribute(embedder)() if ":" in embedder else plugins.embedder(embedder)
-    filled = bank.stats().embedder or bank.embedder.id
-    if loaded.id != filled:
-        raise InputError(f"register: the bank was filled with the embedder {filled}, and {embedder!r} is {loaded.id}")

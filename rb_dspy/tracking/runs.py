@@ -7,13 +7,15 @@ import logging
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 import pydantic
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from mlflow.data.pandas_dataset import from_pandas
 
 from rb_dspy.backbones import Backbones, active
@@ -27,7 +29,6 @@ from rb_dspy.schema import Usage
 from rb_dspy.stream import RunReport, TaskResult, TaskStream
 from rb_dspy.text import summary_line
 from rb_dspy.tracking.connection import RunLog
-from rb_dspy.tracking.plots import learning_curve
 from rb_dspy.tracking.traces import TaskTraces
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ log = logging.getLogger("rb_dspy")
 
 _SECONDS = 10.0
 """Between two reports of how far an evaluation is."""
+_TEXT = "#707880"
+_COLOURS = ("#3b82e0", "#2f9e63", "#d65a4a", "#b07cc6", "#d99a2b", "#4fb3bf", "#8a8f98", "#c2577f")
 
 
 class StreamRun:
@@ -150,7 +153,7 @@ class CompileRun:
                 "metric_calls": compiled.metric_calls,
                 "broken": compiled.broken,
                 "seconds": compiled.seconds,
-                **usage_metrics(compiled.usage, self._models),
+                **usage_metrics(compiled.usage, {**self._models, "reflection": compiled.reflection}),
             }
         )
         run.tags({"improved": compiled.improved, "changed": ", ".join(compiled.changed) or "nothing"})
@@ -205,6 +208,35 @@ class EvaluationRun:
         with tempfile.TemporaryDirectory(prefix="rb-dspy-") as folder:
             report.save(folder)
             run.write(mlflow.log_artifacts, folder)
+
+
+def learning_curve(curves: Mapping[str, Sequence[float | None]], label: str) -> Any:
+    """Shares of solved tasks by position in the stream, for each name in ``curves``; None leaves a gap.
+
+    It has no background, so that it can be read on a light page and on a dark one.
+    """
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for number, (name, curve) in enumerate(curves.items()):
+        rates = [float("nan") if rate is None else rate for rate in curve]
+        marker = "o" if len(rates) == 1 else ""
+        title = name.replace("$", r"\$")  # matplotlib reads text between dollar signs as a formula
+        axes.plot(
+            range(1, len(rates) + 1), rates, color=_COLOURS[number % len(_COLOURS)], linewidth=2, marker=marker,
+            label=title,
+        )  # fmt: skip
+    axes.set(xlabel="tasks with a known outcome", ylabel=label, ylim=(-0.03, 1.03))
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axes.locator_params(axis="x", integer=True)
+    axes.tick_params(colors=_TEXT, labelsize=8)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(color=_TEXT, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[:].set_color(_TEXT)
+    if len(curves) > 1:
+        axes.legend(frameon=False, labelcolor=_TEXT, fontsize=8)
+    return figure
 
 
 def program_params(program: BankProgram) -> dict[str, Any]:

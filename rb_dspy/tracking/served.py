@@ -21,7 +21,7 @@ from rb_dspy.errors import BackboneError, InputError, MissingDependency, RBError
 from rb_dspy.matts import BankProgram
 from rb_dspy.schema import Task
 from rb_dspy.text import summary_line
-from rb_dspy.tracking.settings import BackbonesLike, build_program, import_attribute, serving_backbones
+from rb_dspy.tracking.settings import BackbonesLike, build_program, serving_backbones
 
 _NO_ID = "served"
 """Id of a task that comes without one."""
@@ -91,9 +91,8 @@ class ServedProgram(PythonModel):
     def _open_bank(self) -> MemoryBank:
         with self._lock:
             if self._bank is None:
-                name = self._settings["embedder"]
-                embedder = import_attribute(name)() if ":" in name else name
-                self._bank = MemoryBank.open(None, scope=self._settings["scope"], embedder=embedder)
+                settings = self._settings
+                self._bank = MemoryBank.open(None, scope=settings["scope"], embedder=settings["embedder"])
                 if self._lessons is not None:
                     self._bank.import_jsonl(self._lessons)
             return self._bank

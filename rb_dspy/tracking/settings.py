@@ -5,7 +5,6 @@ Of language models the names, addresses and sampling settings are stored, never 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from rb_dspy.config import ROLES, BackboneConfig, MattsConfig, ProgramConfig
 from rb_dspy.config_file import load_settings, own_file
 from rb_dspy.environments import make_environment
 from rb_dspy.environments.named import environment_factory
-from rb_dspy.errors import ConfigError, InputError, describe_error
+from rb_dspy.errors import ConfigError, InputError
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.program import ReasoningBank
 from rb_dspy.steps import Judge
@@ -27,25 +26,10 @@ BackbonesLike = Backbones | Mapping[str, Any]
 """Backbones, or role -> LM, ``BackboneConfig`` or a model's name."""
 
 _OPTIONS = {
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "n",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-}
-_OPTIONS |= {"reasoning", "reasoning_effort", "thinking", "verbosity", "extra_body", "response_format", "api_version"}
-_OPTIONS |= {
-    "logit_bias",
-    "parallel_tool_calls",
-    "service_tier",
-    "aws_region_name",
-    "vertex_location",
-    "vertex_project",
-}
+    "top_p", "top_k", "min_p", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "logit_bias", "reasoning", "reasoning_effort", "thinking", "verbosity", "extra_body", "response_format",
+    "parallel_tool_calls", "service_tier", "api_version", "aws_region_name", "vertex_location", "vertex_project",
+}  # fmt: skip
 """Settings of an LM that are stored; others may hold keys."""
 
 
@@ -108,11 +92,6 @@ def backbone_settings(backbones: BackbonesLike | None) -> dict[str, dict[str, An
     return tables
 
 
-def build_backbones(settings: Mapping[str, Any]) -> Backbones:
-    """The backbones that tables of ``rb.toml`` describe."""
-    return Backbones(**{role: BackboneConfig(**table) for role, table in settings.items()})
-
-
 def serving_backbones(stored: Mapping[str, Any]) -> Backbones:
     """The backbones of this process: those of ``rb.toml`` in the current folder or of ``RB_DSPY_BACKBONES__...``, if
     either names some, else the ``stored`` ones of a registered program.
@@ -121,21 +100,7 @@ def serving_backbones(stored: Mapping[str, Any]) -> Backbones:
     settings = load_settings(file if file.is_file() else None, own=own_file())
     if "backbones" in settings.model_fields_set:
         return Backbones.from_settings(settings.backbones)
-    return build_backbones(stored)
-
-
-def import_attribute(place: str) -> Any:
-    """What ``package.module:attribute`` names. Raises ``ConfigError`` if it cannot be imported."""
-    module, _, attribute = place.partition(":")
-    if not (module and attribute):
-        raise ConfigError(f"{place!r}: expected package.module:attribute")
-    try:
-        value: Any = importlib.import_module(module)
-        for name in attribute.split("."):
-            value = getattr(value, name)
-    except Exception as exc:  # code of the caller's may raise anything
-        raise ConfigError(f"{place!r} cannot be imported: {describe_error(exc, 200)}") from exc
-    return value
+    return Backbones(**{role: BackboneConfig(**table) for role, table in stored.items()})
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -172,10 +172,27 @@ class Tracker:
             ConfigError: Tracking is off.
             InfrastructureError: MLflow's store failed.
         """
-        from rb_dspy.tracking.registry import register
+        from rb_dspy.tracking.registry import check, register
 
         self._connect()
-        return register(compiled, program, name, bank, embedder, environments, backbones)
+        settings = check(program, name, bank, embedder, environments, backbones)
+        return register(compiled, program, name, bank, settings)
+
+    def check(
+        self,
+        program: BankProgram,
+        name: str,
+        *,
+        bank: MemoryBank | None = None,
+        embedder: str = "minilm",
+        environments: str | None = None,
+        backbones: BackbonesLike | None = None,
+    ) -> None:
+        """Check before a compile that ``register`` will take its result. Arguments and errors are those of it."""
+        from rb_dspy.tracking.registry import check
+
+        self._connect()
+        check(program, name, bank, embedder, environments, backbones)
 
     def promote(self, name: str, version: int, *, force: bool = False) -> None:
         """Make a version the ``champion``.

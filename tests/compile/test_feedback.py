@@ -108,16 +108,13 @@ def test_lessons_are_listed_by_what_became_of_the_tasks_that_were_shown_them() -
     assert "Use what worked" not in failures
 
 
-def test_a_lesson_with_details_of_its_own_task_and_one_that_was_dropped_are_named() -> None:
+def test_a_lesson_that_was_dropped_is_named() -> None:
     def script(prompt: Prompt) -> Reply:
         if "memory_items" not in prompt.wants:
             return answers(prompt)
-        found = [item("Mind the maker", "A lock by Abus with serial 17 opens with the code it has."), item("", "")]
-        return {"analysis": "So.", "memory_items": found}
+        return {"analysis": "So.", "memory_items": [item("Mind the maker", "Look at it."), item("", "")]}
 
-    stream = TaskStream("s", (lock("Abus", 17), lock("Abus", 5), lock("Basta", 6)))
-    text = feedback(simple(script), stream, "distill.failure")
-    assert lines_with(text, "Mind the maker", "its own task only (17)")
+    text = feedback(simple(script), locks("4711"), "distill.failure")
     assert lines_with(text, "dropped: one without title or content")
 
 

@@ -15,6 +15,7 @@ from tests.compile.world import (
     EVIDENCE,
     TEACH,
     compiled,
+    compiled_step,
     environments,
     locks,
     program,
@@ -33,7 +34,7 @@ def asked(*lms: Any) -> int:
 @pytest.mark.parametrize(
     ("optimizer", "step"),
     [
-        pytest.param(each, step, marks=() if step == "judge" or each in ("gepa", "simba") else pytest.mark.stress)
+        pytest.param(each, step, marks=() if step == "judge" or each == "gepa" else pytest.mark.stress)
         for each in OPTIMIZERS
         for step in ("all", "judge")
     ],
@@ -41,20 +42,33 @@ def asked(*lms: Any) -> int:
 def test_every_optimizer_improves_keeps_to_its_budget_and_costs_nothing_again(
     optimizer: str, step: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    student, before = program(), prompts_of(program())
-    options: dict[str, Any] = {"optimizer": optimizer, "step": step}
+    calls: list[bool] = []
+
+    def counting(prompt: Prompt) -> Reply:
+        calls.append("label" in prompt.wants)  # the judge answers once for each run of a candidate
+        return pupil(prompt)
+
+    rated: list[Progress] = []
+    during: dict[str, int] = {}
+
+    def watch(progress: Progress) -> None:
+        rated.append(progress)
+        during[progress.phase] = sum(calls)
+
+    student, before = program(scripted_lm(counting)), prompts_of(program())
+    options: dict[str, Any] = {"optimizer": optimizer, "step": step, "streams": streams(3), "budget": 24}
     if step == "all":
         options |= (
             {"streams": streams(4), "budget": 36} if optimizer == "simba" else {"streams": streams(2), "budget": 20}
         )
-    rated: list[Progress] = []
-    result = compiled(program=student, on_progress=rated.append, **options)
+    result = compiled(program=student, on_progress=watch, **options)
 
     assert result.held_out.before < 0.8
     assert result.held_out.after == pytest.approx(1.0)
     assert result.held_out.difference.mean == pytest.approx(result.held_out.after - result.held_out.before)
     assert 0 < result.metric_calls <= result.budget
     assert max(progress.metric_calls for progress in rated) == result.metric_calls
+    assert step == "all" or during[optimizer] - during["running the held_out part"] <= result.budget
     assert ("judge.predict" if step == "judge" else "act.predict") in result.changed
     assert step != "judge" or result.changed == ["judge.predict"]
     assert prompts_of(result.program) == result.prompts_after
@@ -66,7 +80,7 @@ def test_every_optimizer_improves_keeps_to_its_budget_and_costs_nothing_again(
     assert not any(getattr(module, "_compiled", False) for _, module in result.program.named_sub_modules())
     assert capsys.readouterr().out == "", "stdout belongs to the caller"
 
-    if step == "all" and optimizer != "gepa":
+    if step == "all":
         return  # what follows is the same for all steps, and takes as long again
     agent, proposer = scripted_lm(pupil), scripted_lm(teacher)
     again = compiled(program=program(agent), reflection=proposer, **options)
@@ -75,32 +89,11 @@ def test_every_optimizer_improves_keeps_to_its_budget_and_costs_nothing_again(
     assert sum(used.calls - used.cached_calls for used in again.usage.values()) == 0
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_no_run_beyond_the_budget_asks_anybody(optimizer: str) -> None:
-    """Counted by the judge, which answers once for each run of a candidate that is not in the cache."""
-    calls: list[int] = []
-
-    def counting(prompt: Prompt) -> Reply:
-        calls.append("label" in prompt.wants)
-        return pupil(prompt)
-
-    during: dict[str, int] = {}
-
-    def watch(progress: Progress) -> None:
-        during[progress.phase] = sum(calls)
-
-    result = compiled(
-        program=program(scripted_lm(counting)), optimizer=optimizer, step="judge", budget=22, on_progress=watch
-    )
-    assert result.metric_calls <= 22
-    assert during[optimizer] - during["running the held_out part"] <= 22
-
-
 def test_the_reflection_model_learns_from_the_feedback() -> None:
-    act = compiled(step="agent")
+    act, _ = compiled_step("agent")
     assert act.prompts_after["act.predict"]["instructions"].endswith(BACKWARDS)
     assert act.improved
-    judge = compiled(step="judge")
+    judge, _ = compiled_step("judge")
     assert judge.prompts_after["judge.predict"]["instructions"].endswith(EVIDENCE)
     assert f"+{EVIDENCE}" in judge.diff()
     assert "act.predict" not in judge.diff()
@@ -118,27 +111,26 @@ def test_the_selector_is_compiled_on_rollouts_that_differ() -> None:
     [
         (None, "distill.success"),
         ({"mode": "parallel"}, "contrast.predict"),
-        ({"mode": "sequential"}, "distill.success"),
+        pytest.param({"mode": "sequential"}, "distill.success", marks=pytest.mark.stress),
     ],
 )
 def test_a_lesson_writing_prompt_is_compiled_and_helps(options: Any, writer: str) -> None:
     """Only lessons help this agent, so only the prompt that writes them can be better."""
     lm = scripted_lm(reader)
     student = program(lm) if options is None else scaled(lm, **options)
-    result = compiled(program=student, window=3, budget=40, streams=streams(3))
+    result = compiled(program=student, window=3, budget=24, streams=streams(3))
     assert TEACH in result.prompts_after[writer]["instructions"]
     assert result.held_out.before == 0.0
     assert result.held_out.after > 0.8
-    assert result.improved
 
 
 @pytest.mark.parametrize(
     ("mode", "called"),
     [
-        (None, {"act", "judge", "distill"}),
         ("parallel", {"act", "judge", "contrast", "select"}),
         ("sequential", {"act", "judge", "distill", "refine"}),
-        ("best_of_n", {"act", "judge", "distill", "select"}),
+        pytest.param(None, {"act", "judge", "distill"}, marks=pytest.mark.stress),
+        pytest.param("best_of_n", {"act", "judge", "distill", "select"}, marks=pytest.mark.stress),
     ],
 )
 def test_gepa_works_on_every_predictor_that_is_called_and_on_no_other(mode: Any, called: set[str]) -> None:
@@ -147,7 +139,7 @@ def test_gepa_works_on_every_predictor_that_is_called_and_on_no_other(mode: Any,
 
     lm = scripted_lm(useless)
     student = program() if mode is None else scaled(mode=mode)
-    compiled(program=student, reflection=lm, streams=streams(2), budget=34, orders=1)
+    compiled(program=student, reflection=lm, streams=streams(2), budget=34)
     assert len(lm.engine.prompts) >= (34 - 2) // 6, "no run is spent on a predictor that was not called"
     first = {each.signature.instructions[:40]: name for name, each in student.named_predictors()}
     assert {first[prompt["current_instruction"][:40]].split(".")[0] for prompt in lm.engine.prompts} == called
@@ -163,14 +155,14 @@ def test_an_optimizer_of_the_users_own_is_used_as_it_is() -> None:
     assert result.optimizer == "BootstrapFewShot"
     assert len(result.prompts_after["act.predict"]["demos"]) == 1
     assert result.held_out.after == pytest.approx(1.0)
-    own = dspy.GEPA(metric=metric, max_metric_calls=20, reflection_lm=scripted_lm(teacher), num_threads=1)
-    assert compiled(program=student, optimizer=own, step="agent").held_out.after == 1.0
+    gepa = dspy.GEPA(metric=metric, max_metric_calls=20, reflection_lm=scripted_lm(teacher), num_threads=1)
+    assert compiled(program=student, optimizer=gepa, step="agent", streams=streams(2)).held_out.after == 1.0
 
 
 def test_simba_draws_samples_from_the_lm_of_each_role() -> None:
     lms = {role: scripted_lm(pupil, model=f"scripted/{role}") for role in ("agent", "judge", "distiller")}
     student = ReasoningBank(backbones=Backbones(**lms), environments=environments)
-    result = compiled(program=student, optimizer="simba", orders=1)
+    result = compiled(program=student, optimizer="simba")
     wants = {role: {want for prompt in lm.engine.prompts for want in prompt.wants} for role, lm in lms.items()}
     assert wants["judge"] == {"reasons", "label"}
     assert "label" not in wants["agent"]
@@ -190,11 +182,10 @@ def test_demonstrations_come_from_solved_tasks_only() -> None:
 
 
 def test_the_same_seed_gives_the_same_and_threads_do_not_matter() -> None:
-    one, two, three = (
-        compiled(step="judge", threads=threads, seed=1).model_dump(exclude={"seconds", "usage"})
-        for threads in (1, 1, 3)
+    one, three = (
+        compiled(step="judge", threads=threads, seed=1).model_dump(exclude={"seconds", "usage"}) for threads in (1, 3)
     )
-    assert one == two == three
+    assert one == three
 
 
 def test_the_reflection_model_is_the_agents_by_default() -> None:
@@ -208,10 +199,11 @@ def test_the_reflection_model_is_the_agents_by_default() -> None:
 
 def test_language_models_of_the_context_are_used_if_the_program_has_none() -> None:
     student = ReasoningBank(environments=environments)
+    options: dict[str, Any] = {"optimizer": "bootstrap", "step": "judge", "streams": streams(2)}
     with Backbones(agent=scripted_lm(pupil)).use():
-        assert compiled(program=student, optimizer="bootstrap", step="judge").held_out.after == pytest.approx(1.0)
+        assert compiled(program=student, **options).held_out.after == pytest.approx(1.0)
     dspy.configure(lm=scripted_lm(pupil))
-    assert compiled(program=student, optimizer="bootstrap", step="judge").held_out.after > 0.99
+    assert compiled(program=student, **options).held_out.after > 0.99
 
 
 def test_every_run_begins_with_the_bank_and_leaves_it_as_it_was() -> None:
@@ -226,7 +218,8 @@ def test_every_run_begins_with_the_bank_and_leaves_it_as_it_was() -> None:
         task = locks(1, 1, first=20)[0]
         lesson = MemoryDraft(title="Know the harbour", description="", content="The harbour is to the west.")
         bank.append(task, Trajectory(task_id=task.id), Verdict(label="success"), [lesson])
-        compiled(program=program(scripted_lm(reading)), bank=bank, embedder=None, optimizer="bootstrap", orders=1)
+        student = program(scripted_lm(reading))
+        compiled(program=student, bank=bank, embedder=None, optimizer="bootstrap", streams=streams(2), budget=20)
         assert any("harbour is to the west" in memory for memory in seen)
         assert len(bank.experiences()) == 1
 
@@ -239,7 +232,7 @@ def test_a_prompt_that_does_not_change_is_scored_once(step: Any) -> None:
         totals[progress.phase] = progress.total
 
     same = scripted_lm(lambda prompt: {"new_instruction": prompt["current_instruction"]})
-    result = compiled(step=step, reflection=same, streams=streams(2), budget=20, on_progress=watch)
+    result = compiled(step=step, reflection=same, streams=streams(2), budget=20, orders=3, on_progress=watch)
     assert result.changed == []
     assert result.diff() == ""
     assert result.held_out.difference.mean == 0
@@ -248,7 +241,7 @@ def test_a_prompt_that_does_not_change_is_scored_once(step: Any) -> None:
 
 
 def test_compiled_prompts_work_where_they_are_used_and_in_a_scaled_program() -> None:
-    result = compiled(step="agent")
+    result, _ = compiled_step("agent")
     with MemoryBank.open(None, scope="t", embedder=HashEmbedder()) as bank:
         tasks = locks(2, 4, first=8)
         assert [result.program(task=task, bank=bank).answer for task in tasks] == [t.env_args["code"] for t in tasks]

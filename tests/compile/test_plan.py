@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rb_dspy import Backbones, Compiled, Streams, Task, TaskStream, split_streams
-from rb_dspy.compile import Progress, load_program, plan_compile, prompts_of
+from rb_dspy.compile import load_program, plan_compile, prompts_of
 from rb_dspy.errors import InputError
 from rb_dspy.testing import scripted_lm
-from tests.compile.world import EVIDENCE, compiled, locks, program, pupil, scaled, streams
+from tests.compile.world import EVIDENCE, compiled_step, locks, program, pupil, scaled, streams
 
 
 def test_the_plan_says_what_is_run_and_what_it_can_show() -> None:
@@ -64,8 +64,7 @@ def test_the_default_split_of_forty_tasks_can_show_twenty_one_points() -> None:
 
 
 def test_progress_goes_through_all_phases_and_only_forward() -> None:
-    reports: list[Progress] = []
-    result = compiled(step="judge", on_progress=reports.append)
+    result, reports = compiled_step("judge")
     phases = list(dict.fromkeys(progress.phase for progress in reports))
     running = [f"running the {part} part" for part in ("compile", "dev", "held_out")]
     assert phases == [*running, "gepa", "scoring dev", "scoring held_out"]
@@ -78,10 +77,10 @@ def test_progress_goes_through_all_phases_and_only_forward() -> None:
 
 
 def test_the_result_comes_back_from_its_file(tmp_path: Path) -> None:
-    result = compiled(step="judge")
+    result, _ = compiled_step("judge")
     result.save(tmp_path / "made.json")
     back = Compiled.load(tmp_path / "made.json")
-    assert back == result.model_copy(update={"program": None})
+    assert back == result.model_copy(update={"program": None, "reflection": ""})
     assert back.program is None
     assert back.diff() == result.diff()
     assert f"+{EVIDENCE}" in back.diff()
@@ -98,7 +97,7 @@ def test_the_result_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 def test_the_result_knows_what_each_task_was_used_for() -> None:
-    result, parts = compiled(step="judge"), streams()
+    (result, _), parts = compiled_step("judge"), streams()
     renamed = parts.held_out.tasks[0].model_copy(update={"id": "another"})
     assert result.part_of(renamed) == "held_out"
     assert result.part_of(parts.dev.tasks[0]) == "dev"

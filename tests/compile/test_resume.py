@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from tests.compile.world import compiled, program, pupil, streams, teacher
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: str, limit: int = 10**9) -> tuple[int, dict[str, Any]]:
-    """Compile with a cache in ``folder``; the process dies at the call after ``limit``. Returns calls and result."""
+def run(
+    folder: str, limit: int = 10**9, stop: Callable[[], object] = lambda: os._exit(9)
+) -> tuple[int, dict[str, Any]]:
+    """Compile with a cache in ``folder``; ``stop`` ends it at the call after ``limit``. Returns calls and result."""
     dspy.configure_cache(disk_cache_dir=folder)
     calls: list[int] = []
 
     def counted(script: Any) -> Any:
         def play(prompt: Prompt) -> Reply:
             if len(calls) == limit:
-                os._exit(9)
+                stop()
             calls.append(1)
             reply: Reply = script(prompt)
             return reply
@@ -33,18 +36,25 @@ def run(folder: str, limit: int = 10**9) -> tuple[int, dict[str, Any]]:
         return scripted_lm(play, temperature=0.7)
 
     lms = {"program": program(counted(pupil)), "reflection": counted(teacher)}
-    result = compiled(**lms, streams=streams(2), budget=16, orders=1)
+    result = compiled(**lms, streams=streams(2, 1), budget=16)
     return len(calls), result.model_dump(exclude={"seconds", "usage"})
 
 
-@pytest.mark.parametrize("part", [0.3, 0.8], ids=["optimizing", "scoring"])
-def test_after_a_kill_it_makes_only_the_missing_calls(tmp_path: Path, part: float) -> None:
+def test_after_a_kill_and_an_interrupt_it_makes_only_the_missing_calls(tmp_path: Path) -> None:
+    """The process is killed while it optimizes; the second one is interrupted while it scores."""
     whole, expected = run(str(tmp_path / "whole"))
-    limit = int(part * whole)
-    code = f"from tests.compile.test_resume import run; run({str(tmp_path / 'parts')!r}, {limit})"
+    first, second = int(0.3 * whole), int(0.5 * whole)
+    folder = str(tmp_path / "parts")
+    code = f"from tests.compile.test_resume import run; run({folder!r}, {first})"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     killed = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, check=False)
     assert killed.returncode == 9, killed.stderr[-2000:]
-    calls, result = run(str(tmp_path / "parts"))
-    assert calls == whole - limit
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, second, interrupt)
+    calls, result = run(folder)
+    assert calls == whole - first - second
     assert result == expected

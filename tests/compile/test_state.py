@@ -84,6 +84,7 @@ def test_a_loaded_program_asks_the_same_to_the_byte(tmp_path: Path, make: Any) -
     assert "scripted" not in (tmp_path / "p.json").read_text()
 
 
+@pytest.mark.stress
 def test_another_process_gets_the_same_hash() -> None:
     code = "from tests.compile.world import scaled; from rb_dspy.compile import signature_hash as h; print(h(scaled()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

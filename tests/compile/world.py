@@ -10,6 +10,7 @@ bad ones, or demonstrations.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import zlib
@@ -17,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from rb_dspy import Backbones, Compiled, MaTTS, ReasoningBank, Streams, Task, TaskStream, compile_program
+from rb_dspy.compile import Progress
 from rb_dspy.testing import HashEmbedder, Lock, Prompt, Reply, scripted_lm
 
 BACKWARDS = "Type the digits of the serial number backwards."
@@ -69,9 +71,16 @@ def streams(each: int = 4, held_out: int = 0) -> Streams:
 
 
 def compiled(**options: Any) -> Compiled:
-    defaults = {"embedder": HashEmbedder(), "reflection": scripted_lm(teacher), "budget": 40, "orders": 3}
+    defaults = {"embedder": HashEmbedder(), "reflection": scripted_lm(teacher), "budget": 40, "orders": 1}
     options = {"program": options.get("program") or program(), "streams": streams(), **defaults, **options}
     return compile_program(options.pop("program"), options.pop("streams"), **options)
+
+
+@functools.cache
+def compiled_step(step: str) -> tuple[Compiled, list[Progress]]:
+    """One compile of a step for all tests that only look at its result, and what it reported."""
+    reports: list[Progress] = []
+    return compiled(step=step, on_progress=reports.append), reports
 
 
 def locks(places: int, each: int = 4, *, first: int = 0) -> tuple[Task, ...]:

@@ -20,7 +20,7 @@ from tests.worlds import answers, backbones, lock
 
 MARKER = "MARKER4711"
 """A code that no prompt and no observation shows."""
-EMBEDDER = "rb_dspy.testing.embedder:HashEmbedder"
+EMBEDDER = "hash"
 BETTER = "Judge by the last observation alone."
 
 
@@ -69,7 +69,11 @@ def compiled(program: ReasoningBank, *, gain: float = 0.3, low: float = 0.1) -> 
         prompts_before=before,
         prompts_after=after,
         candidates=[Candidate(score=0.5, prompts=before), Candidate(score=0.8, prompts=after)],
-        usage={"judge": RoleUsage(calls=38, prompt_tokens=9000, completion_tokens=800, seconds=3.5)},
+        usage={
+            "judge": RoleUsage(calls=38, prompt_tokens=9000, completion_tokens=800, seconds=3.5),
+            "reflection": RoleUsage(calls=2, prompt_tokens=1000, completion_tokens=100),
+        },
+        reflection="openai/gpt-4o",
         seconds=6.5,
         orders=8,
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dspy
+import httpx
 import pytest
+from mlflow.pyfunc import scoring_server
 
 from rb_dspy import (
     BackboneConfig,
@@ -46,11 +49,16 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.node.name.replace("[", "-").rstrip("]")
 
 
-def test_a_program_comes_back_as_it_was(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
+def test_a_program_comes_back_as_it_was(
+    tracker: Tracker, name: str, lessons: MemoryBank, capfd: pytest.CaptureFixture[str]
+) -> None:
     config = ProgramConfig(retrieve=RetrieveConfig(k=2))
     program = MaTTS(ReasoningBank(config, backbones=scripted()), config=MattsConfig(k=2, mode="best_of_n"))
+    tracker.check(program, name, bank=lessons, embedder=EMBEDDER)
+    assert tracker.programs(name) == []
     assert tracker.register(None, program, name, bank=lessons, embedder=EMBEDDER) == 1
     assert tracker.register(None, program, name) == 2
+    assert "registered" not in "".join(capfd.readouterr()), "the output belongs to the caller"
     loaded = tracker.program(name, scripted(), version=1)
     assert isinstance(loaded, MaTTS)
     assert (loaded.config, loaded.retrieve.config) == (program.config, program.retrieve.config)
@@ -59,7 +67,7 @@ def test_a_program_comes_back_as_it_was(tracker: Tracker, name: str, lessons: Me
     assert [(each.version, each.champion, each.lessons) for each in versions] == [(1, False, 1), (2, False, 0)]
 
 
-def test_it_answers_with_its_lessons(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
+async def test_it_answers_with_its_lessons(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
     program = ReasoningBank(backbones=scripted(), environments=Lock.make)
     place = "rb_dspy.testing:Lock.make"
     tracker.register(None, program, name, bank=lessons, embedder=EMBEDDER, environments=place)
@@ -67,6 +75,12 @@ def test_it_answers_with_its_lessons(tracker: Tracker, name: str, lessons: Memor
     asked = lock("acme", 1)
     (answer,) = model.predict([{"instruction": asked.instruction, "env_args": asked.env_args}])
     assert (answer.answer, answer.lessons, answer.steps, answer.error) == ("4711", ["Codes of acme"], 1, "")
+    task = {"instruction": asked.instruction, "env_args": asked.env_args}
+    app = httpx.ASGITransport(scoring_server.init(model))
+    async with httpx.AsyncClient(transport=app, base_url="http://served") as caller:
+        response = await caller.post("/invocations", json={"inputs": [task]})
+    (served,) = response.json()["predictions"]
+    assert (served["answer"], served["lessons"], served["error"]) == ("4711", ["Codes of acme"], "")
     (answer,) = model.predict([{"instruction": "", "id": "mine"}])
     assert answer.id == "mine"
     assert "instruction" in answer.error
@@ -110,21 +124,18 @@ def test_promotion_without_an_improvement_needs_force(tracker: Tracker, name: st
 
 
 def test_the_registry_may_be_large(tracker: Tracker, client: Any) -> None:
-    """MLflow's pages have 100 models, and 10,000 versions at most in one answer."""
-    for number in range(130):
-        client.create_registered_model(f"other {number:03}", tags={"rb.kind": "program"} if number % 2 else {})
-    for number in range(130):
-        tags = {"rb.kind": "program", "rb.improved": "true"}
-        client.create_model_version("other 001", f"file:///nowhere/{number}", tags=tags)
-        client.create_model_version("other 003", f"file:///nowhere/{number}", tags=tags)
-    client.set_registered_model_alias("other 003", "champion", "117")
-    client.create_registered_model("zmail", tags={"rb.kind": "program"})
-    client.create_model_version("zmail", "file:///nowhere", tags={"rb.kind": "program"})
-    assert [each.version for each in tracker.programs("other 001")] == [*range(1, 131)]
-    assert [each.version for each in tracker.programs("other 003") if each.champion] == [117]
-    listed = tracker.programs()
-    assert sum(each.name.startswith("other") for each in listed) == 260
-    assert [each.version for each in listed if each.name == "zmail"] == [1]
+    """One page of an answer has 200 versions."""
+    tags = {"rb.kind": "program"}
+    client.create_registered_model("theirs")
+    client.create_model_version("theirs", "file:///nowhere")
+    for name, versions in (("large", 205), ("zmail", 1)):
+        client.create_registered_model(name, tags=tags)
+        for number in range(versions):
+            client.create_model_version(name, f"file:///nowhere/{number}", tags=tags)
+    client.set_registered_model_alias("large", "champion", "117")
+    listed = [each for each in tracker.programs() if each.name in ("large", "theirs", "zmail")]
+    assert [(each.name, each.version) for each in listed] == [*(("large", n) for n in range(1, 206)), ("zmail", 1)]
+    assert [each.version for each in tracker.programs("large") if each.champion] == [117]
     assert tracker.programs("nothing") == tracker.programs("it's") == []
 
 
@@ -141,6 +152,8 @@ def test_what_is_not_there_cannot_be_loaded(tracker: Tracker, uri: str, version:
 
 @pytest.mark.parametrize("bad", ["a/b", "a'b", "", "models:/x", "{v}"])
 def test_a_name_that_mlflow_would_not_take_is_refused(tracker: Tracker, bad: str) -> None:
+    with pytest.raises(InputError):
+        tracker.check(ReasoningBank(), bad)
     with pytest.raises(InputError):
         tracker.register(None, ReasoningBank(), bad)
 
@@ -184,18 +197,18 @@ def _judge(task: Task, trajectory: Any) -> Verdict:
 def test_a_program_that_could_not_be_built_again_is_refused(
     tracker: Tracker, name: str, program: Any, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(InputError) as caught:
-        tracker.register(None, program(), name, **options)
-    assert KEY not in str(caught.value)
+    for refuse in (tracker.check, partial(tracker.register, None)):
+        with pytest.raises(InputError) as caught:
+            refuse(program(), name, **options)
+        assert KEY not in str(caught.value)
     assert tracker.programs(name) == []
 
 
 def test_lessons_need_the_embedder_that_they_were_stored_with(tracker: Tracker, name: str, lessons: MemoryBank) -> None:
-    other = "rb_dspy.testing.embedder:HashEmbedder"
     with MemoryBank.open(None, scope="x", embedder=type(lessons.embedder)(dimension=8)) as small:
         small.add("A title", "A text.")
         with pytest.raises(InputError, match="embedder"):
-            tracker.register(None, ReasoningBank(), name, bank=small, embedder=other)
+            tracker.register(None, ReasoningBank(), name, bank=small, embedder=EMBEDDER)
 
 
 def test_a_key_is_never_stored_and_the_rest_of_a_backbone_is(

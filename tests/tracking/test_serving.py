@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
 from rb_dspy import BackboneConfig, MemoryBank, ReasoningBank, Tracker
 from tests.tracking.samples import EMBEDDER, provider
@@ -21,14 +22,14 @@ _ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def served(uri: str, folder: Path, **variables: str) -> Iterator[str]:
+def served(uri: str, folder: Path, site: Path, **variables: str) -> Iterator[str]:
     """The address of a server that is run in ``folder``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", uri, "--env-manager", "local"]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as in an activated environment
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(_ROOT), **variables}
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": f"{_ROOT}{os.pathsep}{site}", **variables}
     log = folder / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -55,15 +56,16 @@ def served(uri: str, folder: Path, **variables: str) -> Iterator[str]:
         process.wait(30)
 
 
+@pytest.mark.stress
 def test_a_registered_program_is_served_with_the_backbones_of_that_place(
-    tracker: Tracker, bank: MemoryBank, tmp_path: Path
+    tracker: Tracker, bank: MemoryBank, site: Path, tmp_path: Path
 ) -> None:
     bank.add("Codes of acme", "For locks of this maker the code is 4711.")
     with provider() as (here, asked_here), provider() as (there, asked_there):
         backbones = {"agent": BackboneConfig(model="openai/here", api_base=here, num_retries=0)}
         version = tracker.register(None, ReasoningBank(), "served", bank=bank, embedder=EMBEDDER, backbones=backbones)
         (tmp_path / "rb.toml").write_text(f'[backbones.agent]\nmodel = "openai/there"\napi_base = "{there}"\n')
-        with served(f"models:/served/{version}", tmp_path, OPENAI_API_KEY="sk-there") as address:
+        with served(f"models:/served/{version}", tmp_path, site, OPENAI_API_KEY="sk-there") as address:
             task = {"instruction": "Open the lock that acme made.", "env_args": {"answer": "4711"}}
             response = httpx.post(f"{address}/invocations", json={"inputs": [task]}, timeout=60)
     assert response.status_code == 200, response.text

@@ -34,7 +34,9 @@ def artifacts(client: Any, run_id: str) -> set[str]:
     return {each.path for each in client.list_artifacts(run_id)}
 
 
-def test_a_stream_is_logged_with_about_ten_numbers(tracker: Tracker, client: Any, bank: MemoryBank) -> None:
+def test_a_stream_is_logged_with_about_ten_numbers_and_its_files(
+    tracker: Tracker, client: Any, bank: MemoryBank, tmp_path: Path
+) -> None:
     run_id = tracked(tracker, bank, "plain", params={"why": "a test"})
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED"
@@ -61,11 +63,7 @@ def test_a_stream_is_logged_with_about_ten_numbers(tracker: Tracker, client: Any
     third = pytest.approx(1 / 3)
     assert history(client, run_id, "success_rate") == [(1, 0), (2, 0), (3, third), (3, third)]
 
-
-def test_its_files_are_the_table_the_curve_the_prompts_and_the_bank(
-    tracker: Tracker, client: Any, bank: MemoryBank, tmp_path: Path
-) -> None:
-    run_id = tracked(tracker, bank, "files")
+    # Its files are the table, the curve, the prompts and the bank.
     assert artifacts(client, run_id) == {"results.json", "learning_curve.png", "prompts.json", "bank.jsonl"}
     table = mlflow.load_table("results.json", run_ids=[run_id])
     assert list(table["task"]) == ["lock/acme/0", "lock/acme/1", "lock/acme/2"]
@@ -77,7 +75,7 @@ def test_its_files_are_the_table_the_curve_the_prompts_and_the_bank(
     with MemoryBank.open(None, scope="copy", embedder=bank.embedder) as copy:
         copy.import_jsonl(file)
         assert {item.title for item in copy.items()} == {item.title for item in bank.items()}
-    (used,) = client.get_run(run_id).inputs.dataset_inputs
+    (used,) = run.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("locks", locks().digest)
 
 
@@ -186,7 +184,7 @@ def breakable(empty_store: Path, tmp_path: Path) -> Iterator[Path]:
     mlflow.flush_trace_async_logging()
 
 
-@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("back", [pytest.param(False, marks=pytest.mark.stress), True])
 def test_a_store_that_breaks_in_the_middle_costs_one_warning(
     breakable: Path, bank: MemoryBank, caplog: pytest.LogCaptureFixture, back: bool
 ) -> None:
@@ -234,4 +232,7 @@ def test_rows_of_a_thousand_results_are_not_quadratic(tracker: Tracker, client: 
         for number in range(20):
             run.on_result(Counted(task=done.task, prediction=done.prediction, outcome=done.outcome, position=number))
     assert len(looked) <= 20 * 20
-    assert json.loads(json.dumps(client.get_run(run.id).data.metrics))["solved"] == 20
+    logged = client.get_run(run.id)
+    assert json.loads(json.dumps(logged.data.metrics))["solved"] == 20
+    mlflow.flush_trace_async_logging()
+    assert not client.search_traces(locations=[logged.info.experiment_id], run_id=run.id), "traces can be left out"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -32,14 +31,14 @@ from tests.worlds import backbones
 
 
 @pytest.fixture
-def place(empty_store: Path, tmp_path: Path) -> Path:
-    """A store of its own, whose files can be searched."""
-    return Path(shutil.copy(empty_store, tmp_path / "traces.db"))
+def place(store: str) -> Path:
+    return Path(store.removeprefix("sqlite:///"))
 
 
 @pytest.fixture
-def tracer(place: Path) -> Tracker:
-    return Tracker(TrackingConfig(uri=f"sqlite:///{place}", experiment="traces"))
+def tracer(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> Tracker:
+    """An experiment of the test's own."""
+    return Tracker(TrackingConfig(uri=store, experiment=request.node.name))
 
 
 def traces() -> dict[str, Any]:
@@ -164,14 +163,6 @@ def test_two_runs_at_the_same_time_keep_their_traces_apart(tracer: Tracker, plac
     assert len(traces()) == 3  # tracing is off again
     mlflow.dspy.autolog(disable=True, silent=True)  # only this thread can remove the callback, which did nothing
     dspy.configure(track_usage=False)
-
-
-def test_traces_can_be_left_out(tracer: Tracker, bank: MemoryBank) -> None:
-    program = opener()
-    silent = Tracker(tracer.config.model_copy(update={"traces": False}))
-    with silent.stream_run(program, locks(1), bank, run_id="silent") as run:
-        run_stream(program, locks(1), bank, run_id="silent", on_result=run.on_result)
-    assert traces() == {}
 
 
 @pytest.fixture
