@@ -78,6 +78,8 @@ def compile_(
         arguments |= {"orders": orders, "window": window, "threads": threads}
         plan = plan_compile(built, streams, **arguments)
         of_model: dict[str, Any] = {"bank": start, "embedder": chosen.bank.embedder, "environments": on.env}
+        if registry is not None and register is not None:
+            registry.check(built, register, **of_model)
         arguments |= {"reflection": reflection_model(chosen, reflection), "seed": chosen.run.seed}
         arguments |= {"embedder": chosen.bank.embedder}
         if not on.json_:

@@ -67,6 +67,11 @@ def test_a_reflection_model_that_does_not_answer_is_noticed_at_once(desk: Any, a
     assert (code, "--reflection nobody/knows" in err, len(asked)) == (4, True, 0)
 
 
+def test_a_name_that_cannot_be_registered_is_noticed_at_once(desk: Any, asked: Asked) -> None:
+    code, _, err = desk(*COMPILE, "--no-track", "--register", "a/b", "--json")
+    assert (code, "a/b" in err, len(asked)) == (2, True, 0)
+
+
 def test_from_a_compile_to_a_champion_and_back(desk: Any, asked: Asked) -> None:
     code, out, err = desk(*COMPILE, "--register", "locks", "--json")
     assert code == 0, err
