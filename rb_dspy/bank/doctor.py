@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from rb_dspy.bank.store.base import UNITS, Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import MemoryDraft, MemoryItem
+from rb_dspy.schema import MemoryDraft
 
 
 class BankStats(pydantic.BaseModel):
@@ -57,20 +56,6 @@ class Finding(pydantic.BaseModel):
     """Scope and id, or what there is to name the place."""
     what: str
     remedy: str
-
-
-def as_html(name: str, stats: BankStats, newest: Sequence[MemoryItem]) -> str:
-    """A bank as a table for notebooks, in the colours of the page."""
-    sources = {item.id: ", ".join(dict.fromkeys(each.task_id for each in item.provenances)) for item in newest}
-    rows = "".join(
-        f"<tr><td>{escape(item.polarity)}</td><td style='text-align:left'><b>{escape(item.title)}</b><br>"
-        f"{escape(item.content)}</td><td>{escape(sources[item.id])}</td></tr>"
-        for item in newest
-    )
-    counts = f"{stats.items:,} items from {stats.experiences:,} experiences, {stats.pending:,} rollouts pending"
-    more = f"<p>the newest {len(newest)}</p>" if len(newest) < stats.items else ""
-    table = f"<table><tr><th></th><th style='text-align:left'>item</th><th>learned from</th></tr>{rows}</table>"
-    return f"<p><code>{escape(name)}</code>: {counts}</p>{more}{table if newest else ''}"
 
 
 _PAGE = 500

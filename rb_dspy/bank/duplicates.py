@@ -10,7 +10,7 @@ import pydantic
 
 from rb_dspy.bank.reading import items_of
 from rb_dspy.bank.store.base import Reader, Scope
-from rb_dspy.bank.store.sql import unpacked
+from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.errors import InputError
 from rb_dspy.schema import MemoryItem
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import sqlalchemy
 from filelock import FileLock
-from sqlalchemy import Connection, Dialect, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, make_url
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from rb_dspy.bank.store import sql, tables
+from rb_dspy.bank.store import embedders, tables
 from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
 
 APPLICATION = 0x72624232
@@ -176,14 +176,14 @@ class SqliteDatabase:
 
     def _has_tables(self) -> bool:
         with self.reading() as connection:
-            return sql.tables_exist(connection)
+            return inspect(connection).has_table(tables.meta.name)
 
     def _make_tables(self) -> None:
         with self.writing() as connection:
-            if not sql.tables_exist(connection):  # another process may have been first
+            if not inspect(connection).has_table(tables.meta.name):  # another process may have been first
                 for definition in _definitions():
                     connection.exec_driver_sql(definition)
-                sql.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+                embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
                 connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
 
     @contextmanager
