@@ -299,16 +299,11 @@ def test_a_bank_is_what_its_model_is(machine: type[Banks]) -> None:
     )
 
 
-def test_a_bank_in_postgresql_is_what_its_model_is(postgres_server: PostgresServer, postgres_template: str) -> None:
+def test_a_bank_in_postgresql_is_what_its_model_is(postgres_server: PostgresServer, postgres_url: str) -> None:
     class InPostgres(Banks):
         def place(self) -> str:
-            self.database = postgres_server.new_database(postgres_template)
-            return postgres_server.url(self.database)
-
-        def teardown(self) -> None:
-            super().teardown()
-            if self.folder:
-                postgres_server.drop(self.database)
+            postgres_server.empty(postgres_url)
+            return postgres_url
 
         @precondition(lambda self: False)
         @rule()
