@@ -54,7 +54,7 @@ def check(url: str | Path, said: set[str]) -> None:
 
 def test_two_writers_are_killed(url: str | Path, tmp_path: Path) -> None:
     open_bank(url).close()
-    said = acknowledged(url, ["one", "two"], tmp_path, 1.0)
+    said = acknowledged(url, ["one", "two"], tmp_path, 0.3)
     assert said
     check(url, said)
 
