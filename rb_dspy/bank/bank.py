@@ -19,15 +19,14 @@ from rb_dspy.bank.admission import (
     item_ids,
     item_text,
     new_item,
-    now,
 )
 from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.embedding import embed, reindex
 from rb_dspy.bank.pending import Pending, pending_of, pending_row, redact
-from rb_dspy.bank.removal import later_ids, plan
+from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
-from rb_dspy.bank.store.base import Reader, Scope, SnapshotRow, Unit
+from rb_dspy.bank.store.base import Reader, Scope, Unit
 from rb_dspy.bank.store.overlay import Overlay
 from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
@@ -155,6 +154,11 @@ class MemoryBank:
         """What makes the vectors of this bank."""
         return plugins.embedder(DEFAULT_EMBEDDER) if self._embedder is None else self._embedder
 
+    @property
+    def _place(self) -> str:
+        """For errors."""
+        return f"{self._store.location}: scope {self.scope!r}"
+
     # Learning
 
     def append(
@@ -196,11 +200,9 @@ class MemoryBank:
             InputError: Parts do not belong together, or the attempt was removed from the bank.
             InvalidVector, StorageError: And whatever the embedder raises; nothing is stored then.
         """
-        dropped = {} if again else self._removed_before(drafts)
-        if dropped:
-            drafts = [draft for draft in drafts if draft not in dropped]
-            gone = "; ".join(f"{draft.title!r} ({each.kind} at {each.created_at})" for draft, each in dropped.items())
-            note = "; ".join(filter(None, [note, f"not stored again, because it was removed before: {gone}"]))
+        if not again:
+            with self._store.reading() as reader:
+                drafts, note = writing.without_removed(reader, drafts, note)
         draft = experience_draft(
             *(task, trajectory, verdict, drafts),
             run_id=run_id,
@@ -446,16 +448,7 @@ class MemoryBank:
         """
         checked_name("snapshot", name)
         with self._store.write() as writer:
-            mark = writer.mark()
-            row = next((each for each in writer.snapshots() if each.name == name), None)
-            if row is None:
-                row = SnapshotRow(name, mark, now())
-                writer.add_snapshot(row)
-            elif row.seq != mark:
-                raise InputError(
-                    f"{self._store.location}: scope {self.scope!r}: snapshot {name!r} is of the state at {row.seq}, and"
-                    f" the bank is at {mark} now; choose another name"
-                )
+            row = writing.snapshot(writer, name, self._place)
         return reading.snapshot_of(self._store.at(row.seq), row, self.scope)
 
     def snapshots(self) -> list[Snapshot]:
@@ -594,13 +587,6 @@ class MemoryBank:
                 removal = writing.remove(writer, name, kind, descendants=descendants, note=note)
         return self._require_removed(removal, name)
 
-    def _removed_before(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
-        """The drafts whose exact text was removed by an edit, delete or rollback of that item, and by what."""
-        ids = {draft: new_item(draft).id for draft in drafts}
-        with self._store.reading() as reader:
-            changes = reading.retractions_of(reader, ids.values())
-        return {draft: changes[id] for draft, id in ids.items() if id in changes}
-
     def _require_removed(self, removal: Removal, name: str) -> Removal:
         """The removal. Raises ``InputError`` if it is empty."""
         if removal == Removal():
@@ -625,18 +611,8 @@ class MemoryBank:
         return item
 
     def _unknown(self, id: str, what: str = "item or experience") -> InputError:
-        hint = ""
-        kind, _, value = id.partition(":")
-        if kind in ("run", "origin") and value:
-            return InputError(f"{self._store.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
         with self._store.reading() as reader:
-            later = later_ids(reader, id) & {row.id for row in reader.items()}
-            changes = reading.history_of(reader, id)
-        if later:
-            hint = f"; it was edited and is {min(later)} now"
-        elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
-            hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
-        return InputError(f"{self._store.location}: scope {self.scope!r} has no {what} {id[:40]!r}{hint}")
+            return unknown(reader, id, what, self._place)
 
     def _query_vector(self, text: str) -> Vectors:
         embedder = self.embedder

@@ -110,18 +110,6 @@ def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
         after = rows[-1].seq
 
 
-def retractions_of(reader: Reader, ids: Iterable[str]) -> dict[str, Change]:
-    """For each item that is gone because of an edit, delete or rollback of the item itself: that change."""
-    found = {}
-    for id in ids:
-        last = reader.journal(subjects=[id])[-1:]
-        rows = reader.items(ids=[id], ended=True) if last else []
-        if rows and max(row.ended or last[0].seq + 1 for row in rows) == last[0].seq:
-            entry = last[0]
-            found[id] = Change(seq=entry.seq, kind=entry.kind, id=id, note=entry.note, created_at=entry.created_at)
-    return found
-
-
 def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:
     """A named state; ``reader`` is of that state. Equal digests mean equal changes in the same order."""
     digest = sha256()

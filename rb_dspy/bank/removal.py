@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rb_dspy.bank.pending import grouped
+from rb_dspy.bank.reading import history_of
 from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey, Reader
+from rb_dspy.errors import InputError
 from rb_dspy.schema import Removal
 
 
@@ -74,6 +76,20 @@ def later_ids(reader: Reader, id: str) -> set[str]:
         new = {each for entry in reader.journal(subjects=new) if entry.kind == "edit" for each in entry.items} - found
         found |= new
     return found
+
+
+def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
+    """For an id, or a source, of which nothing is here: the error, with what became of it."""
+    kind, _, value = id.partition(":")
+    if kind in ("run", "origin") and value:
+        return InputError(f"{place} has nothing of {kind} {value[:40]!r}")
+    hint = ""
+    changes = history_of(reader, id)
+    if later := later_ids(reader, id) & {row.id for row in reader.items()}:
+        hint = f"; it was edited and is {min(later)} now"
+    elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
+        hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
+    return InputError(f"{place} has no {what} {id[:40]!r}{hint}")
 
 
 def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, descendants: bool) -> Plan:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, item_text, now, task_id
+from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, item_text, new_item, now, task_id
 from rb_dspy.bank.embedding import embed
 from rb_dspy.bank.pending import key_of
 from rb_dspy.bank.reading import versions_of
@@ -20,13 +20,14 @@ from rb_dspy.bank.store.base import (
     PendingRow,
     Reader,
     Scope,
+    SnapshotRow,
     VectorRow,
     Writer,
 )
 from rb_dspy.bank.store.sql import SqlWriter
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
-from rb_dspy.schema import Removal
+from rb_dspy.schema import MemoryDraft, Removal
 
 _BATCH = 500
 """Experiences of one transaction of ``append``."""
@@ -84,6 +85,40 @@ def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, li
         exposures += [(row.seq, id) for id in dict.fromkeys(new.draft.shown)]
         entries.append(Entry(seq, new.id, "append", tuple(item.id for item in new.items), "", row.created_at))
     writer.add(experiences=experiences, items=items, vectors=units, exposures=exposures, entries=entries)
+
+
+def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) -> tuple[list[MemoryDraft], str]:
+    """The drafts without those whose exact text was removed by an edit, delete or rollback of that item.
+
+    Also the note, which names what is left out.
+    """
+    left, gone = [], []
+    for draft in drafts:
+        id = new_item(draft).id
+        last = reader.journal(subjects=[id])[-1:]
+        rows = reader.items(ids=[id], ended=True) if last else []
+        if rows and max(row.ended or last[0].seq + 1 for row in rows) == last[0].seq:
+            gone.append(f"{draft.title!r} ({last[0].kind} at {last[0].created_at})")
+        else:
+            left.append(draft)
+    if gone:
+        note = "; ".join(filter(None, [note, f"not stored again, because it was removed before: {'; '.join(gone)}"]))
+    return left, note
+
+
+def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
+    """Name the present state. Raises ``InputError`` if the name is taken by another one."""
+    mark = writer.mark()
+    row = next((each for each in writer.snapshots() if each.name == name), None)
+    if row is None:
+        row = SnapshotRow(name, mark, now())
+        writer.add_snapshot(row)
+    elif row.seq != mark:
+        raise InputError(
+            f"{place}: snapshot {name!r} is of the state at {row.seq}, and the bank is at {mark} now; choose another"
+            " name"
+        )
+    return row
 
 
 def record(writer: Writer, row: PendingRow, location: str) -> None:

@@ -32,6 +32,7 @@ from rb_dspy.bank.store.base import (
     ExperienceFilter,
     ExperienceRow,
     IndexRow,
+    ItemFilter,
     ItemRow,
     PendingKey,
     PendingRow,
@@ -96,29 +97,14 @@ class SqlReader:
     def mark(self) -> int:
         return self._at if self._at is not None else int(self._rows(_MARK)[0][0])
 
-    def experiences(
-        self,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        ended: bool = False,
-        payload: bool = False,
-        **where: Unpack[ExperienceFilter],
-    ) -> list[ExperienceRow]:
+    def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]:
         within = {"id": where.pop("ids", None), "seq": where.pop("seqs", None)}
-        equal = {"after": after or None, "limit": limit, **where}
-        return [ExperienceRow(*row) for row in self._pages("whole" if payload else "experience", ended, within, equal)]
+        kind = "whole" if where.pop("payload", False) else "experience"
+        return [ExperienceRow(*row) for row in self._pages(kind, ended, within, where)]
 
-    def items(
-        self,
-        *,
-        ids: Collection[str] | None = None,
-        seqs: Collection[int] | None = None,
-        experiences: Collection[int] | None = None,
-        ended: bool = False,
-    ) -> list[ItemRow]:
-        rows = self._pages("item", ended, {"id": ids, "seq": seqs, "experience": experiences})
-        return [ItemRow(*row) for row in rows]
+    def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]:
+        within = {"id": where.get("ids"), "seq": where.get("seqs"), "experience": where.get("experiences")}
+        return [ItemRow(*row) for row in self._pages("item", ended, within)]
 
     def exposures(
         self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
