@@ -84,15 +84,6 @@ def test_a_deleted_item_is_gone_and_its_experience_stays(bank: MemoryBank) -> No
     assert bank.stats().removed == 2
 
 
-def test_a_deleted_experience_takes_its_items_along(bank: MemoryBank) -> None:
-    first, second = learn(bank, "t1", "Count the rows"), learn(bank, "t2", "Feed the cat")
-    removal = bank.delete(first.id, note="wrong")
-    assert (removal.experiences, removal.items) == ((first.id,), (first.items[0].id,))
-    assert bank.experiences() == [second]
-    assert (bank.seen_tasks(), found(bank)) == ({"t2"}, {"Feed the cat"})
-    assert [change.kind for change in bank.history(first.id)] == ["append", "delete"]
-
-
 def test_the_same_lesson_twice_is_one_item_with_two_provenances(bank: MemoryBank) -> None:
     first = learn(bank, "t1", "Count the rows", run_id="one")
     second = learn(bank, "t2", "Count the rows", "Feed the cat", run_id="two", label="failure")
@@ -112,37 +103,6 @@ def test_a_lesson_from_two_tasks_is_left_out_only_where_both_are(bank: MemoryBan
     learn(bank, "t2", "Count the rows")
     assert found(bank, exclude_tasks=["t1"]) == {"Count the rows"}
     assert found(bank, exclude_tasks=["t1", "t2"]) == set()
-
-
-def test_a_lesson_outlives_the_first_experience_it_came_from(bank: MemoryBank) -> None:
-    first, second = learn(bank, "t1", "Count the rows"), learn(bank, "t2", "Count the rows")
-    removal = bank.delete(first.id)
-    assert (removal.experiences, removal.items) == ((first.id,), ())
-    (item,) = bank.items()
-    assert [source.experience_id for source in item.provenances] == [second.id]
-    assert bank.delete(item.id).items == (item.id,)
-    assert found(bank) == set()
-
-
-def test_an_edit_holds_for_all_provenances_and_the_old_text_can_come_again(bank: MemoryBank) -> None:
-    learn(bank, "t1", "Count the rows")
-    item = learn(bank, "t2", "Count the rows").items[0]
-    changed = bank.edit(item.id, title="Feed the cat")
-    assert len(changed.provenances) == 2
-    again = learn(bank, "t3", "Count the rows").items[0]
-    assert (again.id, len(again.provenances)) == (item.id, 1)
-    assert learn(bank, "t4", "Feed the cat", run_id="two").items[0].id == learn(bank, "t5", "Feed the cat").items[0].id
-    assert {one.title for one in bank.items()} == {"Feed the cat", "Count the rows"}
-    assert bank.doctor() == []  # the journal says which ids the items got, and not which they usually get
-
-
-def test_a_deleted_lesson_can_be_learned_again(bank: MemoryBank) -> None:
-    item = learn(bank, "t1", "Count the rows").items[0]
-    bank.delete(item.id)
-    again = learn(bank, "t2", "Count the rows").items[0]
-    assert again.id == item.id
-    assert [source.task_id for source in again.provenances] == ["t2"]
-    assert [change.kind for change in bank.history(item.id)] == ["append", "delete", "append"]
 
 
 def test_a_rollback_takes_what_descends_from_it(bank: MemoryBank) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Verdict
-from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+from tests.bank.helpers import a_draft, add, open_bank
 
 VERDICT = Verdict(label="success", reasons="seen")
 
@@ -36,62 +36,6 @@ def test_a_fork_and_its_bank_do_not_see_each_other(url: str | Path) -> None:
         assert _state(bank) == after
         assert {item.content for item in fork.items()} == {"Otherwise.", a_draft().content}
         assert fork.seen_tasks() == {"t1", "t3"}
-
-
-def test_a_fork_does_not_see_what_ends_in_its_bank(url: str | Path) -> None:
-    with open_bank(url) as bank:
-        for task in ("t1", "t2", "t3"):
-            add(bank, task, lessons=2)
-        fork, before = bank.fork(), _state(bank)
-        bank.delete(bank.items()[0].id)
-        bank.edit(bank.items()[0].id, title="Changed")
-        bank.rollback("run:r")
-        assert len(bank) == 0
-        assert _state(fork) == before
-
-
-def test_an_edited_item_is_listed_where_it_was_learned(place: str | Path | None) -> None:
-    """Also in a fork and a snapshot, edited twice, given by two experiences, and learned again after it was gone."""
-    with open_bank(place) as bank:
-        first, second, _ = (add(bank, task, lessons=3) for task in ("t1", "t2", "t3"))
-        learned = bank.items()
-        two = bank.append(a_task("t4"), a_rollout("t4"), VERDICT, [a_draft(f"Lesson {n} of t1") for n in (0, 2)])
-        assert [item.id for item in two.items] == [first.items[0].id, first.items[2].id]
-        bank.delete(second.items[1].id)
-        bank.append(a_task("t5"), a_rollout("t5"), VERDICT, [a_draft("Lesson 1 of t2")])
-        bank.snapshot("before")
-        titles = [item.title for item in learned if item.id != second.items[1].id]
-        titles.append(second.items[1].title)  # that it was here before says nothing of where it was learned
-        for edited in (first.items[1], first.items[0], second.items[1], second.items[0]):
-            changed = bank.edit(edited.id, content="Otherwise.")
-        bank.edit(changed.id, content="Otherwise again.")
-        fork = bank.fork()
-        fork.edit(second.items[2].id, content="Only in the fork.")
-        for each in (bank, fork, fork.fork()):
-            assert [item.title for item in each.items()] == titles
-        bank.delete(first.id)  # of what another experience gave as well the other is the place now
-        last = [first.items[0].title, first.items[2].title, second.items[1].title]
-        assert [item.title for item in bank.items()][-3:] == last
-        if place is not None:
-            with open_bank(place, at="before") as then:
-                assert [item.title for item in then.items()] == titles
-
-
-def test_forks_of_forks_are_private_too(url: str | Path) -> None:
-    with open_bank(url) as bank:
-        add(bank, "t1")
-        fork = bank.fork()
-        add(fork, "t2")
-        inner = fork.fork()
-        add(fork, "t3")
-        add(inner, "t4")
-        fork.delete(fork.items()[0].id)
-        assert [bank.seen_tasks(), fork.seen_tasks(), inner.seen_tasks()] == [
-            {"t1"},
-            {"t1", "t2", "t3"},
-            {"t1", "t2", "t4"},
-        ]
-        assert len(inner.retrieve("x", k=9, unit="item")) == len(inner) == 3
 
 
 def test_a_fork_answers_as_a_bank_of_the_same_content(url: str | Path) -> None:
