@@ -125,10 +125,7 @@ class MemoryBank:
             InputError: There is something at ``to``.
             StorageError: There is no bank at ``url``, or the disk refuses.
         """
-        path = opening.bank_path(url)
-        if path is None:
-            raise InputError(f"bank {url!r}: only a bank in a file can be copied; give its path")
-        database = SqliteDatabase(path, create=False)
+        database = SqliteDatabase(opening.file_of(url), create=False)
         try:
             database.backup(Path(to).expanduser())
         finally:
@@ -144,10 +141,7 @@ class MemoryBank:
             CorruptBank: ``copy`` is damaged, or no bank.
             StorageError: There is no bank at ``copy``, somebody has the bank open, or the disk refuses.
         """
-        path = opening.bank_path(url)
-        if path is None:
-            raise InputError(f"bank {url!r}: only a bank in a file can be restored; give its path")
-        return restore(path, Path(copy).expanduser())
+        return restore(opening.file_of(url), Path(copy).expanduser())
 
     @property
     def embedder(self) -> Embedder:
@@ -365,7 +359,8 @@ class MemoryBank:
 
         Nothing is ever merged on similarity: a negated lesson is nearer to the original than a paraphrase is.
         """
-        return duplicates.near_duplicates(self._store, min_score)
+        with self._store.reading() as reader:
+            return duplicates.near_duplicates(self._store, reader, min_score)
 
     # Changing
 
@@ -529,11 +524,13 @@ class MemoryBank:
 
     def stats(self) -> BankStats:
         """Counts of this scope, and what the bank is."""
-        return doctor.stats(self._store, self._database)
+        with self._store.reading() as reader:
+            return doctor.stats(self._store, reader, self._database)
 
     def doctor(self) -> list[Finding]:
         """Check everything that is stored, and say what is wrong and what to do about it; empty if all is well."""
-        return doctor.findings(self._store, self._database)
+        with self._store.reading() as reader:
+            return doctor.findings(self._store, reader, self._database)
 
     def close(self) -> None:
         """Close the bank, and its forks with it. Closing twice does nothing."""
@@ -604,6 +601,7 @@ class MemoryBank:
             return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
 
     def _item(self, id: str) -> MemoryItem:
+        id = normalise(id)
         with self._store.reading() as reader:
             item = reading.items_of(reader, [id], self.scope).get(id)
         if item is None:

@@ -65,13 +65,8 @@ _RESTORE = "restore a backup (MemoryBank.restore, rb-dspy bank restore)"
 _REINDEX = "make the vectors anew (MemoryBank.reindex, rb-dspy bank reindex)"
 
 
-def stats(scope: Scope, database: Database | None) -> BankStats:
-    """Counts of one scope."""
-    with scope.reading() as reader:
-        return _stats(scope, reader, database)
-
-
-def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
+def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
+    """Counts of one scope, which ``reader`` reads."""
     experiences = reader.experiences(ended=True)
     rows = reader.items(ended=True)
     living = [row for row in experiences if row.ended is None]
@@ -99,14 +94,11 @@ def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats
     )
 
 
-def findings(scope: Scope, database: Database | None) -> list[Finding]:
-    """What is wrong with the file and with one scope."""
-    found = [
-        Finding(kind="file", where=scope.location, what=what, remedy=_RESTORE)
-        for what in (database.check() if database else ())
-    ]
-    with scope.reading() as reader:
-        return [*found, *_rows(scope, reader), *_vectors(scope, reader)]
+def findings(scope: Scope, reader: Reader, database: Database | None) -> list[Finding]:
+    """What is wrong with the file and with one scope, which ``reader`` reads."""
+    problems = database.check() if database else ()
+    found = [Finding(kind="file", where=scope.location, what=what, remedy=_RESTORE) for what in problems]
+    return [*found, *_rows(scope, reader), *_vectors(scope, reader)]
 
 
 def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:

@@ -34,15 +34,10 @@ class NearDuplicate(pydantic.BaseModel):
     score: float
 
 
-def near_duplicates(scope: Scope, min_score: float) -> list[NearDuplicate]:
-    """Pairs of live items whose cosine is at least ``min_score``, nearest first, at most 10,000."""
-    if isinstance(min_score, bool) or not isinstance(min_score, int | float) or not -1 <= min_score <= 1:
-        raise InputError(f"min_score {repr(min_score)[:40]}: expected a cosine, -1 to 1")
-    with scope.reading() as reader:
-        return _near_duplicates(scope, reader, min_score)
-
-
-def _near_duplicates(scope: Scope, reader: Reader, min_score: float) -> list[NearDuplicate]:
+def near_duplicates(scope: Scope, reader: Reader, min_score: float) -> list[NearDuplicate]:
+    """Pairs of live items of ``reader`` whose cosine is at least ``min_score``, nearest first, at most 10,000."""
+    if not -1 <= min_score <= 1:
+        raise InputError(f"min_score {min_score!r:.40}: expected a cosine, -1 to 1")
     first: dict[str, int] = {}
     for item_row in reader.items():
         first.setdefault(item_row.id, item_row.seq)

@@ -49,6 +49,14 @@ def bank_path(url: str | Path | None) -> Path | None:
         raise InputError(f"bank {name[:80]!r}: the home folder is unknown; give the whole path") from None
 
 
+def file_of(url: str | Path) -> Path:
+    """The file of a bank that must have one. Raises ``InputError``."""
+    path = bank_path(url)
+    if path is None:
+        raise InputError(f"bank {url!r}: only a bank in a file can be copied or restored; give its path")
+    return path
+
+
 def embedder(value: Embedder | str) -> Embedder:
     """An embedder, or the one of this name. Raises ``InputError`` or ``MissingDependency``."""
     if isinstance(value, str):

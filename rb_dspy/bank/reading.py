@@ -40,11 +40,7 @@ class Rollouts(pydantic.BaseModel):
 
 def pack_rollouts(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
     """Rollouts as compressed JSON."""
-    value = {
-        "task": task.model_dump(),
-        "trajectories": [trajectory.model_dump() for trajectory in trajectories],
-        "verdicts": [verdict.model_dump() for verdict in verdicts],
-    }
+    value = Rollouts(task=task, trajectories=tuple(trajectories), verdicts=tuple(verdicts)).model_dump()
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
 
 
