@@ -287,7 +287,6 @@ def _look(path: Path, *, create: bool) -> None:
         with contextlib.closing(_connect(path, writable=False)) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
             first = application != APPLICATION and {"scopes", "experiences", "items"} <= known
             ours = application == APPLICATION and known >= set(tables.metadata.tables)
             schema = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if ours else None
@@ -306,8 +305,6 @@ def _look(path: Path, *, create: bool) -> None:
         raise CorruptBank(f"{path}: a database, but not a bank; name another file")
     if int(schema[0]) > tables.SCHEMA:
         raise SchemaTooNew(f"{path}: bank schema {schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy")
-    if pages * size > path.stat().st_size and not Path(f"{path}-wal").exists():
-        raise CorruptBank(f"{path}: damaged: part of the file is missing; restore a backup")
 
 
 def _engine(path: Path | None, *, writable: bool) -> Engine:
