@@ -18,13 +18,15 @@ def test_a_small_scope_beside_a_large_one_gets_all_it_asks_for(url: str | Path) 
             task = a_task(f"t{n}", "sort the numbers")
             large.append(task, a_rollout(f"t{n}"), Verdict(label="success"), drafts, run_id="r")
         assert len(large) == 200
-    with open_bank(url, "small") as small:
+    with open_bank(url, "small") as small, open_bank() as alone:
         for n in range(10):
             add(small, f"s{n}", f"walk dog number {n}")
+            add(alone, f"s{n}", f"walk dog number {n}")
         for k in (1, 5, 10):
-            assert len(small.retrieve("sort the numbers", k=k)) == k
-            found = small.retrieve("sort 3 numbers", k=k, unit="item")
-            assert [match.task_id[0] for match in found] == ["s"] * k
+            for unit in ("experience", "item"):
+                found, expected = (bank.retrieve("sort 3 numbers", k=k, unit=unit) for bank in (small, alone))  # type: ignore[arg-type]
+                assert [match.task_id for match in found] == [match.task_id for match in expected]
+                assert [match.score for match in found] == pytest.approx([match.score for match in expected], abs=1e-4)
 
 
 def test_unknown_scope_names_the_known(url: str | Path) -> None:
