@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Any, NamedTuple
 
-from rb_dspy.bank.store.base import Reader
+import pydantic
+
+from rb_dspy.bank.reading import pack_rollouts
+from rb_dspy.bank.store.base import ExperienceRow, Reader
 from rb_dspy.errors import InputError
-from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Polarity, Task, Trajectory, Verdict
-from rb_dspy.text import invisible, normalise
+from rb_dspy.schema import ExperienceDraft, Label, MemoryDraft, MemoryItem, Task, Trajectory, Verdict
+from rb_dspy.text import first_error, invisible, normalise
+
+_log = logging.getLogger("rb_dspy.bank")
 
 _NAME = 200
 """Characters of a name, at most."""
@@ -20,8 +27,7 @@ _DIGITS = 20
 """80 bits in hex: at a billion ids the chance that any two are equal is one in two million."""
 
 
-@dataclass(frozen=True)
-class NewItem:
+class NewItem(NamedTuple):
     """An admitted lesson. The id is a hash of the text, so the same lesson from two experiences is one item."""
 
     id: str
@@ -32,21 +38,15 @@ class NewItem:
 
 @dataclass(frozen=True)
 class NewExperience:
-    """An experience that is about to be stored. ``shown``: ids of the items that the agent was shown."""
+    """An experience that is about to be stored: the draft, its row (number 0 until then), and its items."""
 
-    id: str
-    task: Task
-    trajectories: tuple[Trajectory, ...]
-    verdicts: tuple[Verdict, ...]
+    draft: ExperienceDraft
+    row: ExperienceRow
     items: tuple[NewItem, ...]
-    polarity: Polarity
-    label: Label
-    run_id: str
-    distiller: str
-    note: str
-    origin: str
-    created_at: str
-    shown: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return self.row.id
 
 
 def checked_name(what: str, name: object) -> str:
@@ -67,23 +67,71 @@ def admit(draft: ExperienceDraft, *, created_at: str = "") -> NewExperience:
             f"task {draft.task.id}: {len(draft.trajectories)} trajectories and {len(draft.verdicts)} verdicts; expected"
             " one verdict for each trajectory, and at least one"
         )
-    label = overall(draft.verdicts)
-    items = {item.id: item for item in map(new_item, draft.drafts)}
-    return NewExperience(
-        id=identity(draft.task, draft.trajectories, run_id=draft.run_id),
-        task=draft.task,
-        trajectories=draft.trajectories,
-        verdicts=draft.verdicts,
-        items=tuple(items.values()),
-        polarity=draft.polarity or ("success" if label == "success" else "failure"),
-        label=label,
+    task, label = draft.task, overall(draft.verdicts)
+    row = ExperienceRow(
+        seq=0,
+        id=identity(task, draft.trajectories, run_id=draft.run_id),
+        ended=None,
+        task_id=task.id,
+        template=None if task.template is None else normalise(task.template),
         run_id=draft.run_id,
+        origin=checked_name("origin", draft.origin) if draft.origin else "",
         distiller=normalise(draft.distiller),
         note=normalise(draft.note),
-        origin=checked_name("origin", draft.origin) if draft.origin else "",
+        label=label,
+        polarity=draft.polarity or ("success" if label == "success" else "failure"),
+        instruction=task.instruction,
         created_at=created_at or now(),
-        shown=tuple(dict.fromkeys(draft.shown)),
+        payload=pack_rollouts(task, draft.trajectories, draft.verdicts),
     )
+    return NewExperience(draft, row, tuple({item.id: item for item in map(new_item, draft.drafts)}.values()))
+
+
+def experience_draft(
+    task: Task,
+    trajectory: Trajectory | Sequence[Trajectory],
+    verdict: Verdict | Sequence[Verdict],
+    drafts: Sequence[MemoryDraft],
+    **more: Any,
+) -> ExperienceDraft:
+    """The arguments of ``MemoryBank.append`` as a draft. Raises ``InputError``."""
+    try:
+        return ExperienceDraft(
+            task=task,
+            trajectories=(trajectory,) if isinstance(trajectory, Trajectory) else tuple(trajectory),
+            verdicts=(verdict,) if isinstance(verdict, Verdict) else tuple(verdict),
+            drafts=tuple(drafts),
+            **more,
+        )
+    except pydantic.ValidationError as exc:
+        raise refused(exc) from None
+
+
+def item_ids(scope: str, shown: Sequence[MemoryItem]) -> tuple[str, ...]:
+    """Ids of the items that an agent was shown. Items of other scopes are left out, with a warning in the log."""
+    items = tuple(shown)
+    own = dict.fromkeys(item.id for item in items if item.scope == scope)
+    if others := sum(item.scope != scope for item in items):
+        _log.warning("scope %r: %d shown lessons of other scopes are not noted", scope, others)
+    return tuple(own)
+
+
+def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
+    """A draft of these texts, which may not be longer than a draft can be. Raises ``InputError``."""
+    try:
+        draft = MemoryDraft(**texts)
+    except pydantic.ValidationError as exc:
+        raise refused(exc) from None
+    for name, text in texts.items():
+        if len(stored := getattr(draft, name)) < len(text.strip()):
+            raise InputError(f"{name} has {len(text):,} characters; expected at most {len(stored):,}")
+    return draft
+
+
+def refused(exc: pydantic.ValidationError) -> InputError:
+    """The first error, in one line. Keys in it may be a stranger's text."""
+    place, problem = first_error(exc)
+    return InputError(f"{ascii(place)[1:-1][:80]}: {problem}")
 
 
 def new_item(draft: MemoryDraft) -> NewItem:

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
 
-import numpy as np
-
-from rb_dspy.bank import arguments, doctor, duplicates, reading, transfer, writing
+from rb_dspy import plugins
+from rb_dspy.bank import doctor, duplicates, opening, reading, transfer, writing
 from rb_dspy.bank.admission import (
-    NewExperience,
     admit,
+    checked_draft,
     checked_name,
+    experience_draft,
     handwritten,
     identity,
+    item_ids,
     item_text,
     new_item,
-    now,
 )
-from rb_dspy.bank.doctor import BankStats, Finding, as_html
+from rb_dspy.bank.doctor import BankStats, Finding
 from rb_dspy.bank.embedding import embed, reindex
-from rb_dspy.bank.opening import open_database, open_scope, open_searcher, resolve_mark
 from rb_dspy.bank.pending import Pending, pending_of, pending_row, redact
-from rb_dspy.bank.removal import later_ids
+from rb_dspy.bank.removal import plan, unknown
 from rb_dspy.bank.retrieval import Mode, find
 from rb_dspy.bank.search.searchers import OverlaySearcher, Searcher
-from rb_dspy.bank.store.base import Reader, Scope, SnapshotRow, Unit
+from rb_dspy.bank.store.base import Reader, Scope, Unit
 from rb_dspy.bank.store.overlay import Overlay
 from rb_dspy.bank.store.sql import Database, SqlScope, scope_names
 from rb_dspy.bank.store.sqlite import SqliteDatabase, restore
-from rb_dspy.bank.transfer import checked_draft
 from rb_dspy.errors import EmbedderMismatch, InputError, StorageError
 from rb_dspy.protocols import Embedder, Vectors
 from rb_dspy.schema import (
@@ -50,17 +46,12 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
+from rb_dspy.text import normalise
 
 DEFAULT_EMBEDDER = "minilm"
 
 _ERROR = 2_000
 """Characters that are kept of why learning failed."""
-
-_SHOWN = 10
-"""Items that a notebook shows."""
-
-_BATCH = 500
-"""Experiences of one transaction of ``append_many``."""
 
 
 class MemoryBank:
@@ -76,9 +67,9 @@ class MemoryBank:
     """
 
     def __init__(
-        self, scope: Scope, searcher: Searcher, embedder: _LazyEmbedder, database: Database | None = None
+        self, scope: Scope, searcher: Searcher, embedder: Embedder | None, database: Database | None = None
     ) -> None:
-        """For ``open`` and ``fork``. ``database`` is closed with the bank."""
+        """For ``open`` and ``fork``. ``database`` is closed with the bank; ``embedder`` None: the default one."""
         self.scope = scope.name
         self._store = scope
         self._searcher = searcher
@@ -114,13 +105,14 @@ class MemoryBank:
             MissingDependency: The extra for PostgreSQL is not installed.
         """
         checked_name("scope", scope)
-        arguments.state(at)
-        chosen = None if embedder is None or embedder == "" else arguments.embedder(embedder)
-        database = open_database(url, create=create and at is None)
+        chosen = None if embedder is None or embedder == "" else opening.embedder(embedder)
+        database = opening.open_database(url, create=create and at is None)
         try:
-            rows = open_scope(database, scope, chosen, create=create and at is None)
-            bank = cls(rows, open_searcher(database, rows), _LazyEmbedder(chosen), database)
-            return bank if at is None else bank._overlay(resolve_mark(rows, at), read_only=True, owner=database)
+            rows = opening.open_scope(database, scope, chosen, create=create and at is None)
+            bank = cls(rows, opening.open_searcher(database, rows), chosen, database)
+            if at is None:
+                return bank
+            return bank._overlay(opening.resolve_mark(rows, at), read_only=True, owner=database)
         except BaseException:
             database.close()
             raise
@@ -133,12 +125,9 @@ class MemoryBank:
             InputError: There is something at ``to``.
             StorageError: There is no bank at ``url``, or the disk refuses.
         """
-        path, target = arguments.bank_path(url), arguments.file(to).expanduser()
-        if path is None:
-            raise InputError(f"bank {url!r}: only a bank in a file can be copied; give its path")
-        database = SqliteDatabase(path, create=False)
+        database = SqliteDatabase(opening.file_of(url), create=False)
         try:
-            database.backup(target)
+            database.backup(Path(to).expanduser())
         finally:
             database.close()
 
@@ -152,15 +141,17 @@ class MemoryBank:
             CorruptBank: ``copy`` is damaged, or no bank.
             StorageError: There is no bank at ``copy``, somebody has the bank open, or the disk refuses.
         """
-        path = arguments.bank_path(url)
-        if path is None:
-            raise InputError(f"bank {url!r}: only a bank in a file can be restored; give its path")
-        return restore(path, arguments.file(copy).expanduser())
+        return restore(opening.file_of(url), Path(copy).expanduser())
 
     @property
     def embedder(self) -> Embedder:
         """What makes the vectors of this bank."""
-        return self._embedder.get()
+        return plugins.embedder(DEFAULT_EMBEDDER) if self._embedder is None else self._embedder
+
+    @property
+    def _place(self) -> str:
+        """For errors."""
+        return f"{self._store.location}: scope {self.scope!r}"
 
     # Learning
 
@@ -196,22 +187,29 @@ class MemoryBank:
             note: Why there are no drafts.
             origin: Who brought this, if it was not learned here.
             shown: Items that the agent was shown.
-            again: False: leave out drafts that were taken away before (see ``retracted``); the note says so.
+            again: False: leave out drafts whose exact text was taken away before, by an edit, a delete or a rollback of
+                that item; the note says so.
 
         Raises:
             InputError: Parts do not belong together, or the attempt was removed from the bank.
             InvalidVector, StorageError: And whatever the embedder raises; nothing is stored then.
         """
-        dropped = {} if again else self.retracted(drafts)
-        if dropped:
-            drafts = [draft for draft in drafts if draft not in dropped]
-            note = "; ".join(filter(None, [note, _dropped(dropped)]))
-        more = {"run_id": run_id, "polarity": polarity, "distiller": distiller, "note": note, "origin": origin}
-        new = admit(arguments.experience_draft(self.scope, task, trajectory, verdict, drafts, shown, **more))
-        self._append([new])
-        stored = self._experience(new.id)
+        if not again:
+            with self._store.reading() as reader:
+                drafts, note = writing.without_removed(reader, drafts, note)
+        draft = experience_draft(
+            *(task, trajectory, verdict, drafts),
+            run_id=run_id,
+            polarity=polarity,
+            distiller=distiller,
+            note=note,
+            origin=origin,
+            shown=item_ids(self.scope, shown),
+        )
+        (id,) = self.append_many([draft])
+        stored = self._experience(id)
         if stored is None:
-            raise writing.removed_since(self._store.location, task.id, new.id)
+            raise writing.removed_since(self._store.location, task.id, id)
         return stored
 
     def append_many(self, drafts: Iterable[ExperienceDraft]) -> list[str]:
@@ -219,8 +217,7 @@ class MemoryBank:
 
         What was stored before an error stays; doing it again repeats nothing. What was removed stays away.
         """
-        listed = arguments.iterable("drafts", drafts)
-        return self._append_all(admit(arguments.one("drafts", draft, ExperienceDraft)) for draft in listed)
+        return writing.append(self._store, lambda: self.embedder, map(admit, drafts))
 
     def add(self, title: str, content: str, description: str = "", origin: str = "user") -> MemoryItem:
         """Store a lesson that a person wrote. It is found by its own text, and its polarity is success.
@@ -228,12 +225,11 @@ class MemoryBank:
         The same text written twice is one item. Raises ``InputError`` for an empty title or content, and like
         ``append``.
         """
-        texts = {"title": title, "content": content, "description": description}
-        draft = checked_draft({name: arguments.text(name, value) for name, value in texts.items()})
+        draft = checked_draft({"title": title, "content": content, "description": description})
         with self._store.reading() as reader:
             new = handwritten(reader, draft, checked_name("origin", origin))
         if new is not None:
-            self._append([admit(new)])
+            self.append_many([new])
         return self._item(new_item(draft).id)
 
     def record(self, task: Task, trajectory: Trajectory, *, run_id: str = "", shown: Sequence[MemoryItem] = ()) -> None:
@@ -246,9 +242,7 @@ class MemoryBank:
             InputError: The rollout is of another task, or the attempt was removed from the bank.
             StorageError: The bank cannot be written.
         """
-        rollout = arguments.one("trajectory", trajectory, Trajectory)
-        ids = arguments.item_ids(self.scope, shown)
-        row = pending_row(arguments.one("task", task, Task), rollout, run_id=run_id, shown=ids)
+        row = pending_row(task, trajectory, run_id=run_id, shown=item_ids(self.scope, shown))
         with self._store.write() as writer:
             writing.record(writer, row, self._store.location)
 
@@ -257,20 +251,19 @@ class MemoryBank:
 
         ``rollout_ids``: of these rollouts only. Nothing happens if none is pending.
         """
-        only = {arguments.text("rollout id", id) for id in arguments.listed("rollout_ids", rollout_ids)}
-        message = redact(arguments.text("error", error))[:_ERROR]
-        task_id = arguments.one("task", task, Task).id
+        only = set(map(normalise, rollout_ids))
         with self._store.write() as writer:
-            rows = writer.pending(run_id=arguments.text("run id", run_id), task_id=task_id)
-            writer.fail_pending([row.key for row in rows if not only or row.key.rollout_id in only], message)
+            rows = writer.pending(run_id=normalise(run_id), task_id=task.id)
+            keys = [row.key for row in rows if not only or row.key.rollout_id in only]
+            writer.fail_pending(keys, redact(normalise(error))[:_ERROR])
 
     def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[Pending]:
         """What was recorded and not learned from yet, oldest first: all, or that of a run, of a task, of both.
 
         The rollouts of a task in a run belong together; without a run (``run_id=""``) each stands alone.
         """
-        run_id = None if run_id is None else arguments.text("run id", run_id)
-        task_id = None if task_id is None else arguments.text("task id", task_id)
+        run_id = None if run_id is None else normalise(run_id)
+        task_id = None if task_id is None else normalise(task_id)
         with self._store.reading() as reader:
             rows = reader.pending(run_id=run_id, task_id=task_id)
             shown = {id for row in rows for id in row.shown}
@@ -279,21 +272,14 @@ class MemoryBank:
     def learned(self, run_id: str) -> set[str]:
         """Ids of the tasks that a run has learned from here, with or without items."""
         with self._store.reading() as reader:
-            return {row.task_id for row in reader.experiences(run_id=arguments.text("run id", run_id))}
+            return {row.task_id for row in reader.experiences(run_id=normalise(run_id))}
 
     def known(
         self, task: Task, trajectory: Trajectory | Sequence[Trajectory], *, run_id: str = ""
     ) -> Experience | None:
         """What ``append`` of these rollouts has stored already; None if nothing was learned from them yet."""
-        rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else arguments.listed("trajectories", trajectory)
-        return self._experience(identity(arguments.one("task", task, Task), rollouts, run_id=run_id))
-
-    def retracted(self, drafts: Sequence[MemoryDraft]) -> dict[MemoryDraft, Change]:
-        """The drafts whose exact text was removed earlier by an edit, delete or rollback of that item, and by what."""
-        ids = {draft: new_item(draft).id for draft in arguments.each("drafts", drafts, MemoryDraft)}
-        with self._store.reading() as reader:
-            changes = reading.retractions_of(reader, ids.values())
-        return {draft: changes[id] for draft, id in ids.items() if id in changes}
+        rollouts = (trajectory,) if isinstance(trajectory, Trajectory) else trajectory
+        return self._experience(identity(task, rollouts, run_id=run_id))
 
     # Retrieval
 
@@ -328,20 +314,14 @@ class MemoryBank:
         Raises:
             InputError: An argument cannot be used.
         """
-        arguments.search(query, k, unit, min_score, exclude_tasks, polarity, mode)
-        task = query if isinstance(query, Task) else None
         return find(
-            self._store,
-            self._searcher,
-            self._query_vector,
-            arguments.text("query", query.instruction if isinstance(query, Task) else query),
-            k=int(k),
+            *(self._store, self._searcher, self._query_vector, query),
+            k=k,
             unit=unit,
             mode=mode,
-            min_score=None if min_score is None else float(min_score),
-            exclude_tasks=[*exclude_tasks, *([task.id] if task else ())],
+            min_score=min_score,
+            exclude_tasks=exclude_tasks,
             polarity=polarity,
-            own_task=task.id if task else None,
         )
 
     def items(self) -> list[MemoryItem]:
@@ -355,7 +335,7 @@ class MemoryBank:
 
     def get(self, id: str) -> MemoryItem | Experience:
         """The item or experience with this id. Raises ``InputError`` if the scope has none."""
-        id = arguments.text("id", id)
+        id = normalise(id)
         with self._store.reading() as reader:
             found = reading.items_of(reader, [id], self.scope).get(id) or self._experience(id)
             if found is None:
@@ -364,23 +344,23 @@ class MemoryBank:
 
     def experience_of(self, task_id: str, run_id: str | None = None) -> Experience | None:
         """The newest experience of a task, or that of a run; None if there is none."""
-        run_id = None if run_id is None else arguments.text("run id", run_id)
+        run_id = None if run_id is None else normalise(run_id)
         with self._store.reading() as reader:
-            rows = reader.experiences(task_id=arguments.text("task id", task_id), run_id=run_id)
+            rows = reader.experiences(task_id=normalise(task_id), run_id=run_id)
             return self._experience(rows[-1].id) if rows else None
 
     def seen_tasks(self, prefix: str = "") -> set[str]:
         """Ids of the tasks that were learned from here and begin with ``prefix``; pending ones are not among them."""
-        start = arguments.text("prefix", prefix)
         with self._store.reading() as reader:
-            return {row.task_id for row in reader.experiences() if row.task_id.startswith(start)}
+            return {row.task_id for row in reader.experiences() if row.task_id.startswith(prefix)}
 
     def near_duplicates(self, min_score: float = 0.9) -> list[duplicates.NearDuplicate]:
         """Pairs of items whose cosine is at least ``min_score``, nearest first.
 
         Nothing is ever merged on similarity: a negated lesson is nearer to the original than a paraphrase is.
         """
-        return duplicates.near_duplicates(self._store, min_score)
+        with self._store.reading() as reader:
+            return duplicates.near_duplicates(self._store, reader, min_score)
 
     # Changing
 
@@ -400,7 +380,7 @@ class MemoryBank:
         Raises:
             InputError: There is no such item, or it was changed meanwhile; a title or content is empty or too long.
         """
-        item = self._item(arguments.text("id", id))
+        item = self._item(id)
         texts = {"title": title, "description": description, "content": content}
         new = new_item(checked_draft({n: getattr(item, n) if t is None else t for n, t in texts.items()}))
         if new.id == item.id:
@@ -408,7 +388,7 @@ class MemoryBank:
         embedder = self.embedder
         (vector,) = embed(embedder, [item_text(new)])
         with self._store.write(embedder=(embedder.id, embedder.dimension)) as writer:
-            writing.edit(writer, item.id, new, vector, arguments.text("note", note), self._store.location)
+            writing.edit(writer, item.id, new, vector, normalise(note), self._store.location)
         return self._item(new.id)
 
     def delete(self, id: str, *, note: str = "", dry_run: bool = False) -> Removal:
@@ -419,7 +399,7 @@ class MemoryBank:
         Raises:
             InputError: Nothing has this id.
         """
-        return self._remove(arguments.text("id", id), kind="delete", descendants=False, note=note, dry_run=dry_run)
+        return self._remove(id, kind="delete", descendants=False, note=note, dry_run=dry_run)
 
     def rollback(self, source: str, *, descendants: bool = True, note: str = "", dry_run: bool = False) -> Removal:
         """Remove what came from ``source``, with what was learned under its influence.
@@ -433,12 +413,11 @@ class MemoryBank:
         Raises:
             InputError: Nothing came from there.
         """
-        name = arguments.text("source", source)
-        return self._remove(name, kind="rollback", descendants=descendants, note=note, dry_run=dry_run)
+        return self._remove(source, kind="rollback", descendants=descendants, note=note, dry_run=dry_run)
 
     def history(self, id: str) -> list[Change]:
         """What happened to an experience or an item, oldest first, also if it is gone or was edited."""
-        id = arguments.text("id", id)
+        id = normalise(id)
         with self._store.reading() as reader:
             changes = reading.history_of(reader, id)
             if not changes:
@@ -464,16 +443,7 @@ class MemoryBank:
         """
         checked_name("snapshot", name)
         with self._store.write() as writer:
-            mark = writer.mark()
-            row = next((each for each in writer.snapshots() if each.name == name), None)
-            if row is None:
-                row = SnapshotRow(name, mark, now())
-                writer.add_snapshot(row)
-            elif row.seq != mark:
-                raise InputError(
-                    f"{self._store.location}: scope {self.scope!r}: snapshot {name!r} is of the state at {row.seq}, and"
-                    f" the bank is at {mark} now; choose another name"
-                )
+            row = writing.snapshot(writer, name, self._place)
         return reading.snapshot_of(self._store.at(row.seq), row, self.scope)
 
     def snapshots(self) -> list[Snapshot]:
@@ -486,8 +456,11 @@ class MemoryBank:
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write this scope's experiences to a JSON Lines file; returns how many. See ``transfer``."""
-        every = reading.all_experiences(self._present(), self.scope)
-        return transfer.write(arguments.file(path), self.scope, self._store.embedder(), every)
+        present = self._present()
+        count = len(present.experiences())
+        every = reading.all_experiences(present, self.scope)
+        transfer.write(Path(path), self.scope, self._store.embedder(), count, every)
+        return count
 
     def import_jsonl(self, path: str | Path, *, origin: str = "") -> list[str]:
         """Append what ``export_jsonl`` wrote, with its provenance; returns the ids of the experiences.
@@ -499,10 +472,9 @@ class MemoryBank:
             InputError: A line cannot be used; the message names it.
         """
         named = checked_name("origin", origin) if origin else ""
-        file = arguments.file(path)
-        for _ in transfer.read(file, named):
+        for _ in transfer.read(Path(path), named):
             pass  # checks all of it
-        return self._append_all(transfer.read(file, named))
+        return writing.append(self._store, lambda: self.embedder, transfer.read(Path(path), named))
 
     def reindex(self, embedder: Embedder | str | None = None) -> int:
         """Make vectors that are missing, in all scopes; with ``embedder``, move the bank to another one.
@@ -514,12 +486,12 @@ class MemoryBank:
             StorageError: This is a fork or a snapshot, or the bank cannot be written.
         """
         scope = self._own_scope("reindex")
-        chosen = self.embedder if embedder is None else arguments.embedder(embedder)
+        chosen = self.embedder if embedder is None else opening.embedder(embedder)
         if embedder is None and (current := scope.embedder()) not in (None, (chosen.id, chosen.dimension)):
             raise EmbedderMismatch(f"{scope.location}: belongs to the embedder {current[0]}; name it")
         made = reindex(scope.database, chosen)
-        self._embedder = _LazyEmbedder(chosen)
-        self._searcher = open_searcher(scope.database, scope)
+        self._embedder = chosen
+        self._searcher = opening.open_searcher(scope.database, scope)
         return made
 
     def purge(self, source: str) -> Removal:
@@ -537,7 +509,7 @@ class MemoryBank:
             InputError: Nothing came from there.
             StorageError: This is a fork or a snapshot, or the bank cannot be written, or others read it meanwhile.
         """
-        scope, name = self._own_scope("purge"), arguments.text("source", source)
+        scope, name = self._own_scope("purge"), normalise(source)
         with scope.write(exclusive=True) as writer:
             removal = writing.purge(writer, name)
         scope.database.vacuum()
@@ -552,11 +524,13 @@ class MemoryBank:
 
     def stats(self) -> BankStats:
         """Counts of this scope, and what the bank is."""
-        return doctor.stats(self._store, self._database)
+        with self._store.reading() as reader:
+            return doctor.stats(self._store, reader, self._database)
 
     def doctor(self) -> list[Finding]:
         """Check everything that is stored, and say what is wrong and what to do about it; empty if all is well."""
-        return doctor.findings(self._store, self._database)
+        with self._store.reading() as reader:
+            return doctor.findings(self._store, reader, self._database)
 
     def close(self) -> None:
         """Close the bank, and its forks with it. Closing twice does nothing."""
@@ -572,10 +546,6 @@ class MemoryBank:
 
     def __repr__(self) -> str:
         return f"MemoryBank({self._store.location!r}, scope={self.scope!r})"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the counts and the newest items."""
-        return as_html(repr(self), self.stats(), self.items()[-_SHOWN:][::-1])
 
     def __enter__(self) -> Self:
         return self
@@ -601,50 +571,17 @@ class MemoryBank:
             raise StorageError(f"{self._store.location}: a fork or a snapshot has no {call}; call it on the bank")
         return self._store
 
-    def _append(self, page: Sequence[NewExperience]) -> None:
-        """Store a page in one transaction. Nothing is embedded for what is stored already."""
-        with self._store.reading() as reader:
-            stored = {row.id for row in reader.experiences(ids=[new.id for new in page], ended=True)}
-        texts = [
-            text
-            for new in page
-            if new.items and new.id not in stored
-            for text in (new.task.instruction, *map(item_text, new.items))
-        ]
-        vectors = np.empty((0, 0), np.float32)
-        embedder_key = None
-        if texts:
-            embedder = self.embedder
-            vectors, embedder_key = embed(embedder, texts), (embedder.id, embedder.dimension)
-        lengths = [1 + len(new.items) if new.items and new.id not in stored else 0 for new in page]
-        ends = itertools.accumulate(lengths)
-        rows = [vectors[end - length : end] if length else None for end, length in zip(ends, lengths, strict=True)]
-        with self._store.write(embedder=embedder_key) as writer:
-            writing.append(writer, [*zip(page, rows, strict=True)])
-
-    def _append_all(self, every: Iterable[NewExperience]) -> list[str]:
-        page: list[NewExperience] = []
-        ids: list[str] = []
-        for new in every:
-            page.append(new)
-            ids.append(new.id)
-            if len(page) == _BATCH:
-                self._append(page)
-                page = []
-        if page:
-            self._append(page)
-        return ids
-
     def _remove(
         self, name: str, *, kind: Literal["delete", "rollback"], descendants: bool, note: str, dry_run: bool
     ) -> Removal:
-        note = arguments.text("note", note)
+        name = normalise(name)
+        note = normalise(note)
         if dry_run:
             with self._store.reading() as reader:
-                removal = writing.plan(reader, name, kind=kind, descendants=descendants).removal
+                removal = plan(reader, name, kind, descendants=descendants).removal
         else:
             with self._store.write() as writer:
-                removal = writing.remove(writer, name, kind=kind, descendants=descendants, note=note)
+                removal = writing.remove(writer, name, kind, descendants=descendants, note=note)
         return self._require_removed(removal, name)
 
     def _require_removed(self, removal: Removal, name: str) -> Removal:
@@ -664,6 +601,7 @@ class MemoryBank:
             return reading.experiences_of(reader, rows, self.scope)[0] if rows else None
 
     def _item(self, id: str) -> MemoryItem:
+        id = normalise(id)
         with self._store.reading() as reader:
             item = reading.items_of(reader, [id], self.scope).get(id)
         if item is None:
@@ -671,18 +609,8 @@ class MemoryBank:
         return item
 
     def _unknown(self, id: str, what: str = "item or experience") -> InputError:
-        hint = ""
-        kind, _, value = id.partition(":")
-        if kind in ("run", "origin") and value:
-            return InputError(f"{self._store.location}: scope {self.scope!r} has nothing of {kind} {value[:40]!r}")
         with self._store.reading() as reader:
-            later = later_ids(reader, id) & {row.id for row in reader.items()}
-            changes = reading.history_of(reader, id)
-        if later:
-            hint = f"; it was edited and is {min(later)} now"
-        elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
-            hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
-        return InputError(f"{self._store.location}: scope {self.scope!r} has no {what} {id[:40]!r}{hint}")
+            return unknown(reader, id, what, self._place)
 
     def _query_vector(self, text: str) -> Vectors:
         embedder = self.embedder
@@ -691,28 +619,9 @@ class MemoryBank:
                 f"{self._store.location}: belongs to the embedder {self._searcher.embedder}, opened with {embedder.id};"
                 " open it again with the first"
             )
-        (vector,) = embed(embedder, [text])
-        return np.asarray(vector)
+        vector: Vectors = embed(embedder, [text])[0]
+        return vector
 
     def _overlay(self, mark: int, *, read_only: bool, owner: Database | None = None) -> MemoryBank:
         overlay = Overlay(self._store, mark, read_only=read_only)
         return MemoryBank(overlay, OverlaySearcher(overlay, self._searcher), self._embedder, owner)
-
-
-class _LazyEmbedder:
-    """An embedder that is looked up when it is needed."""
-
-    def __init__(self, chosen: Embedder | None) -> None:
-        self._chosen = chosen
-        self._lock = threading.Lock()
-
-    def get(self) -> Embedder:
-        with self._lock:
-            if self._chosen is None:
-                self._chosen = arguments.embedder(DEFAULT_EMBEDDER)
-            return self._chosen
-
-
-def _dropped(dropped: dict[MemoryDraft, Change]) -> str:
-    gone = [f"{draft.title!r} ({change.kind} at {change.created_at})" for draft, change in dropped.items()]
-    return f"not stored again, because it was removed before: {'; '.join(gone)}"

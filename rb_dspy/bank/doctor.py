@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from rb_dspy.bank.store.base import UNITS, Reader, Scope
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.bank.store.tables import SCHEMA
 from rb_dspy.errors import CorruptBank
-from rb_dspy.schema import MemoryDraft, MemoryItem
+from rb_dspy.schema import MemoryDraft
 
 
 class BankStats(pydantic.BaseModel):
@@ -59,20 +58,6 @@ class Finding(pydantic.BaseModel):
     remedy: str
 
 
-def as_html(name: str, stats: BankStats, newest: Sequence[MemoryItem]) -> str:
-    """A bank as a table for notebooks, in the colours of the page."""
-    sources = {item.id: ", ".join(dict.fromkeys(each.task_id for each in item.provenances)) for item in newest}
-    rows = "".join(
-        f"<tr><td>{escape(item.polarity)}</td><td style='text-align:left'><b>{escape(item.title)}</b><br>"
-        f"{escape(item.content)}</td><td>{escape(sources[item.id])}</td></tr>"
-        for item in newest
-    )
-    counts = f"{stats.items:,} items from {stats.experiences:,} experiences, {stats.pending:,} rollouts pending"
-    more = f"<p>the newest {len(newest)}</p>" if len(newest) < stats.items else ""
-    table = f"<table><tr><th></th><th style='text-align:left'>item</th><th>learned from</th></tr>{rows}</table>"
-    return f"<p><code>{escape(name)}</code>: {counts}</p>{more}{table if newest else ''}"
-
-
 _PAGE = 500
 """Experiences that are read at once."""
 
@@ -80,13 +65,8 @@ _RESTORE = "restore a backup (MemoryBank.restore, rb-dspy bank restore)"
 _REINDEX = "make the vectors anew (MemoryBank.reindex, rb-dspy bank reindex)"
 
 
-def stats(scope: Scope, database: Database | None) -> BankStats:
-    """Counts of one scope."""
-    with scope.reading() as reader:
-        return _stats(scope, reader, database)
-
-
-def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
+def stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats:
+    """Counts of one scope, which ``reader`` reads."""
     experiences = reader.experiences(ended=True)
     rows = reader.items(ended=True)
     living = [row for row in experiences if row.ended is None]
@@ -114,14 +94,11 @@ def _stats(scope: Scope, reader: Reader, database: Database | None) -> BankStats
     )
 
 
-def findings(scope: Scope, database: Database | None) -> list[Finding]:
-    """What is wrong with the file and with one scope."""
-    found = [
-        Finding(kind="file", where=scope.location, what=what, remedy=_RESTORE)
-        for what in (database.check() if database else ())
-    ]
-    with scope.reading() as reader:
-        return [*found, *_rows(scope, reader), *_vectors(scope, reader)]
+def findings(scope: Scope, reader: Reader, database: Database | None) -> list[Finding]:
+    """What is wrong with the file and with one scope, which ``reader`` reads."""
+    problems = database.check() if database else ()
+    found = [Finding(kind="file", where=scope.location, what=what, remedy=_RESTORE) for what in problems]
+    return [*found, *_rows(scope, reader), *_vectors(scope, reader)]
 
 
 def _rows(scope: Scope, reader: Reader) -> Iterator[Finding]:

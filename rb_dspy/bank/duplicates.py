@@ -10,7 +10,7 @@ import pydantic
 
 from rb_dspy.bank.reading import items_of
 from rb_dspy.bank.store.base import Reader, Scope
-from rb_dspy.bank.store.sql import unpacked
+from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.errors import InputError
 from rb_dspy.schema import MemoryItem
 
@@ -34,15 +34,10 @@ class NearDuplicate(pydantic.BaseModel):
     score: float
 
 
-def near_duplicates(scope: Scope, min_score: float) -> list[NearDuplicate]:
-    """Pairs of live items whose cosine is at least ``min_score``, nearest first, at most 10,000."""
-    if isinstance(min_score, bool) or not isinstance(min_score, int | float) or not -1 <= min_score <= 1:
-        raise InputError(f"min_score {repr(min_score)[:40]}: expected a cosine, -1 to 1")
-    with scope.reading() as reader:
-        return _near_duplicates(scope, reader, min_score)
-
-
-def _near_duplicates(scope: Scope, reader: Reader, min_score: float) -> list[NearDuplicate]:
+def near_duplicates(scope: Scope, reader: Reader, min_score: float) -> list[NearDuplicate]:
+    """Pairs of live items of ``reader`` whose cosine is at least ``min_score``, nearest first, at most 10,000."""
+    if not -1 <= min_score <= 1:
+        raise InputError(f"min_score {min_score!r:.40}: expected a cosine, -1 to 1")
     first: dict[str, int] = {}
     for item_row in reader.items():
         first.setdefault(item_row.id, item_row.seq)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rb_dspy.bank.store import sql
+from rb_dspy.bank.store import embedders
 from rb_dspy.bank.store.sql import Database
 from rb_dspy.errors import EmbedderMismatch, InfrastructureError, InvalidVector, describe_error
 from rb_dspy.protocols import Embedder, Vectors
@@ -54,27 +54,27 @@ def reindex(database: Database, embedder: Embedder) -> int:
     Raises:
         EmbedderMismatch: The embedder has the id of the present one and another dimension.
     """
-    made = 0
+    made, key = 0, (embedder.id, embedder.dimension)
     with database.reading() as connection:
-        current = sql.embedder_of(connection)
-    if current is not None and current[0] == embedder.id and current[1] != embedder.dimension:
+        current = embedders.embedder_of(connection)
+    if current is not None and current[0] == embedder.id and current != key:
         raise EmbedderMismatch(
             f"{database.location}: has {current[1]} dimensions, and {embedder.id} has {embedder.dimension} now; an"
             " embedder with other vectors needs another id"
         )
     while True:
         with database.reading() as connection:
-            texts = sql.unembedded(connection, embedder.id, _BATCH)
+            texts = embedders.unembedded(connection, embedder.id, _BATCH)
         if len(texts) < _BATCH:
             break
-        rows = embed(embedder, [each.text for each in texts])
-        with database.writing() as connection:
-            missing = {*sql.unembedded(connection, embedder.id, _BATCH)}  # others may have made some, or purged a row
-            places = [place for place, text in enumerate(texts) if text in missing]
-            made += sql.add_vectors(connection, embedder.id, [texts[place] for place in places], rows[places])
+        vectors = dict(zip(texts, embed(embedder, [each.text for each in texts]), strict=True))
+        with database.writing() as connection:  # others may have made some, or purged a row
+            missing = [each for each in embedders.unembedded(connection, embedder.id, _BATCH) if each in vectors]
+            made += embedders.add_vectors(connection, embedder.id, missing, [vectors[each] for each in missing])
     with database.writing() as connection:
-        texts = sql.unembedded(connection, embedder.id, None)
+        texts = embedders.unembedded(connection, embedder.id, None)
         if texts:
-            made += sql.add_vectors(connection, embedder.id, texts, embed(embedder, [each.text for each in texts]))
-        sql.change_over(connection, (embedder.id, embedder.dimension), added=bool(made))
+            rows = embed(embedder, [each.text for each in texts])
+            made += embedders.add_vectors(connection, embedder.id, texts, rows)
+        embedders.change_over(connection, key, added=bool(made))
     return made

@@ -3,26 +3,67 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from rb_dspy.bank import arguments
+from rb_dspy import plugins
 from rb_dspy.bank.search.postgres import PostgresSearcher
 from rb_dspy.bank.search.searchers import Searcher, StoreSearcher
-from rb_dspy.bank.store import sql
-from rb_dspy.bank.store.base import Reader, Scope
+from rb_dspy.bank.store import embedders, sql
+from rb_dspy.bank.store.base import Scope
 from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.bank.store.sql import Database, SqlScope
 from rb_dspy.bank.store.sqlite import SqliteDatabase
 from rb_dspy.errors import InputError, UnknownScope
 from rb_dspy.protocols import Embedder
 
+_POSTGRES = re.compile(r"postgres(ql)?(\+psycopg)?://")
+"""How the URL of a PostgreSQL database begins."""
+
 
 def open_database(url: str | Path | None, *, create: bool) -> Database:
     """The database at ``url``. See ``MemoryBank.open``."""
-    if isinstance(url, str) and arguments.is_postgres(url):
+    if isinstance(url, str) and _POSTGRES.match(url):
         return PostgresDatabase(url, create=create)
-    path = arguments.bank_path(url)
+    path = bank_path(url)
     return SqliteDatabase(path, create=create or path is None)
+
+
+def bank_path(url: str | Path | None) -> Path | None:
+    """The file of a bank; None for one in memory. Raises ``InputError``."""
+    if url is None or url == ":memory:":
+        return None
+    name = os.fspath(url)
+    if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name) if isinstance(url, str) else None:
+        hint = "postgresql://user@host/database"
+        if _POSTGRES.match(name):
+            hint = "pg_dump and pg_restore (--schema=rb_dspy) for a copy of a bank in PostgreSQL"
+        raise InputError(f"bank {scheme[0]}…: expected a path, or {hint}")  # what follows may hold a password
+    if not name.strip() or not name.isprintable():
+        raise InputError(f"bank {name[:80]!r}: expected a path, :memory:, or postgresql://user@host/database")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no such user, or one without a home
+        raise InputError(f"bank {name[:80]!r}: the home folder is unknown; give the whole path") from None
+
+
+def file_of(url: str | Path) -> Path:
+    """The file of a bank that must have one. Raises ``InputError``."""
+    path = bank_path(url)
+    if path is None:
+        raise InputError(f"bank {url!r}: only a bank in a file can be copied or restored; give its path")
+    return path
+
+
+def embedder(value: Embedder | str) -> Embedder:
+    """An embedder, or the one of this name. Raises ``InputError`` or ``MissingDependency``."""
+    if isinstance(value, str):
+        return plugins.embedder(value)
+    if isinstance(value, type) or plugins.lacks(value, plugins.EMBEDDER):
+        raise InputError(f"embedder {value!r:.80}: expected an object with id, dimension and embed, or a name")
+    return value
 
 
 def open_searcher(database: Database, scope: SqlScope) -> Searcher:
@@ -40,17 +81,14 @@ def open_scope(database: Database, name: str, embedder: Embedder | None, *, crea
         UnknownScope: There is no such scope; the message names those that are there.
     """
     with database.reading() as connection:
-        if embedder is not None and sql.embedder_of(connection) is not None:
-            sql.check_embedder(connection, (embedder.id, embedder.dimension), database.location)
+        if embedder is not None and embedders.embedder_of(connection) is not None:
+            embedders.check_embedder(connection, (embedder.id, embedder.dimension), database.location)
     try:
         return sql.open_scope(database, name, create=create)
     except UnknownScope as exc:
         with database.reading() as connection:
             known = sql.scope_names(connection)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
-        raise UnknownScope(f"{exc}; {hint}known: {listed or 'none yet'}") from None
+        raise UnknownScope(f"{exc}; {_known(name, known) or 'none is there yet'}") from None
 
 
 def scopes(url: str | Path) -> list[str]:
@@ -67,18 +105,19 @@ def resolve_mark(scope: Scope, at: str | int) -> int:
     """The number that ``at`` means: that of a snapshot, or the end of the write that a number belongs to."""
     with scope.reading() as reader:
         if isinstance(at, str):
-            return _snapshot_mark(reader, scope, at)
+            marks = {snapshot.name: snapshot.seq for snapshot in reader.snapshots()}
+            if at not in marks:
+                known = _known(at, [*marks]) or "snapshot() makes one"
+                raise InputError(f"{scope.location}: scope {scope.name!r} has no snapshot {at!r}; {known}")
+            return marks[at]
         mark, number = reader.mark(), int(at)
         if not 0 <= number <= mark:
             raise InputError(f"{scope.location}: no state {str(at)[:20]} of scope {scope.name!r}; expected 0 to {mark}")
         return min((entry.seq for entry in reader.journal() if entry.seq >= number), default=mark) if number else 0
 
 
-def _snapshot_mark(reader: Reader, scope: Scope, name: str) -> int:
-    known = {snapshot.name: snapshot.seq for snapshot in reader.snapshots()}
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
+def _known(name: str, names: Sequence[str]) -> str:
+    """The names that there are, and which of them may be meant; empty if there are none."""
+    near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    listed = ", ".join(list(known)[-10:]) or "none yet; snapshot() makes one"
-    raise InputError(f"{scope.location}: scope {scope.name!r} has no snapshot {name!r}; {hint}known: {listed}")
+    return f"{hint}known: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else ""

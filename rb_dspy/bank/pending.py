@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,10 +18,6 @@ from rb_dspy.text import normalise
 
 if TYPE_CHECKING:
     from rb_dspy.bank.bank import MemoryBank
-
-
-import os
-import re
 
 _log = logging.getLogger("rb_dspy.bank")
 

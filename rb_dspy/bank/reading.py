@@ -40,11 +40,7 @@ class Rollouts(pydantic.BaseModel):
 
 def pack_rollouts(task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] = ()) -> bytes:
     """Rollouts as compressed JSON."""
-    value = {
-        "task": task.model_dump(),
-        "trajectories": [trajectory.model_dump() for trajectory in trajectories],
-        "verdicts": [verdict.model_dump() for verdict in verdicts],
-    }
+    value = Rollouts(task=task, trajectories=tuple(trajectories), verdicts=tuple(verdicts)).model_dump()
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 6)
 
 
@@ -108,18 +104,6 @@ def all_experiences(reader: Reader, scope: str) -> Iterator[Experience]:
     while rows := reader.experiences(after=after, limit=_PAGE, payload=True):
         yield from experiences_of(reader, rows, scope)
         after = rows[-1].seq
-
-
-def retractions_of(reader: Reader, ids: Iterable[str]) -> dict[str, Change]:
-    """For each item that is gone because of an edit, delete or rollback of the item itself: that change."""
-    found = {}
-    for id in ids:
-        last = reader.journal(subjects=[id])[-1:]
-        rows = reader.items(ids=[id], ended=True) if last else []
-        if rows and max(row.ended or last[0].seq + 1 for row in rows) == last[0].seq:
-            entry = last[0]
-            found[id] = Change(seq=entry.seq, kind=entry.kind, id=id, note=entry.note, created_at=entry.created_at)
-    return found
 
 
 def snapshot_of(reader: Reader, row: SnapshotRow, scope: str) -> Snapshot:

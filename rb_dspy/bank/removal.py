@@ -4,33 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
-from rb_dspy.bank.store.base import ExperienceRow, ItemRow, Reader
+from rb_dspy.bank.pending import grouped
+from rb_dspy.bank.reading import history_of
+from rb_dspy.bank.store.base import ExperienceRow, ItemRow, PendingKey, Reader
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Removal
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be removed: experiences by their numbers, or items by their ids."""
+    """What is to be removed: experiences by their numbers, or items by their ids; and what of it is pending."""
 
+    name: str
     experiences: frozenset[int] = frozenset()
     items: frozenset[str] = frozenset()
 
+    def pending(self, reader: Reader, shown: Collection[str] = ()) -> dict[str, list[PendingKey]]:
+        """Groups of pending rollouts that go, by the id of what they would become.
+
+        That of this name, those of the run, and those whose agent was shown one of these items.
+        """
+        kind, _, value = self.name.partition(":")
+        run_id = value if kind == "run" and value else None
+        shown_to = {row.key: set(row.shown) for row in reader.pending()}
+        return {
+            id: keys
+            for id, keys in grouped(shown_to).items()
+            if id == self.name or keys[0].run_id == run_id or any(shown_to[key] & set(shown) for key in keys)
+        }
+
 
 @dataclass(frozen=True)
-class Closure:
-    """What ends, in order."""
+class Plan:
+    """What a removal ends, in order."""
 
-    experiences: tuple[ExperienceRow, ...]
-    rows: tuple[ItemRow, ...]
+    source: Source
+    experiences: list[ExperienceRow]
+    rows: list[ItemRow]
     """Item rows that end: of the experiences, and of the items themselves."""
     items: tuple[str, ...]
     """Items that lose their last row."""
-    removed_items: frozenset[str]
-    """Items whose influence goes: also those that had ended before."""
+    pending: dict[str, list[PendingKey]]
+
+    @property
+    def removal(self) -> Removal:
+        experiences = tuple(row.id for row in self.experiences)
+        return Removal(experiences=experiences, items=self.items, pending=tuple(self.pending))
 
 
-def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> tuple[Source, str | None]:
-    """What ``name`` means: ``run:NAME``, ``origin:NAME``, or the id of an experience or an item. Also the run's name.
+def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> Source:
+    """What ``name`` means: ``run:NAME``, ``origin:NAME``, or the id of an experience or an item.
 
     ``ended``: include experiences that have ended. ``edits``: include later versions of the item.
     """
@@ -38,11 +63,10 @@ def source_of(reader: Reader, name: str, *, ended: bool, edits: bool) -> tuple[S
     if kind in ("run", "origin") and value:
         run_id, origin = (value, None) if kind == "run" else (None, value)
         rows = reader.experiences(run_id=run_id, origin=origin, ended=ended)
-        return Source(experiences=frozenset(row.seq for row in rows)), run_id
-    rows = reader.experiences(ids=[name], ended=ended)
-    if rows:
-        return Source(experiences=frozenset(row.seq for row in rows)), None
-    return Source(items=frozenset({name, *(later_ids(reader, name) if edits else ())})), None
+        return Source(name, experiences=frozenset(row.seq for row in rows))
+    if rows := reader.experiences(ids=[name], ended=ended):
+        return Source(name, experiences=frozenset(row.seq for row in rows))
+    return Source(name, items=frozenset({name, *(later_ids(reader, name) if edits else ())}))
 
 
 def later_ids(reader: Reader, id: str) -> set[str]:
@@ -54,45 +78,57 @@ def later_ids(reader: Reader, id: str) -> set[str]:
     return found
 
 
-def closure(reader: Reader, source: Source, *, descendants: bool) -> Closure:
-    """What goes when ``source`` is removed.
+def unknown(reader: Reader, id: str, what: str, place: str) -> InputError:
+    """For an id, or a source, of which nothing is here: the error, with what became of it."""
+    kind, _, value = id.partition(":")
+    if kind in ("run", "origin") and value:
+        return InputError(f"{place} has nothing of {kind} {value[:40]!r}")
+    hint = ""
+    changes = history_of(reader, id)
+    if later := later_ids(reader, id) & {row.id for row in reader.items()}:
+        hint = f"; it was edited and is {min(later)} now"
+    elif changes and changes[-1].kind in ("delete", "rollback", "purge"):
+        hint = f"; a {changes[-1].kind} at {changes[-1].created_at} removed it"
+    return InputError(f"{place} has no {what} {id[:40]!r}{hint}")
+
+
+def plan(reader: Reader, name: str, kind: Literal["delete", "rollback"], *, descendants: bool) -> Plan:
+    """What goes when what ``name`` means is removed.
 
     Removing an experience ends its item rows. An item is removed too if no remaining experience contains it, or if an
     experience that had not seen it before is removed and all remaining ones had been shown it, so that they only repeat
-    it. With ``descendants``, experiences whose agents were shown a removed item are removed too, and so on. Rows that
-    have ended are followed as well: whoever was misled by a lesson goes with it, also after the lesson was deleted.
+    it. With ``descendants``, experiences whose agents were shown a removed item are removed too, and so on, and pending
+    rollouts like them. Rows that have ended are followed as well: whoever was misled by a lesson goes with it, also
+    after the lesson was deleted.
     """
+    source = source_of(reader, name, ended=descendants, edits=kind == "rollback")
     removed: set[int] = set()
-    affected: dict[int, ItemRow] = {}
     removed_items = set(source.items)
-    if removed_items:
-        affected = {row.seq: row for row in reader.items(ids=removed_items, ended=True)}
-    waiting = set(source.experiences)
-    if descendants:
-        waiting |= _viewers(reader, removed_items)
+    affected = {row.seq: row for row in reader.items(ids=removed_items, ended=True)}
+    waiting = source.experiences | (_viewers(reader, removed_items) if descendants else set())
     while waiting:
         removed |= waiting
         new = reader.items(experiences=waiting, ended=True)
         affected |= {row.seq: row for row in new}
         gone = {id for id in {row.id for row in new} - removed_items if _is_removed_with(reader, id, removed)}
         removed_items |= gone
-        waiting = _viewers(reader, gone) - removed if descendants else set()
-    experiences = reader.experiences(seqs=removed)
+        waiting = frozenset(_viewers(reader, gone) - removed if descendants else ())
     rows = sorted((row for row in affected.values() if row.ended is None), key=lambda row: row.seq)
     ends = {row.seq for row in rows}
-    ids = list(dict.fromkeys(row.id for row in rows))
+    ids = dict.fromkeys(row.id for row in rows)
     stays = {row.id for row in reader.items(ids=ids) if row.seq not in ends}
-    return Closure(
-        experiences=tuple(experiences),
-        rows=tuple(rows),
+    return Plan(
+        source=source,
+        experiences=reader.experiences(seqs=removed),
+        rows=rows,
         items=tuple(id for id in ids if id not in stays),
-        removed_items=frozenset(removed_items),
+        pending=source.pending(reader, shown=removed_items if descendants else ()),
     )
 
 
 def _viewers(reader: Reader, items: Collection[str]) -> set[int]:
     """Experiences whose agents were shown one of ``items``."""
-    return {seq for seq, _ in reader.exposures(items=items)} if items else set()
+    return {seq for seq, _ in reader.exposures(items=items)}
 
 
 def _is_removed_with(reader: Reader, id: str, removed: Collection[int]) -> bool:

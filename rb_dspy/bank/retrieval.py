@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from rb_dspy.bank.reading import items_and_givers
 from rb_dspy.bank.search.searchers import Searcher
-from rb_dspy.bank.store.base import Filter, Hit, Reader, Scope, Unit
+from rb_dspy.bank.store.base import UNITS, Filter, Hit, Reader, Scope, Unit
+from rb_dspy.errors import InputError
 from rb_dspy.protocols import Vectors
-from rb_dspy.schema import MemoryItem, Polarity, Retrieved
+from rb_dspy.schema import MemoryItem, Polarity, Retrieved, Task
+from rb_dspy.text import normalise
 
 Mode = Literal["dense", "lexical", "hybrid"]
 """Rank by the embedder's cosine, by shared words (BM25), or by both (reciprocal rank fusion)."""
@@ -28,7 +30,7 @@ def find(
     scope: Scope,
     searcher: Searcher,
     embed: Callable[[str], Vectors],
-    query: str,
+    query: str | Task,
     *,
     k: int,
     unit: Unit,
@@ -36,26 +38,15 @@ def find(
     min_score: float | None,
     exclude_tasks: Collection[str],
     polarity: Polarity | None,
-    own_task: str | None,
 ) -> list[Retrieved]:
-    """The ``k`` best, or fewer if the scope has no more. See ``MemoryBank.retrieve``.
-
-    Args:
-        scope: What is searched, as it is now.
-        searcher: Ranks its rows.
-        embed: The vector of the query; called at most once, and not at all if there is nothing to find.
-        query: A text.
-        k: How many.
-        unit: What is ranked.
-        mode: By what.
-        min_score: Cosine below which nothing is returned, in dense mode.
-        exclude_tasks: Their rows are left out.
-        polarity: Only rows of this polarity.
-        own_task: Lessons that this task gave first are left out, wherever they came again.
-    """
+    """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and not at all if there is nothing to find."""
+    _check(k, unit, mode, min_score, exclude_tasks, polarity)
+    own_task = query.id if isinstance(query, Task) else None
+    query = normalise(query.instruction if isinstance(query, Task) else query)
     if k == 0 or searcher.is_empty(unit):
         return []
-    only = Filter(exclude_tasks=frozenset(exclude_tasks), polarity=polarity)
+    excluded = frozenset(exclude_tasks) if own_task is None else frozenset({*exclude_tasks, own_task})
+    only = Filter(exclude_tasks=excluded, polarity=polarity)
     rankings: list[Ranking] = []
     if mode != "lexical":
         vector = embed(query)
@@ -72,6 +63,32 @@ def find(
         if len(found) >= k or len(passed) < count:
             return found[:k]
         count *= 4
+
+
+def _check(
+    k: int,
+    unit: Unit,
+    mode: Mode,
+    min_score: float | None,
+    exclude_tasks: Collection[str],
+    polarity: Polarity | None,
+) -> None:
+    choices: tuple[tuple[str, object, tuple[object, ...]], ...] = (
+        ("unit", unit, UNITS),
+        ("mode", mode, get_args(Mode)),
+        ("polarity", polarity, (None, *get_args(Polarity))),
+    )
+    for name, value, allowed in choices:
+        if value not in allowed:
+            raise InputError(f"{name} {value!r:.40}: expected one of {', '.join(map(repr, allowed))}")
+    if k < 0:
+        raise InputError(f"k {k!r:.40}: expected 0 or more")
+    if isinstance(exclude_tasks, str):  # a collection too, of letters
+        raise InputError(f"exclude_tasks {exclude_tasks!r:.40}: expected a list, or a set, of task ids")
+    if min_score is not None and not -1 <= min_score <= 1:
+        raise InputError(f"min_score {min_score!r:.40}: expected a cosine, -1 to 1, or None")
+    if min_score is not None and mode != "dense":
+        raise InputError(f"min_score is a cosine, and mode {mode!r} ranks by something else; leave it out")
 
 
 def _load_results(

@@ -9,24 +9,21 @@ again from the texts; those in the file only say which items an agent was shown.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
 
-from rb_dspy.bank.admission import NewExperience, admit, new_item
+from rb_dspy.bank.admission import NewExperience, admit, checked_draft, new_item, refused
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.files import atomic_write, is_database
 from rb_dspy.jsonl import encode, read_objects
-from rb_dspy.schema import Experience, ExperienceDraft, MemoryDraft, Polarity, Task, Trajectory, Verdict
+from rb_dspy.schema import Experience, ExperienceDraft, Polarity, Task, Trajectory, Verdict
 
-FORMAT = "rb_dspy-bank"
+FORMAT: Final = "rb_dspy-bank"
 VERSION = 1
-
-_MOST = 10_000_000
-"""Experiences that the header has room for."""
 
 
 class _Part(pydantic.BaseModel):
@@ -64,29 +61,20 @@ class _Line(_Part):
     created_at: str
 
 
-def write(path: Path, scope: str, embedder: tuple[str, int] | None, experiences: Iterable[Experience]) -> int:
-    """Write experiences to ``path``, which is replaced when all of it is on disk; returns how many.
+def write(
+    path: Path, scope: str, embedder: tuple[str, int] | None, count: int, experiences: Iterable[Experience]
+) -> None:
+    """Write ``count`` experiences to ``path``, which is replaced when all of it is on disk.
 
     Raises:
         InputError: The place cannot hold a file.
         StorageError: The disk refuses.
     """
-    known = {"format": FORMAT, "version": VERSION, "scope": scope}
-    known |= {"embedder": embedder[0] if embedder else "", "dimension": embedder[1] if embedder else 0}
-    room = len(encode(known | {"experiences": _MOST}))
-
-    def head(count: int) -> bytes:  # always of the same length: blanks before a line's end mean nothing
-        return encode(known | {"experiences": count})[:-1].ljust(room - 1) + b"\n"
-
-    written = 0
+    name, dimension = embedder or ("", 0)
+    header = _Header(format=FORMAT, version=VERSION, scope=scope, embedder=name, dimension=dimension, experiences=count)
     with atomic_write(path, error=StorageError) as file:
-        file.write(head(0))
-        for experience in experiences:
-            file.write(_line(experience))
-            written += 1
-        file.seek(0)
-        file.write(head(written))
-    return written
+        file.write(encode(header.model_dump()))
+        file.writelines(map(_line, experiences))
 
 
 def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
@@ -113,7 +101,7 @@ def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
             line = _Line.model_validate(value)
             new = _admitted(line, origin, ids)
         except pydantic.ValidationError as exc:
-            raise InputError(f"{place}: {_first(exc)}") from None
+            raise InputError(f"{place}: {refused(exc)}") from None
         except InputError as exc:
             raise InputError(f"{place}: {exc}") from None
         if seen.setdefault(line.id, number) != number:
@@ -124,18 +112,6 @@ def read(path: Path, origin: str = "") -> Iterator[NewExperience]:
             f"{path}:{number}: the file ends after {len(seen):,} experiences; expected {header.experiences:,} as its"
             " first line says: part of it is missing"
         )
-
-
-def checked_draft(texts: Mapping[str, Any]) -> MemoryDraft:
-    """A draft of these texts, which may not be longer than a draft can be. Raises ``InputError``."""
-    try:
-        draft = MemoryDraft(**texts)
-    except pydantic.ValidationError as exc:
-        raise InputError(_first(exc)) from None
-    for name, text in texts.items():
-        if len(stored := getattr(draft, name)) < len(text.strip()):
-            raise InputError(f"{name} has {len(text):,} characters; expected at most {len(stored):,}")
-    return draft
 
 
 def _admitted(line: _Line, origin: str, ids: dict[str, str]) -> NewExperience:
@@ -193,11 +169,4 @@ def _header(value: dict[str, Any], place: str) -> _Header:
     try:
         return _Header.model_validate(value)
     except pydantic.ValidationError as exc:
-        raise InputError(f"{place}: {_first(exc)}") from None
-
-
-def _first(exc: pydantic.ValidationError) -> str:
-    """The first error in one line; keys are a stranger's text."""
-    error = exc.errors(include_url=False, include_context=False)[0]
-    place = ".".join(ascii(part)[1:-1][:40] if isinstance(part, str) else str(part) for part in error["loc"])
-    return f"{place}: {error['msg'].lower()}"
+        raise InputError(f"{place}: {refused(exc)}") from None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Literal
 
-from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, now, task_id
-from rb_dspy.bank.pending import grouped, key_of
-from rb_dspy.bank.reading import pack_rollouts, versions_of
-from rb_dspy.bank.removal import Closure, Source, closure, source_of
+from rb_dspy.bank.admission import NewExperience, NewItem, attempt_id, item_text, new_item, now, task_id
+from rb_dspy.bank.embedding import embed
+from rb_dspy.bank.pending import key_of
+from rb_dspy.bank.reading import versions_of
+from rb_dspy.bank.removal import plan, source_of
 from rb_dspy.bank.store.base import (
     Entry,
     ExperienceRow,
@@ -17,51 +19,106 @@ from rb_dspy.bank.store.base import (
     PendingKey,
     PendingRow,
     Reader,
+    Scope,
+    SnapshotRow,
     VectorRow,
     Writer,
 )
 from rb_dspy.bank.store.sql import SqlWriter
 from rb_dspy.errors import InputError, StorageError
-from rb_dspy.protocols import Vectors
-from rb_dspy.schema import Removal
-from rb_dspy.text import normalise
+from rb_dspy.protocols import Embedder, Vectors
+from rb_dspy.schema import MemoryDraft, Removal
+
+_BATCH = 500
+"""Experiences of one transaction of ``append``."""
 
 
-def append(writer: Writer, page: Sequence[tuple[NewExperience, Vectors | None]]) -> None:
+def append(scope: Scope, embedder: Callable[[], Embedder], every: Iterable[NewExperience]) -> list[str]:
+    """Store experiences, in transactions of 500; returns their ids. Nothing is embedded for what is stored already."""
+    ids: list[str] = []
+    rest = iter(every)
+    while batch := list(islice(rest, _BATCH)):
+        ids += [new.id for new in batch]
+        page: dict[str, NewExperience] = {}
+        for new in batch:
+            page.setdefault(new.id, new)
+        with scope.reading() as reader:
+            stored = {row.id for row in reader.experiences(ids=page, ended=True)}
+        fresh = [new for new in page.values() if new.items and new.id not in stored]
+        vectors: dict[str, list[Vectors]] = {}
+        key = None
+        if fresh:
+            model = embedder()
+            key = model.id, model.dimension
+            rows = iter(embed(model, [text for new in fresh for text in _texts(new)]))
+            vectors = {new.id: [*islice(rows, 1 + len(new.items))] for new in fresh}
+        with scope.write(embedder=key) as writer:
+            _append(writer, [*page.values()], vectors)
+    return ids
+
+
+def _append(writer: Writer, page: Sequence[NewExperience], vectors: dict[str, list[Vectors]]) -> None:
     """Store experiences with their items, and remove what was pending of them; those that are stored, or were, stay.
 
-    Each is paired with its vectors: a row for the instruction, then one for each item; None if there are no items.
+    ``vectors``: by id, that of the instruction, then those of the items.
     """
-    writer.remove_pending(_covered(writer, [new for new, _ in page]))
-    stored = {row.id for row in writer.experiences(ids=[new.id for new, _ in page], ended=True)}
-    fresh: dict[str, tuple[NewExperience, Vectors | None]] = {}
-    for new, vectors in page:
-        if new.id not in stored:
-            if new.items and vectors is None:
-                raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
-            fresh.setdefault(new.id, (new, vectors))
+    writer.remove_pending(_covered(writer, page))
+    stored = {row.id for row in writer.experiences(ids=[new.id for new in page], ended=True)}
+    fresh = [new for new in page if new.id not in stored]
     if not fresh:
         return
-    count = sum(1 + len(new.items) for new, _ in fresh.values())
+    count = sum(1 + len(new.items) for new in fresh)
     seq = writer.allocate(count) - count
-    experiences, items, units, entries = [], [], list[VectorRow](), []
-    for new, vectors in fresh.values():
-        first = seq + 1
-        seq = first + len(new.items)
-        rows = [_item_row(item, first + n, first, new) for n, item in enumerate(new.items, 1)]
-        experiences.append(_experience_row(new, first))
+    experiences, items, units, exposures, entries = [], list[ItemRow](), list[VectorRow](), [], []
+    for new in fresh:
+        row = replace(new.row, seq=seq + 1)
+        rows = [_item_row(item, row.seq + n, row) for n, item in enumerate(new.items, 1)]
+        seq += 1 + len(rows)
+        experiences.append(row)
         items += rows
-        if vectors is not None:
-            units.append(VectorRow("experience", first, vectors[0]))
-            units += [VectorRow("item", row.seq, vector) for row, vector in zip(rows, vectors[1:], strict=True)]
-        entries.append(Entry(seq, new.id, "append", tuple(item.id for item in new.items), "", new.created_at))
-    writer.add(
-        experiences=experiences,
-        items=items,
-        vectors=units,
-        exposures=[(row.seq, id) for row in experiences for id in fresh[row.id][0].shown],
-        entries=entries,
-    )
+        if rows and new.id not in vectors:
+            raise StorageError(f"experience {new.id} was purged meanwhile; append it again")
+        if rows:
+            first, *others = vectors[new.id]
+            units.append(VectorRow("experience", row.seq, first))
+            units += [VectorRow("item", each.seq, vector) for each, vector in zip(rows, others, strict=True)]
+        exposures += [(row.seq, id) for id in dict.fromkeys(new.draft.shown)]
+        entries.append(Entry(seq, new.id, "append", tuple(item.id for item in new.items), "", row.created_at))
+    writer.add(experiences=experiences, items=items, vectors=units, exposures=exposures, entries=entries)
+
+
+def without_removed(reader: Reader, drafts: Sequence[MemoryDraft], note: str) -> tuple[list[MemoryDraft], str]:
+    """The drafts without those whose exact text was removed by an edit, delete or rollback of that item.
+
+    Also the note, which names what is left out.
+    """
+    left, gone = [], []
+    for draft in drafts:
+        id = new_item(draft).id
+        last = reader.journal(subjects=[id])[-1:]
+        rows = reader.items(ids=[id], ended=True) if last else []
+        if rows and max(row.ended or last[0].seq + 1 for row in rows) == last[0].seq:
+            gone.append(f"{draft.title!r} ({last[0].kind} at {last[0].created_at})")
+        else:
+            left.append(draft)
+    if gone:
+        note = "; ".join(filter(None, [note, f"not stored again, because it was removed before: {'; '.join(gone)}"]))
+    return left, note
+
+
+def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
+    """Name the present state. Raises ``InputError`` if the name is taken by another one."""
+    mark = writer.mark()
+    row = next((each for each in writer.snapshots() if each.name == name), None)
+    if row is None:
+        row = SnapshotRow(name, mark, now())
+        writer.add_snapshot(row)
+    elif row.seq != mark:
+        raise InputError(
+            f"{place}: snapshot {name!r} is of the state at {row.seq}, and the bank is at {mark} now; choose another"
+            " name"
+        )
+    return row
 
 
 def record(writer: Writer, row: PendingRow, location: str) -> None:
@@ -101,39 +158,12 @@ def edit(writer: Writer, id: str, new: NewItem, vector: Vectors, note: str, loca
     writer.add(items=rows, vectors=new_vectors, entries=[Entry(last, id, "edit", (new.id,), note, now())])
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a delete or a rollback removes. ``pending``: groups of rollouts, by the id of what they would become."""
-
-    source: Source
-    closure: Closure
-    pending: dict[str, list[PendingKey]]
-
-    @property
-    def removal(self) -> Removal:
-        experiences = tuple(row.id for row in self.closure.experiences)
-        return Removal(experiences=experiences, items=self.closure.items, pending=tuple(self.pending))
-
-
-def plan(reader: Reader, name: str, *, kind: Literal["delete", "rollback"], descendants: bool) -> Plan:
-    """What goes with ``name`` (see ``removal.source_of`` and ``removal.closure``).
-
-    Pending rollouts of a run go with it; with ``descendants`` also those whose agent was shown an item that goes.
-    """
-    source, run_id = source_of(reader, name, ended=descendants, edits=kind == "rollback")
-    going = closure(reader, source, descendants=descendants)
-    return Plan(source, going, _pending_of(reader, name, run_id, going.removed_items if descendants else frozenset()))
-
-
-def remove(
-    writer: Writer, name: str, *, kind: Literal["delete", "rollback"], descendants: bool, note: str = ""
-) -> Removal:
-    """End what ``plan`` finds."""
-    planned = plan(writer, name, kind=kind, descendants=descendants)
-    going = planned.closure
-    writer.remove_pending([key for keys in planned.pending.values() for key in keys])
+def remove(writer: Writer, name: str, kind: Literal["delete", "rollback"], *, descendants: bool, note: str) -> Removal:
+    """End what ``removal.plan`` finds."""
+    going = plan(writer, name, kind, descendants=descendants)
+    writer.remove_pending([key for keys in going.pending.values() for key in keys])
     if not going.experiences and not going.rows:
-        return planned.removal
+        return going.removal
     last = writer.allocate(1)
     writer.end([*(row.seq for row in going.experiences), *(row.seq for row in going.rows)], last)
     time = now()
@@ -141,9 +171,9 @@ def remove(
     for row in going.rows:
         lost.setdefault(row.experience, []).append(row.id)
     entries = [Entry(last, row.id, kind, tuple(lost.get(row.seq, ())), note, time) for row in going.experiences]
-    entries += [Entry(last, id, kind, (), note, time) for id in sorted(planned.source.items & set(going.items))]
+    entries += [Entry(last, id, kind, (), note, time) for id in sorted(going.source.items & set(going.items))]
     writer.add(entries=entries)
-    return planned.removal
+    return going.removal
 
 
 def purge(writer: SqlWriter, name: str) -> Removal:
@@ -151,8 +181,8 @@ def purge(writer: SqlWriter, name: str) -> Removal:
 
     The experience of a handwritten lesson has its text, and goes with it.
     """
-    source, run_id = source_of(writer, name, ended=True, edits=False)
-    pending = _pending_of(writer, name, run_id, frozenset())
+    source = source_of(writer, name, ended=True, edits=False)
+    pending = source.pending(writer)
     experiences = writer.experiences(seqs=source.experiences, ended=True)
     items = {each for id in source.items for each in versions_of(writer, id)}
     for id in sorted(items):
@@ -181,56 +211,33 @@ def removed_since(location: str, task_id: str, id: str) -> InputError:
     )
 
 
-def _item_row(item: NewItem, seq: int, experience: int, new: NewExperience) -> ItemRow:
+def _texts(new: NewExperience) -> list[str]:
+    return [new.row.instruction, *map(item_text, new.items)]
+
+
+def _item_row(item: NewItem, seq: int, experience: ExperienceRow) -> ItemRow:
     return ItemRow(
         seq=seq,
-        id=item.id,
         ended=None,
         learned=seq,
-        experience=experience,
-        task_id=new.task.id,
-        polarity=new.polarity,
-        title=item.title,
-        description=item.description,
-        content=item.content,
-    )
-
-
-def _experience_row(new: NewExperience, seq: int) -> ExperienceRow:
-    return ExperienceRow(
-        seq=seq,
-        id=new.id,
-        ended=None,
-        task_id=new.task.id,
-        template=None if new.task.template is None else normalise(new.task.template),
-        run_id=new.run_id,
-        origin=new.origin,
-        distiller=new.distiller,
-        note=new.note,
-        label=new.label,
-        polarity=new.polarity,
-        instruction=new.task.instruction,
-        created_at=new.created_at,
-        payload=pack_rollouts(new.task, new.trajectories, new.verdicts),
+        experience=experience.seq,
+        task_id=experience.task_id,
+        polarity=experience.polarity,
+        **item._asdict(),
     )
 
 
 def _covered(reader: Reader, page: Sequence[NewExperience]) -> list[PendingKey]:
     """Pending rollouts that these experiences were made of: in a run all of its task."""
-    run_id, task_id = (page[0].run_id, page[0].task.id) if len(page) == 1 else (None, None)
+    run_id, task_id = (page[0].row.run_id, page[0].row.task_id) if len(page) == 1 else (None, None)
     waiting = {row.key for row in reader.pending(run_id=run_id, task_id=task_id)}
     if not waiting:
         return []
-    attempts = {(new.run_id, new.task.id) for new in page if new.run_id}
-    alone = {key_of(new.task, rollout, run_id="") for new in page if not new.run_id for rollout in new.trajectories}
-    return [key for key in waiting if (key.run_id, key.task_id) in attempts or key in alone]
-
-
-def _pending_of(reader: Reader, name: str, run_id: str | None, items: Collection[str]) -> dict[str, list[PendingKey]]:
-    """Groups of pending rollouts that go: that of this name, of a run, and those whose agent was shown an item."""
-    shown = {row.key: set(row.shown) for row in reader.pending()}
-    return {
-        id: keys
-        for id, keys in grouped(shown).items()
-        if id == name or keys[0].run_id == run_id or any(shown[key] & set(items) for key in keys)
+    attempts = {(new.row.run_id, new.row.task_id) for new in page if new.row.run_id}
+    alone = {
+        key_of(new.draft.task, rollout, run_id="")
+        for new in page
+        if not new.row.run_id
+        for rollout in new.draft.trajectories
     }
+    return [key for key in waiting if (key.run_id, key.task_id) in attempts or key in alone]

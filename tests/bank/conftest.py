@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.bank.store.postgres import PostgresDatabase
 from tests.bank.helpers import open_bank
 from tests.bank.postgres_server import PostgresServer
-
-STORES = ["memory", "file", "postgres"]
 
 
 @pytest.fixture(scope="session")
@@ -23,19 +20,17 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: PostgresServer) -> str:
-    """A database with the tables of a bank: copying it is faster than making them."""
-    name = postgres_server.new_database()
-    PostgresDatabase(postgres_server.url(name)).close()
-    return name
+def _shared_url(postgres_server: PostgresServer) -> str:
+    url = postgres_server.url(postgres_server.new_database())
+    open_bank(url).close()
+    return url
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+def postgres_url(postgres_server: PostgresServer, _shared_url: str) -> str:
     """A database with an empty bank."""
-    name = postgres_server.new_database(postgres_template)
-    yield postgres_server.url(name)
-    postgres_server.drop(name)
+    postgres_server.empty(_shared_url)
+    return _shared_url
 
 
 @pytest.fixture
@@ -52,20 +47,20 @@ def _url(store: str, request: pytest.FixtureRequest) -> str | Path | None:
     return None if store == "memory" else Path(request.getfixturevalue("tmp_path")) / "bank.sqlite"
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["memory", "file", "postgres"])
 def place(request: pytest.FixtureRequest) -> str | Path | None:
     """Where a bank may be made; None for one in memory."""
     return _url(request.param, request)
 
 
-@pytest.fixture(params=STORES[1:])
+@pytest.fixture(params=["file", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | Path | None:
     """Where a bank may be made that others can open too."""
     return _url(request.param, request)
 
 
-@pytest.fixture(params=["memory", "file", "fork", "postgres"])
+@pytest.fixture(params=["file", "fork", "postgres"])
 def bank(request: pytest.FixtureRequest) -> Iterator[MemoryBank]:
-    """An empty bank; ``fork``: that of an empty bank in a file."""
-    with open_bank(_url("file" if request.param == "fork" else request.param, request)) as opened:
+    """An empty bank; ``fork``: that of an empty bank in memory, whose own rows are in memory too."""
+    with open_bank(_url({"fork": "memory"}.get(request.param, request.param), request)) as opened:
         yield opened.fork() if request.param == "fork" else opened

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,41 @@ def finish(process: subprocess.Popen[str]) -> str:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return out
+
+
+WRITER = """
+import itertools, sys, time
+import tests.bank.helpers as h
+from rb_dspy.errors import StorageError
+url, name, file = sys.argv[1:]
+bank = h.open_bank(url)
+with open(file, "w") as stored:
+    for number in itertools.count():
+        task = f"{name}/{number}"
+        while True:
+            try:
+                bank.record(h.a_task(task), h.a_rollout(task), run_id="r")
+                h.add(bank, task, lessons=2)
+                break
+            except StorageError as exc:  # of a server that was killed
+                assert "try again" in str(exc), exc
+                time.sleep(0.05)
+        print(task, file=stored, flush=True)
+"""
+"""A process that records and appends until it is killed, and writes down what was stored."""
+
+
+def check_writers(url: str | Path, files: Sequence[Path]) -> set[str]:
+    """What the writers of these files stored is there, once, whole, and numbered without gaps. Returns it."""
+    stored = {line for file in files for line in file.read_text().split("\n")[:-1]}
+    with open_bank(url) as bank:
+        tasks = [experience.task.id for experience in bank.experiences()]
+        assert len(tasks) == len(set(tasks)) == len(bank) // 2
+        assert stored <= set(tasks)
+        assert not {pending.task.id for pending in bank.pending()} & set(tasks)
+        assert all(len(experience.items) == 2 for experience in bank.experiences())
+        seqs = sorted([each.seq for each in bank.experiences()] + [each.seq for each in bank.items()])
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert bank.doctor() == []
+        assert len(bank.retrieve("sort the numbers", k=10**6)) == len(tasks)
+    return stored

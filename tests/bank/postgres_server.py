@@ -25,6 +25,17 @@ _OPTIONS = {
     "log_min_messages": "fatal",
 }
 
+_EMPTY = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
+TRUNCATE rb_dspy.scopes, rb_dspy.experiences, rb_dspy.items, rb_dspy.vectors, rb_dspy.exposures, rb_dspy.journal,
+    rb_dspy.snapshots, rb_dspy.pending, rb_dspy.meta RESTART IDENTITY;
+INSERT INTO rb_dspy.meta VALUES ('schema', '1'), ('epoch', '0');
+DO $$ BEGIN
+    EXECUTE (SELECT coalesce(string_agg('DROP INDEX rb_dspy.' || quote_ident(indexname), ';'), 'SELECT 1')
+        FROM pg_indexes WHERE starts_with(indexname, 'vectors_nearest_'));
+END $$;
+"""
+
 
 class PostgresServer:
     """Runs as another user than root, whom PostgreSQL refuses."""
@@ -55,11 +66,15 @@ class PostgresServer:
             cursor = connection.execute(statement)  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else []
 
-    def new_database(self, template: str = "template0") -> str:
+    def new_database(self) -> str:
         """The name of a new database."""
         name = f"test{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
         return name
+
+    def empty(self, url: str) -> None:
+        """Leave an empty bank in this database, as if it were new; whoever uses it is cut off."""
+        self.execute(_EMPTY, url)
 
     def drop(self, database: str) -> None:
         self.execute(f"DROP DATABASE {database} WITH (FORCE)")

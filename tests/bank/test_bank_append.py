@@ -6,19 +6,17 @@ import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rb_dspy.bank import BankStats, MemoryBank
-from rb_dspy.bank.admission import identity
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import (
     Experience,
     ExperienceDraft,
     MemoryDraft,
-    MemoryItem,
     Step,
-    Task,
     Trajectory,
     Verdict,
 )
@@ -91,19 +89,6 @@ def test_the_same_attempt_is_stored_once(bank: MemoryBank) -> None:
     assert again == first
     assert bank.experiences() == [first]
     assert bank.stats().exposures == 0
-
-
-def test_another_run_or_task_is_another_experience(bank: MemoryBank) -> None:
-    made = [
-        add(bank),
-        add(bank, run_id="r2"),
-        add(bank, "t2"),
-    ]
-    assert [experience.id for experience in bank.experiences()] == [experience.id for experience in made]
-    assert len({experience.id for experience in made}) == 3
-    lessons = {(experience.items[0].id, experience.items[0].title) for experience in made}
-    assert lessons == {(item.id, item.title) for item in bank.items()}
-    assert len(lessons) == 2  # the same task in another run gave the same lesson
 
 
 def test_without_a_run_the_rollout_itself_is_the_attempt(bank: MemoryBank) -> None:
@@ -268,13 +253,14 @@ def test_text_that_cannot_be_stored_is_made_storable(bank: MemoryBank) -> None:
     bank.stats()
 
 
-def test_ten_megabytes(bank: MemoryBank) -> None:
-    text = "0123456789" * 1_000_000
+def test_ten_megabytes(url: str | Path) -> None:
+    bank, text = open_bank(url), "0123456789" * 1_000_000
     draft = MemoryDraft.model_construct(title="long", description="long", content=text)
     given = bank.append(a_task(), a_rollout(observation=text), Verdict(label="success"), [draft])
     assert bank.get(given.id) == given
     assert bank.get(given.items[0].id).content == text  # type: ignore[union-attr]
     assert bank.retrieve(text)[0].experience_id == given.id
+    bank.close()
 
 
 def test_a_bank_is_a_handle() -> None:
@@ -294,40 +280,45 @@ def test_a_bank_is_a_handle() -> None:
             use()
 
 
-def test_items_are_memory_items(bank: MemoryBank) -> None:
-    add(bank, lessons=3)
-    assert all(isinstance(item, MemoryItem) for item in bank.items())
-    assert [item.seq for item in bank.items()] == [2, 3, 4]
+def drafts(count: int) -> Iterator[ExperienceDraft]:
+    for number in range(count):
+        task = a_task(f"t{number}", f"solve {number}")
+        more = {"trajectories": (a_rollout(task.id),), "verdicts": (Verdict(label="success"),), "run_id": "r"}
+        yield ExperienceDraft(task=task, drafts=(a_draft(f"On {number}"),), **more)
 
 
-def drafts(numbers: range) -> Iterator[ExperienceDraft]:
-    for number in numbers:
-        task = Task(id=f"t{number}", instruction=f"solve {number}")
-        yield ExperienceDraft(
-            task=task,
-            trajectories=(Trajectory(task_id=task.id),),
-            verdicts=(Verdict(label="success"),),
-            drafts=(MemoryDraft(title=f"On {number}", content="Do it."),),
-            run_id="r",
-        )
-
-
-def test_pages_that_were_stored_before_an_error_stay(bank: MemoryBank) -> None:
+def test_pages_that_were_stored_before_an_error_stay(bank: MemoryBank, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Iterator[ExperienceDraft]:
-        yield from drafts(range(1_100))
+        yield from drafts(11)
         raise KeyError("the file ends here")
 
+    monkeypatch.setattr("rb_dspy.bank.writing._BATCH", 5)
     with pytest.raises(KeyError):
         bank.append_many(broken())
-    assert len(bank) == 1_000
-    stored = bank.append_many(drafts(range(1_100)))
-    assert stored == [experience.id for experience in bank.experiences()]
-    assert bank.seen_tasks() == {f"t{number}" for number in range(1_100)}
+    assert len(bank) == 10
+    twice = [draft for draft in drafts(11) for _ in range(2)]
+    assert bank.append_many(twice)[::2] == [experience.id for experience in bank.experiences()]
+    assert bank.seen_tasks() == {f"t{number}" for number in range(11)}
 
 
-def test_an_attempt_is_a_run_at_a_task_and_without_a_run_what_happened() -> None:
-    task, rollouts = a_task(), [a_rollout(rollout_id=id) for id in "ba"]
-    assert identity(task, rollouts, run_id="r") == identity(task, rollouts[:1], run_id="r")
-    assert identity(task, rollouts, run_id="") == identity(task, rollouts[::-1], run_id="")
-    others = [identity(task, rollouts[:1], run_id=""), identity(task, rollouts, run_id="s")]
-    assert len({identity(task, rollouts, run_id=""), identity(task, rollouts, run_id="r"), *others}) == 4
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ((a_task("new"), "did it", Verdict(label="success"), []), "trajectories.0: "),
+        ((a_task("new"), [{"role": "user"}], Verdict(label="success"), []), "trajectories.0.task_id: field required"),
+        ((a_task("new"), a_rollout("new"), "success", []), "verdicts.0: "),
+        ((a_task("new"), a_rollout("new"), Verdict(label="success"), ["text"]), "drafts.0: "),
+    ],
+)
+def test_parts_of_another_type_are_refused_in_one_line(parts: tuple[Any, ...], words: str) -> None:
+    bank = open_bank()
+    with pytest.raises(InputError, match=words) as caught:
+        bank.append(*parts)
+    assert "\n" not in str(caught.value)
+    assert bank.experiences() == []
+
+
+def test_a_lesson_written_by_hand_has_a_content_of_limited_length() -> None:
+    for content, words in ((" ", "has no content"), ("x" * 5_000, "content has 5,000 characters")):
+        with pytest.raises(InputError, match=words):
+            open_bank().add("title", content)

@@ -69,15 +69,6 @@ def test_what_cannot_be_edited_is_refused(bank: MemoryBank) -> None:
     assert bank.items() == [two]
 
 
-@pytest.mark.parametrize("call", ["get", "edit", "delete", "history", "rollback", "experience_of"])
-def test_an_id_is_asked_for_where_the_thing_itself_is_given(bank: MemoryBank, call: str) -> None:
-    learned = learn(bank, "t1", "Count the rows")
-    for given in (learned.items[0], learned, 3, None):
-        with pytest.raises(InputError, match=rf"got {type(given).__name__}; expected text$"):
-            getattr(bank, call)(given)
-    assert len(bank) == 1
-
-
 def test_a_deleted_item_is_gone_and_its_experience_stays(bank: MemoryBank) -> None:
     experience = learn(bank, "t1", "Count the rows", "Feed the cat")
     one, two = experience.items
@@ -91,15 +82,6 @@ def test_a_deleted_item_is_gone_and_its_experience_stays(bank: MemoryBank) -> No
     with pytest.raises(InputError, match="no item or experience"):
         bank.delete(one.id)
     assert bank.stats().removed == 2
-
-
-def test_a_deleted_experience_takes_its_items_along(bank: MemoryBank) -> None:
-    first, second = learn(bank, "t1", "Count the rows"), learn(bank, "t2", "Feed the cat")
-    removal = bank.delete(first.id, note="wrong")
-    assert (removal.experiences, removal.items) == ((first.id,), (first.items[0].id,))
-    assert bank.experiences() == [second]
-    assert (bank.seen_tasks(), found(bank)) == ({"t2"}, {"Feed the cat"})
-    assert [change.kind for change in bank.history(first.id)] == ["append", "delete"]
 
 
 def test_the_same_lesson_twice_is_one_item_with_two_provenances(bank: MemoryBank) -> None:
@@ -121,37 +103,6 @@ def test_a_lesson_from_two_tasks_is_left_out_only_where_both_are(bank: MemoryBan
     learn(bank, "t2", "Count the rows")
     assert found(bank, exclude_tasks=["t1"]) == {"Count the rows"}
     assert found(bank, exclude_tasks=["t1", "t2"]) == set()
-
-
-def test_a_lesson_outlives_the_first_experience_it_came_from(bank: MemoryBank) -> None:
-    first, second = learn(bank, "t1", "Count the rows"), learn(bank, "t2", "Count the rows")
-    removal = bank.delete(first.id)
-    assert (removal.experiences, removal.items) == ((first.id,), ())
-    (item,) = bank.items()
-    assert [source.experience_id for source in item.provenances] == [second.id]
-    assert bank.delete(item.id).items == (item.id,)
-    assert found(bank) == set()
-
-
-def test_an_edit_holds_for_all_provenances_and_the_old_text_can_come_again(bank: MemoryBank) -> None:
-    learn(bank, "t1", "Count the rows")
-    item = learn(bank, "t2", "Count the rows").items[0]
-    changed = bank.edit(item.id, title="Feed the cat")
-    assert len(changed.provenances) == 2
-    again = learn(bank, "t3", "Count the rows").items[0]
-    assert (again.id, len(again.provenances)) == (item.id, 1)
-    assert learn(bank, "t4", "Feed the cat", run_id="two").items[0].id == learn(bank, "t5", "Feed the cat").items[0].id
-    assert {one.title for one in bank.items()} == {"Feed the cat", "Count the rows"}
-    assert bank.doctor() == []  # the journal says which ids the items got, and not which they usually get
-
-
-def test_a_deleted_lesson_can_be_learned_again(bank: MemoryBank) -> None:
-    item = learn(bank, "t1", "Count the rows").items[0]
-    bank.delete(item.id)
-    again = learn(bank, "t2", "Count the rows").items[0]
-    assert again.id == item.id
-    assert [source.task_id for source in again.provenances] == ["t2"]
-    assert [change.kind for change in bank.history(item.id)] == ["append", "delete", "append"]
 
 
 def test_a_rollback_takes_what_descends_from_it(bank: MemoryBank) -> None:
@@ -218,19 +169,12 @@ def test_whom_a_deleted_lesson_misled_is_found_later(bank: MemoryBank) -> None:
     assert bank.doctor() == []
 
 
-def test_descendants_that_were_kept_can_go_later(bank: MemoryBank) -> None:
-    bad = learn(bank, "t1", "Trust everybody", run_id="one")
-    misled = learn(bank, "t2", "Share the key", run_id="two", shown=bad.items)
-    bank.rollback("run:one", descendants=False)
-    assert bank.experiences() == [misled]
-    assert bank.rollback("run:one").experiences == (misled.id,)
-
-
 def test_a_rollback_can_keep_the_descendants(bank: MemoryBank) -> None:
     bad = learn(bank, "t1", "Trust everybody")
     learn(bank, "t2", "Share the key", shown=bad.items)
     assert bank.rollback(bad.id, descendants=False).experiences == (bad.id,)
     assert found(bank) == {"Share the key"}
+    assert len(bank.rollback(bad.id).experiences) == 1  # they can go later
 
 
 def test_a_run_and_an_origin_can_be_rolled_back(bank: MemoryBank) -> None:
@@ -259,36 +203,14 @@ def test_a_run_or_an_origin_of_which_nothing_is_here_is_a_mistake(bank: MemoryBa
     assert len(bank.pending()) == dry_run
 
 
-def test_a_negated_lesson_is_flagged_and_never_merged(bank: MemoryBank) -> None:
-    learn(bank, "t1", "Open the valve before the pump starts")
-    learn(bank, "t2", "Never open the valve before the pump starts")
-    learn(bank, "t3", "Water the plants")
-    (pair,) = bank.near_duplicates(0.7)
-    assert {pair.first.title, pair.second.title} == {
-        "Open the valve before the pump starts",
-        "Never open the valve before the pump starts",
-    }
-    assert len(bank) == 3
-
-
 def test_polarity_is_a_filter_not_a_sieve(bank: MemoryBank) -> None:
-    for n in range(30):
+    for n in range(8):
         learn(bank, f"s{n}", f"Count the rows {n}")
     learn(bank, "f1", "Water the plants", label="failure")
     assert found(bank, "Count the rows", polarity="failure") == {"Water the plants"}
     assert len(bank.retrieve("Count", k=5, unit="item", polarity="success")) == 5
     with pytest.raises(InputError, match="polarity"):
         bank.retrieve("x", polarity="good")  # type: ignore[arg-type]
-
-
-def test_the_same_text_is_one_item_whatever_id_it_has(bank: MemoryBank) -> None:
-    item = learn(bank, "t1", "Count the rows").items[0]
-    changed = bank.edit(item.id, title="Feed the cat", content="Feed the cat, always.")
-    again = learn(bank, "t2", "Feed the cat").items[0]
-    assert (again.id, len(again.provenances), len(bank)) == (changed.id, 2, 1)
-    old = [learn(bank, task, "Count the rows").items[0] for task in ("t3", "t4")]
-    assert old[0].id == old[1].id == item.id
-    assert [len(one.provenances) for one in bank.items()] == [2, 2]
 
 
 def test_editing_one_item_to_the_text_of_another_makes_them_one(bank: MemoryBank) -> None:
@@ -338,16 +260,6 @@ def test_what_an_edited_lesson_taught_is_found_by_both_of_its_ids(bank: MemoryBa
     assert bank.rollback(changed.id, dry_run=True).experiences == (after.id,)
     assert bank.rollback(item.id, dry_run=True).experiences == (before.id, after.id)
     assert len(bank.rollback("run:one", dry_run=True).experiences) == 3
-
-
-def test_a_lesson_that_was_imported_into_another_scope_is_known_there(tmp_path: Path) -> None:
-    with open_bank(scope="here") as here, open_bank(tmp_path / "b", scope="there") as there:
-        learn(here, "t1", "Count the rows")
-        here.export_jsonl(tmp_path / "x.jsonl")
-        there.import_jsonl(tmp_path / "x.jsonl")
-        for bank in (there.fork(), there):
-            assert len(learn(bank, "t2", "Count the rows").items[0].provenances) == 2
-            assert len(bank) == 1
 
 
 def test_an_attempt_that_was_removed_is_not_taken_for_stored(bank: MemoryBank) -> None:

@@ -17,13 +17,13 @@ def test_eight_writers_and_readers(place: str | Path | None) -> None:
         done = threading.Event()
 
         def write(writer: int) -> None:
-            for n in range(25):
+            for n in range(6):
                 add(bank, f"{writer}/{n}", f"task {n} of writer {writer}", lessons=2)
 
         def read() -> int:
             seen = 0
             while not done.is_set():
-                found = bank.retrieve("task 7 of writer 3", k=1000)
+                found = bank.retrieve("task 5 of writer 3", k=1000)
                 assert len(found) >= seen
                 assert all(len(match.items) == 2 for match in found)
                 scores = [match.score for match in found]
@@ -38,17 +38,17 @@ def test_eight_writers_and_readers(place: str | Path | None) -> None:
             done.set()
             for reader in readers:
                 reader.result()
-        assert len(bank) == 400
-        assert len(bank.retrieve("task", k=1000)) == 200
-        assert bank.seen_tasks() == {f"{writer}/{n}" for writer in range(8) for n in range(25)}
+        assert len(bank) == 96
+        assert len(bank.retrieve("task", k=1000)) == 48
+        assert bank.seen_tasks() == {f"{writer}/{n}" for writer in range(8) for n in range(6)}
         seqs = sorted([e.seq for e in bank.experiences()] + [item.seq for item in bank.items()])
-        assert seqs == list(range(1, 601))
+        assert seqs == list(range(1, 145))
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_reads_beside_edits_are_of_one_moment(place: str | Path | None, depth: int) -> None:
-    """Also in a fork, and a fork of a fork: no half of a write is seen, and nobody waits for ever."""
-    with open_bank(place) as bank:
+def test_reads_beside_edits_are_of_one_moment(url: str | Path, depth: int) -> None:
+    """Also in a fork of a fork: no half of a write is seen, and nobody waits for ever."""
+    with open_bank(url) as bank:
         experience = add(bank, "t1", lessons=3)
         for _ in range(depth):
             bank = bank.fork()
@@ -64,7 +64,7 @@ def test_reads_beside_edits_are_of_one_moment(place: str | Path | None, depth: i
         with ThreadPoolExecutor(3) as pool:
             readers = [pool.submit(read) for _ in range(2)]
             id = experience.items[0].id
-            for n in range(15):
+            for n in range(8):
                 id = bank.edit(id, content=f"Content {n}.").id
             done.set()
             for reader in readers:
@@ -73,16 +73,17 @@ def test_reads_beside_edits_are_of_one_moment(place: str | Path | None, depth: i
 
 def test_the_same_attempt_from_many_threads_is_stored_once(url: str | Path) -> None:
     with open_bank(url) as bank, ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: add(bank, lessons=2), range(40)))
+        made = list(pool.map(lambda _: add(bank, lessons=2), range(16)))
         assert all(experience == made[0] for experience in made)
         assert bank.experiences() == made[:1]
 
 
 WRITER = """
 import sys, tests.bank.helpers as h
-for n in range(16):
+for n in range(6):
     with h.open_bank(sys.argv[1], "s" if n % 2 else sys.argv[2]) as bank:
         h.add(bank, f"{sys.argv[2]}/{n}", lessons=2)
+        bank.record(h.a_task("t1"), h.a_rollout(rollout_id=f"{sys.argv[2]}/{n}"), run_id="waits")
 """
 
 
@@ -91,31 +92,24 @@ def test_three_processes(url: str | Path) -> None:
     for process in [start(WRITER, str(url), name) for name in ("one", "two", "three")]:
         finish(process)
     with open_bank(url, create=False) as bank:
-        assert bank.seen_tasks() == {f"{name}/{n}" for name in ("one", "two", "three") for n in range(1, 16, 2)}
-        assert len(bank) == 48
+        assert bank.seen_tasks() == {f"{name}/{n}" for name in ("one", "two", "three") for n in (1, 3, 5)}
+        assert len(bank) == 18
+        assert [len(waiting.trajectories) for waiting in bank.pending()] == [9]
         assert bank.scopes() == ["one", "s", "three", "two"]
         seqs = sorted([e.seq for e in bank.experiences()] + [item.seq for item in bank.items()])
-        assert seqs == list(range(1, 73))
+        assert seqs == list(range(1, 28))
+        assert bank.doctor() == []
     for name in ("one", "two", "three"):
         with open_bank(url, name, create=False) as bank:
-            assert len(bank) == 16
-
-
-def test_two_handles_see_each_other(url: str | Path) -> None:
-    with open_bank(url) as one, open_bank(url) as two:
-        for n in range(5):
-            add(one, f"one/{n}")
-            assert len(two.retrieve("sort", k=99)) == 2 * n + 1
-            add(two, f"two/{n}")
-            assert len(one.retrieve("sort", k=99)) == 2 * n + 2
+            assert len(bank) == 6
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_fork_must_open_the_bank_again(place: str | Path | None) -> None:
+def test_a_fork_must_open_the_bank_again(url: str | Path) -> None:
     code = """
 import os, sys, tests.bank.helpers as h
 from rb_dspy.errors import StorageError
-bank = h.open_bank(sys.argv[1] or None)
+bank = h.open_bank(sys.argv[1])
 child = os.fork()
 try:
     len(bank)
@@ -125,7 +119,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 h.add(bank)
 bank.close()
 """
-    assert finish(start(code, str(place or ""))).strip() == "7"
+    assert finish(start(code, str(url))).strip() == "7"
 
 
 def test_a_locked_bank_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,52 +263,18 @@ class Banks(RuleBasedStateMachine):
             assert {snapshot.name for snapshot in self.pairs[0][0].snapshots()} == names
 
 
-class InMemory(Banks):
-    """The same without a file: what is closed is gone."""
-
-    def open(self, **kwargs: Any) -> MemoryBank:
-        return MemoryBank.open(None, scope=SCOPE, embedder=EMBEDDER)
-
-    @rule()
-    def reopen(self) -> None:
-        bank, _ = self.pairs[0]
-        bank.close()
-        self.pairs = [(self.open(), Model(SCOPE))]
-        self.touched = 0
-
-    @precondition(lambda self: False)
-    @rule(number=pick)
-    def open_at(self, number: int) -> None:
-        """There is nothing to open."""
-
-    @precondition(lambda self: False)
-    @rule()
-    def crash(self) -> None:
-        """Nothing is left."""
-
-
-@pytest.mark.parametrize("machine", [Banks, InMemory])
-def test_a_bank_is_what_its_model_is(machine: type[Banks]) -> None:
+def test_a_bank_is_what_its_model_is() -> None:
     run_state_machine_as_test(
-        machine,
-        settings=settings(
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        Banks,
+        settings=settings(stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)),
     )
 
 
-def test_a_bank_in_postgresql_is_what_its_model_is(postgres_server: PostgresServer, postgres_template: str) -> None:
+def test_a_bank_in_postgresql_is_what_its_model_is(postgres_server: PostgresServer, postgres_url: str) -> None:
     class InPostgres(Banks):
         def place(self) -> str:
-            self.database = postgres_server.new_database(postgres_template)
-            return postgres_server.url(self.database)
-
-        def teardown(self) -> None:
-            super().teardown()
-            if self.folder:
-                postgres_server.drop(self.database)
+            postgres_server.empty(postgres_url)
+            return postgres_url
 
         @precondition(lambda self: False)
         @rule()
@@ -381,18 +347,25 @@ WAYS: list[tuple[Any, Any]] = [
 ]
 
 
-@settings(suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(4, settings().max_examples // 5), suppress_health_check=list(HealthCheck))
 @given(mine=st.lists(calls, max_size=8), theirs=st.lists(st.tuples(st.integers(0, 8), calls), min_size=1, max_size=12))
+@pytest.mark.parametrize("store", ["file", "postgres"])
 def test_a_scope_is_the_same_whatever_happens_in_another(
-    mine: list[Any], theirs: list[tuple[int, Any]], tmp_path_factory: pytest.TempPathFactory
+    store: str, mine: list[Any], theirs: list[tuple[int, Any]], request: pytest.FixtureRequest
 ) -> None:
     """What one sees in company is, to the last number and score, what one sees alone."""
     seen = []
     for company in (False, True):
-        path = tmp_path_factory.mktemp("scopes") / "bank.sqlite"
-        with MemoryBank.open(path, scope="theirs", embedder=EMBEDDER) as other:
-            shown: list[object] = []
-            with MemoryBank.open(path, scope="mine", embedder=EMBEDDER) as bank:
+        with tempfile.TemporaryDirectory() as folder:
+            url = str(Path(folder) / "bank.sqlite")
+            if store == "postgres":
+                url = request.getfixturevalue("postgres_url")
+                request.getfixturevalue("postgres_server").empty(url)
+            with (
+                MemoryBank.open(url, scope="theirs", embedder=EMBEDDER) as other,
+                MemoryBank.open(url, scope="mine", embedder=EMBEDDER) as bank,
+            ):
+                shown: list[object] = []
                 for place in range(9):
                     for when, doing in theirs if company else ():
                         if when == place:
@@ -400,7 +373,6 @@ def test_a_scope_is_the_same_whatever_happens_in_another(
                     if place < len(mine):
                         shown.append(call(bank, *mine[place]))
                 seen.append((_dated(shown), everything(bank)))
-        shutil.rmtree(path.parent)
     assert seen[0] == seen[1]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError
-from rb_dspy.schema import ExperienceDraft, Verdict
+from rb_dspy.schema import Verdict
 from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
 
 
@@ -42,10 +42,9 @@ def test_items_are_found_by_their_own_text(bank: MemoryBank) -> None:
 
 def test_experience_without_items_never_takes_a_place(bank: MemoryBank) -> None:
     kept = add(bank, "t1", "sort numbers downwards")
-    for n in range(20):
+    for n in range(9):
         add(bank, f"empty{n}", "sort the numbers", lessons=0, label="unknown")
     assert [found.experience_id for found in bank.retrieve("sort the numbers", k=3)] == [kept.id]
-    assert len(bank.experiences()) == 21
 
 
 def test_the_task_itself_can_be_excluded(bank: MemoryBank) -> None:
@@ -65,7 +64,7 @@ def test_a_task_finds_nothing_that_it_taught_first(bank: MemoryBank, unit: Any) 
     verdict = Verdict(label="success")
     bank.append(a_task("self", "sort the numbers"), a_rollout("self"), verdict, [echo])
     bank.append(a_task("shown", "sort the numbers"), a_rollout("shown"), verdict, [echo, sound])
-    for number in range(40):
+    for number in range(9):
         bank.append(a_task(f"again{number}", "sort the numbers"), a_rollout(f"again{number}"), verdict, [echo])
     add(bank, "far", "find the cheapest phone in the shop")
     task = a_task("self", "sort the numbers")
@@ -76,21 +75,11 @@ def test_a_task_finds_nothing_that_it_taught_first(bank: MemoryBank, unit: Any) 
     assert "Echo" in {item.title for match in bank.retrieve(task.instruction, k=2) for item in match.items}
 
 
-def test_a_task_changes_nothing_of_what_is_refused(bank: MemoryBank) -> None:
-    add(bank, "t", "sort the numbers")
-    for wrong in ({"k": -1}, {"k": "2"}, {"exclude_tasks": "t"}, {"exclude_tasks": [5]}, {"exclude_tasks": None}):
-        with pytest.raises(InputError, match=f"^{next(iter(wrong))} .*: expected"):
-            bank.retrieve(a_task("self", "sort"), **wrong)
-    with pytest.raises(InputError, match=r"^query of type int: expected text, or a Task$"):
-        bank.retrieve(5)  # type: ignore[arg-type]
-    assert bank.retrieve(a_task("self", "sort"), k=0) == []
-
-
 def test_newest_first_among_equals(bank: MemoryBank) -> None:
-    made = [add(bank, f"t{n}", "sort the numbers") for n in range(50)]
+    made = [add(bank, f"t{n}", "sort the numbers") for n in range(9)]
     far = add(bank, "far", "buy a lamp")
     assert [match.experience_id for match in bank.retrieve("sort the numbers", k=3)] == [e.id for e in made[:-4:-1]]
-    assert bank.retrieve("sort the numbers", k=51)[-1].experience_id == far.id
+    assert bank.retrieve("sort the numbers", k=10)[-1].experience_id == far.id
 
 
 def test_min_score(bank: MemoryBank) -> None:
@@ -121,18 +110,9 @@ def test_nothing_is_embedded_for_nothing(url: str | Path) -> None:
             bank.retrieve("x")
 
 
-def test_bad_arguments() -> None:
-    bank = open_bank()
-    for arguments in ({"k": -1}, {"unit": "step"}, {"exclude_tasks": "t1"}):
-        with pytest.raises(InputError):
-            bank.retrieve("x", **arguments)  # type: ignore[arg-type]
-    with pytest.raises(InputError):
-        bank.retrieve(None)  # type: ignore[arg-type]
-
-
 def test_odd_queries(bank: MemoryBank) -> None:
     add(bank)
-    for query in ("", " ", "\0", "\ud800", "🙂", "word " * 500_000):
+    for query in ("", " ", "\0", "\ud800", "🙂", "word " * 50_000):
         assert len(bank.retrieve(query, k=100_000)) == 1
 
 
@@ -168,19 +148,16 @@ def test_appends_of_another_process_are_found(url: str | Path) -> None:
         open_bank(url).close()  # must not drop the locks that this process holds through `bank`
         finish(start(ADDS, str(url), "theirs"))
         assert [match.task_id for match in bank.retrieve("buy a lamp", k=9)] == ["theirs", "mine"]
-        add(bank, "mine too", "walk the dog")
-        finish(start(ADDS, str(url), "theirs too"))
-        assert len(bank) == 4
-        assert len(bank.retrieve("x", k=9)) == 4
+        assert len(bank) == 2
 
 
 def test_more_rows_than_one_read_gives(bank: MemoryBank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rb_dspy.bank.store.sql._INDEX_PAGE", 7)
-    monkeypatch.setattr("rb_dspy.bank.store.sql._PAGE", 7)
-    monkeypatch.setattr("rb_dspy.bank.reading._PAGE", 7)
-    made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(30)]
-    assert len(bank.retrieve("task", k=99)) == 30
-    assert len(bank.retrieve("task", k=99, unit="item")) == 60
+    monkeypatch.setattr("rb_dspy.bank.store.sql._INDEX_PAGE", 3)
+    monkeypatch.setattr("rb_dspy.bank.store.sql._PAGE", 3)
+    monkeypatch.setattr("rb_dspy.bank.reading._PAGE", 3)
+    made = [add(bank, f"t{n}", f"task number {n}", lessons=2) for n in range(8)]
+    assert len(bank.retrieve("task", k=99)) == 8
+    assert len(bank.retrieve("task", k=99, unit="item")) == 16
     assert bank.experiences() == made
 
 
@@ -209,87 +186,37 @@ def test_words_of_another_scope_weigh_nothing(url: str | Path) -> None:
         for n in range(5):
             add(one, f"t{n}", "buy a lamp" if n % 2 else "sort the numbers")
         before = scores(one)
-        for n in range(50):
+        for n in range(9):
             add(two, f"t{n}", "buy a lamp")
         assert scores(one) == before
-
-
-def test_min_score_is_for_cosines() -> None:
-    with pytest.raises(InputError, match="min_score is a cosine"):
-        open_bank().retrieve("x", min_score=0.5, mode="hybrid")
-    with pytest.raises(InputError, match="mode 'both'"):
-        open_bank().retrieve("x", mode="both")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"k": k} for k in (2.5, "3", None, True, -1, float("nan"))),
-        *({"min_score": score} for score in ("0.5", float("nan"), float("inf"), True, 2, -(10**5000), [0.5])),
-        *({"exclude_tasks": tasks} for tasks in (None, [5], "t1", 5, [None], [b"t1"], ["t1", 5])),
-        *({"query": query} for query in (None, b"x", 5, ["x"])),
-        *({"unit": unit} for unit in (None, ["item"], "items")),
-        *({"mode": mode} for mode in (None, ["dense"], "")),
-        *({"polarity": polarity} for polarity in ("unknown", True, ["success"])),
+        {"k": -1},
+        {"min_score": float("nan")},
+        {"min_score": 2},
+        {"min_score": 0.5, "mode": "hybrid"},
+        {"exclude_tasks": "t1"},
+        {"unit": "items"},
+        {"mode": "both"},
+        {"polarity": "unknown"},
     ],
-    ids=lambda wrong: "-".join(f"{name} {value!r:.20}" for name, value in wrong.items() if value != -(10**5000)),
+    ids=str,
 )
-def test_what_is_no_argument_is_refused_in_one_line(wrong: dict[str, Any]) -> None:
+def test_an_argument_that_means_nothing_is_refused_in_one_line(wrong: dict[str, Any]) -> None:
     bank = open_bank()
-    add(bank)
-    for target in (bank, open_bank()):
-        with pytest.raises(InputError) as error:
-            target.retrieve(**{"query": "sort the numbers"} | wrong)
-        assert next(iter(wrong)) in str(error.value)
-        assert len(str(error.value)) < 200
+    for query in ("sort the numbers", a_task("self")):
+        with pytest.raises(InputError, match=f"^{next(iter(wrong))} ") as error:
+            bank.retrieve(query, **wrong)
         assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
 def test_any_collection_of_tasks_and_any_number(bank: MemoryBank, mode: Any) -> None:
     made = [add(bank, f"t{n}", f"sort the numbers {n}") for n in range(3)]
-    for tasks in (["t0"], {"t0"}, ("t0", "t0"), frozenset(["t0"]), {"t0": 1}.keys()):
-        for k in (9, 2**63, 10**40):
-            found = bank.retrieve("sort the numbers", k=k, mode=mode, exclude_tasks=tasks)
-            assert {match.experience_id for match in found} == {experience.id for experience in made[1:]}
+    for tasks, k in ((["t0"], 9), ({"t0": 1}.keys(), 2**63), (("t0", "t0"), 10**40)):
+        found = bank.retrieve("sort the numbers", k=k, mode=mode, exclude_tasks=tasks)
+        assert {match.experience_id for match in found} == {experience.id for experience in made[1:]}
     assert bank.retrieve("sort", k=0, mode=mode) == []
-    if mode == "dense":
-        for score in (-1, 0, 0.0, np.float32(0.1), np.float64(0.1)):
-            assert len(bank.retrieve("sort the numbers", k=9, min_score=score)) == 3  # type: ignore[arg-type]
-
-
-@pytest.mark.stress
-def test_a_small_scope_beside_a_large_one_answers_in_full(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with open_bank(path, "small") as small, open_bank(path, "large") as large:
-        for n in range(10):
-            add(small, f"t{n}", f"task number {n}")
-        drafts = (
-            ExperienceDraft(
-                task=a_task(f"t{n}", f"task number {n}"),
-                trajectories=(a_rollout(f"t{n}"),),
-                verdicts=(Verdict(label="success"),),
-                drafts=(a_draft(f"Lesson {n}"),),
-                run_id="r",
-            )
-            for n in range(20_000)
-        )
-        assert len(large.append_many(drafts)) == 20_000
-        for unit in ("item", "experience"):
-            for mode in ("dense", "lexical", "hybrid"):
-                found = small.retrieve("task number of the lesson", k=10, unit=unit, mode=mode)  # type: ignore[arg-type]
-                assert len({match.task_id for match in found}) == 10
-                assert len(large.retrieve("task number of the lesson", k=10, unit=unit, mode=mode)) == 10  # type: ignore[arg-type]
-        assert (len(small), len(large)) == (10, 20_000)
-
-
-def test_a_notebook_shows_what_a_bank_holds() -> None:
-    with open_bank() as bank:
-        assert "0 items" in bank._repr_html_()
-        for n in range(12):
-            bank.add(f"Lesson <{n}>", "Read & act.")
-        shown = bank._repr_html_()
-        assert "12 items" in shown
-        assert shown.index("Lesson &lt;11&gt;") < shown.index("Lesson &lt;2&gt;")
-        assert "Lesson &lt;1&gt;" not in shown
-        assert "Read &amp; act." in shown

@@ -10,7 +10,7 @@ import pytest
 from rb_dspy.bank import MemoryBank
 from rb_dspy.errors import InputError, StorageError
 from rb_dspy.schema import Verdict
-from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank
+from tests.bank.helpers import a_draft, add, open_bank
 
 VERDICT = Verdict(label="success", reasons="seen")
 
@@ -21,8 +21,8 @@ def _state(bank: MemoryBank) -> tuple[object, ...]:
     return bank.items(), bank.experiences(), len(bank), bank.seen_tasks(), found, lessons
 
 
-def test_a_fork_and_its_bank_do_not_see_each_other(place: str | Path | None) -> None:
-    with open_bank(place) as bank:
+def test_a_fork_and_its_bank_do_not_see_each_other(url: str | Path) -> None:
+    with open_bank(url) as bank:
         add(bank, "t1", lessons=2)
         before = _state(bank)
         fork = bank.fork()
@@ -34,68 +34,12 @@ def test_a_fork_and_its_bank_do_not_see_each_other(place: str | Path | None) -> 
         fork.edit(fork.items()[0].id, content="Otherwise.")
         fork.rollback("run:r", dry_run=True)
         assert _state(bank) == after
-        assert {item.content for item in fork.items()} == {"Otherwise.", a_draft().content}
+        assert sorted(item.content for item in fork.items()) == ["Otherwise.", a_draft().content]
         assert fork.seen_tasks() == {"t1", "t3"}
 
 
-def test_a_fork_does_not_see_what_ends_in_its_bank(place: str | Path | None) -> None:
-    with open_bank(place) as bank:
-        for task in ("t1", "t2", "t3"):
-            add(bank, task, lessons=2)
-        fork, before = bank.fork(), _state(bank)
-        bank.delete(bank.items()[0].id)
-        bank.edit(bank.items()[0].id, title="Changed")
-        bank.rollback("run:r")
-        assert len(bank) == 0
-        assert _state(fork) == before
-
-
-def test_an_edited_item_is_listed_where_it_was_learned(place: str | Path | None) -> None:
-    """Also in a fork and a snapshot, edited twice, given by two experiences, and learned again after it was gone."""
-    with open_bank(place) as bank:
-        first, second, _ = (add(bank, task, lessons=3) for task in ("t1", "t2", "t3"))
-        learned = bank.items()
-        two = bank.append(a_task("t4"), a_rollout("t4"), VERDICT, [a_draft(f"Lesson {n} of t1") for n in (0, 2)])
-        assert [item.id for item in two.items] == [first.items[0].id, first.items[2].id]
-        bank.delete(second.items[1].id)
-        bank.append(a_task("t5"), a_rollout("t5"), VERDICT, [a_draft("Lesson 1 of t2")])
-        bank.snapshot("before")
-        titles = [item.title for item in learned if item.id != second.items[1].id]
-        titles.append(second.items[1].title)  # that it was here before says nothing of where it was learned
-        for edited in (first.items[1], first.items[0], second.items[1], second.items[0]):
-            changed = bank.edit(edited.id, content="Otherwise.")
-        bank.edit(changed.id, content="Otherwise again.")
-        fork = bank.fork()
-        fork.edit(second.items[2].id, content="Only in the fork.")
-        for each in (bank, fork, fork.fork()):
-            assert [item.title for item in each.items()] == titles
-        bank.delete(first.id)  # of what another experience gave as well the other is the place now
-        last = [first.items[0].title, first.items[2].title, second.items[1].title]
-        assert [item.title for item in bank.items()][-3:] == last
-        if place is not None:
-            with open_bank(place, at="before") as then:
-                assert [item.title for item in then.items()] == titles
-
-
-def test_forks_of_forks_are_private_too(place: str | Path | None) -> None:
-    with open_bank(place) as bank:
-        add(bank, "t1")
-        fork = bank.fork()
-        add(fork, "t2")
-        inner = fork.fork()
-        add(fork, "t3")
-        add(inner, "t4")
-        fork.delete(fork.items()[0].id)
-        assert [bank.seen_tasks(), fork.seen_tasks(), inner.seen_tasks()] == [
-            {"t1"},
-            {"t1", "t2", "t3"},
-            {"t1", "t2", "t4"},
-        ]
-        assert len(inner.retrieve("x", k=9, unit="item")) == len(inner) == 3
-
-
-def test_a_fork_answers_as_a_bank_of_the_same_content(place: str | Path | None) -> None:
-    with open_bank(place) as bank, open_bank() as whole:
+def test_a_fork_answers_as_a_bank_of_the_same_content(url: str | Path) -> None:
+    with open_bank(url) as bank, open_bank() as whole:
         for n in range(12):
             add(bank, f"t{n}", f"sort {n} numbers", lessons=2)
             add(whole, f"t{n}", f"sort {n} numbers", lessons=2)
@@ -115,16 +59,14 @@ def test_a_fork_answers_as_a_bank_of_the_same_content(place: str | Path | None) 
                     assert found == expected
 
 
-def test_a_thousand_forks_at_once(place: str | Path | None) -> None:
-    with open_bank(place) as bank:
-        for n in range(20):
-            add(bank, f"t{n}")
+def test_a_thousand_forks_at_once() -> None:
+    with open_bank() as bank:
+        add(bank)
         forks = [bank.fork() for _ in range(1000)]
         for number, fork in enumerate(forks[::100]):
             add(fork, f"own{number}")
-        assert [len(fork) for fork in forks[::100]] == [21] * 10
-        assert {len(fork) for fork in forks[1::100]} == {20}
-        assert len(bank) == 20
+        assert [len(fork) for fork in forks[::100]] == [2] * 10
+        assert {len(fork) for fork in (bank, *forks[1::100])} == {1}
 
 
 def test_forks_are_used_from_threads_while_their_bank_goes_on(url: str | Path) -> None:
@@ -135,7 +77,7 @@ def test_forks_are_used_from_threads_while_their_bank_goes_on(url: str | Path) -
         wrong: list[object] = []
 
         def use(fork: MemoryBank, name: int) -> None:
-            for n in range(10):
+            for n in range(5):
                 add(fork, f"f{name}/{n}")
                 found = fork.retrieve("sort the numbers", k=100, unit="item")
                 if len(found) != 11 + n:
@@ -144,16 +86,16 @@ def test_forks_are_used_from_threads_while_their_bank_goes_on(url: str | Path) -
         threads = [threading.Thread(target=use, args=(fork, name)) for name, fork in enumerate(forks)]
         for thread in threads:
             thread.start()
-        for n in range(10, 20):
+        for n in range(10, 15):
             add(bank, f"t{n}")
         for thread in threads:
             thread.join()
         assert not wrong
-        assert len(bank) == 20
+        assert len(bank) == 15
 
 
-def test_a_fork_ends_with_its_bank(place: str | Path | None) -> None:
-    bank = open_bank(place)
+def test_a_fork_ends_with_its_bank(url: str | Path) -> None:
+    bank = open_bank(url)
     add(bank)
     fork = bank.fork()
     bank.close()

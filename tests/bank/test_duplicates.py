@@ -69,14 +69,6 @@ def test_a_negated_lesson_and_a_paraphrase_are_both_shown_and_neither_is_merged(
     assert len(before) == 4
 
 
-def test_the_same_text_is_one_item_with_two_provenances_and_no_pair(bank: MemoryBank) -> None:
-    learn(bank, "t1", ORIGINAL)
-    learn(bank, "t2", ORIGINAL)
-    (item,) = bank.items()
-    assert [source.task_id for source in item.provenances] == ["t1", "t2"]
-    assert bank.near_duplicates(-1) == []
-
-
 def test_only_what_is_there_now_is_compared(bank: MemoryBank) -> None:
     learn(bank, "t1", ORIGINAL)
     learn(bank, "t2", NEGATED)
@@ -142,13 +134,6 @@ def test_of_too_many_pairs_the_nearest_are_given(monkeypatch: pytest.MonkeyPatch
     assert few[0] == everything[0]
     assert few[0].second.provenance.task_id == "last", "the nearest came when there were too many already"
     assert [pair.score for pair in few] == pytest.approx([pair.score for pair in everything[:10]], abs=1e-6)
-
-
-def test_scopes_do_not_meet(tmp_path: Path) -> None:
-    one, two = (open_bank(tmp_path / "bank.sqlite", scope=scope) for scope in "ab")
-    learn(one, "t1", ORIGINAL)
-    learn(two, "t2", NEGATED)
-    assert one.near_duplicates(-1) == two.near_duplicates(-1) == []
 
 
 @pytest.mark.parametrize("score", [1.01, -1.01, math.nan, math.inf])

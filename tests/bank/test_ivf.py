@@ -196,7 +196,7 @@ import threading, time
 import numpy as np
 from rb_dspy.bank.search.vectors import VectorIndex
 from rb_dspy.bank.store.base import Filter, IndexRow
-vectors = np.random.default_rng(0).standard_normal((60_000, 128)).astype("<f2")
+vectors = np.random.default_rng(0).standard_normal((30_000, 128)).astype("<f2")
 index = VectorIndex(1_000)
 index.add([IndexRow(seq, None, "t", "success", row.tobytes()) for seq, row in enumerate(vectors, 1)])
 index.search(vectors[0].astype(np.float32), 1, Filter())

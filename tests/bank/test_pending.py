@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rb_dspy.bank import MemoryBank
-from rb_dspy.errors import InputError, StorageError
+from rb_dspy.errors import InputError
 from rb_dspy.schema import RoleUsage, Step, Trajectory, Verdict
-from tests.bank.helpers import a_draft, a_rollout, a_task, add, finish, open_bank, start
+from tests.bank.helpers import a_draft, a_rollout, a_task, add, open_bank, start
 
 SUCCESS = Verdict(label="success", reasons="seen")
 HOSTILE = (
     "soft\xadhyphen zero\u200bwidth \u202eright-to-left\u202c nul\0 half \ud800 \u2028 line \x1b[31m '); DROP TABLE x"
 )
-
-
-@pytest.fixture(params=["memory", "file", "fork", "postgres"])
-def bank(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryBank]:
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-    else:
-        url = None if request.param == "memory" else tmp_path / "bank.sqlite"
-    with open_bank(url) as opened:
-        if request.param == "fork":
-            add(opened, "below", run_id="r")
-        yield opened.fork() if request.param == "fork" else opened
 
 
 def learn(bank: MemoryBank, *rollouts: Trajectory, task_id: str = "t1", run_id: str = "r", lesson: str = "One") -> str:
@@ -105,7 +92,7 @@ def test_what_was_learned_and_removed_is_not_recorded_again(bank: MemoryBank, ru
     with pytest.raises(InputError):
         learn(bank, a_rollout(), run_id=run_id)
     assert bank.pending() == []
-    assert bank.learned("r") == ({"below"} if "below" in bank.seen_tasks() else set())
+    assert bank.learned("r") == set()
 
 
 @pytest.mark.parametrize(
@@ -210,14 +197,6 @@ def test_a_fork_and_its_bank_do_not_see_what_the_other_records() -> None:
         assert (pending_tasks(bank), bank.learned("r"), fork.learned("r")) == (["below"], set(), {"below"})
 
 
-def test_a_snapshot_refuses_records(tmp_path: Path) -> None:
-    with open_bank(tmp_path / "bank.sqlite") as bank:
-        add(bank)
-        bank.snapshot("then")
-        with open_bank(tmp_path / "bank.sqlite", at="then") as then, pytest.raises(StorageError):
-            then.record(a_task("t2"), a_rollout("t2"), run_id="r")
-
-
 def test_scopes_do_not_see_each_other(place: str | Path | None) -> None:
     with open_bank(place, "one") as one, open_bank(place, "two") as two:
         lesson = add(two, "theirs").items[0]
@@ -231,56 +210,22 @@ def test_scopes_do_not_see_each_other(place: str | Path | None) -> None:
         assert (one.pending(), two.learned("r")) == ([], {"theirs", "t1"})
 
 
-RECORDS = """
-import sys
-from tests.bank.helpers import a_rollout, a_task, open_bank
-with open_bank(sys.argv[1]) as bank:
-    for number in range(20):
-        bank.record(a_task(), a_rollout(rollout_id=str(number)), run_id="r")
-        bank.record(a_task(sys.argv[2]), a_rollout(sys.argv[2], str(number)), run_id="r")
-"""
-
-
-def test_processes_record_side_by_side(url: str | Path) -> None:
-    open_bank(url).close()
-    processes = [start(RECORDS, str(url), name) for name in ("a", "b")]
-    for process in processes:
-        finish(process)
-    with open_bank(url) as bank:
-        assert {pending.task.id: len(pending.trajectories) for pending in bank.pending()} == {
-            "t1": 20,
-            "a": 20,
-            "b": 20,
-        }
-        assert bank.doctor() == []
-
-
 DIES = """
 import os, signal, sys
-from tests.bank.helpers import a_draft, a_rollout, a_task, open_bank
-from rb_dspy.schema import Verdict
-path, place = sys.argv[1:]
-bank = open_bank(path)
+from tests.bank.helpers import a_rollout, a_task, open_bank
+bank = open_bank(sys.argv[1])
 bank.record(a_task(), a_rollout(), run_id="r")
-if place == "recorded":
-    os.kill(os.getpid(), signal.SIGKILL)
-bank.append(a_task(), a_rollout(), Verdict(label="success"), [a_draft()], run_id="r")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
-PLACES = ("recorded", "appended")
-
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
-@pytest.mark.parametrize("after", PLACES)
-def test_a_killed_process_leaves_a_rollout_pending_or_learned_from(url: str | Path, after: str) -> None:
-    process = start(DIES, str(url), after)
+def test_a_killed_process_leaves_its_rollout_pending(url: str | Path) -> None:
+    process = start(DIES, str(url))
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     with open_bank(url) as bank:
-        learned = after == "appended"
-        assert pending_tasks(bank) == ([] if learned else ["t1"])
-        assert (bank.learned("r"), len(bank)) == (({"t1"}, 1) if learned else (set(), 0))
+        assert (pending_tasks(bank), bank.learned("r"), len(bank)) == (["t1"], set(), 0)
         learn(bank, a_rollout())
         assert (len(bank.experiences()), bank.pending(), bank.doctor()) == (1, [], [])
 
@@ -305,12 +250,6 @@ def test_a_damaged_rollout_is_named_left_out_and_can_be_taken_away(tmp_path: Pat
 # Lessons written by hand, and lessons that were taken away
 
 
-def test_a_name_that_no_run_has_is_no_error(bank: MemoryBank) -> None:
-    bank.record(a_task("t1"), a_rollout("t1"), run_id="r")
-    assert bank.pending(run_id="\ud800") == bank.pending(task_id="\0") == []
-    assert bank.experience_of("t1", "\ud800") is None
-
-
 def test_a_lesson_written_by_hand_is_found_by_its_own_text(bank: MemoryBank) -> None:
     add(bank, "t0", "bake a cake")
     item = bank.add("Refunds", "Ask Dana first.", "when money goes back to a customer")
@@ -319,34 +258,21 @@ def test_a_lesson_written_by_hand_is_found_by_its_own_text(bank: MemoryBank) -> 
         (found,) = bank.retrieve("Refunds when money goes back to a customer Ask Dana first.", unit=unit)
         assert [each.id for each in found.items] == [item.id]
     before = len(bank)
-    assert bank.add("Refunds", "Ask Dana first.", "when money goes back to a customer") == item
+    assert bank.add(" Refunds", "Ask Dana first. ", "when money goes back to a customer") == item
     assert bank.add("Refunds", "Ask Dana last.").id != item.id
     assert len(bank) == before + 1
     bank.delete(item.id)
     again = bank.add("Refunds", "Ask Dana first.", "when money goes back to a customer")
     assert bank.get(again.id) == again
-
-
-def test_blanks_around_a_lesson_are_not_part_of_it(bank: MemoryBank) -> None:
-    item = bank.add(" Refunds ", "Ask Dana first. ")
-    assert (item.title, item.content) == ("Refunds", "Ask Dana first.")
-    assert bank.add("Refunds", "Ask Dana first.") == item
-
-
-def test_a_lesson_that_was_learned_can_be_written_by_hand_too(bank: MemoryBank) -> None:
     learned = add(bank, "t1").items[0]
-    item = bank.add(learned.title, learned.content, learned.description, origin="Ada")
-    assert item.id == learned.id
-    assert [source.origin for source in item.provenances] == ["", "Ada"]
-    (found,) = bank.retrieve(f"{item.title}\n{item.description}\n{item.content}")
-    assert found.experience_id == item.provenances[1].experience_id
+    added = bank.add(learned.title, learned.content, learned.description, origin="Ada")
+    assert (added.id, [source.origin for source in added.provenances]) == (learned.id, ["", "Ada"])
 
 
 def test_lessons_that_were_taken_away_are_not_learned_again_unasked(bank: MemoryBank) -> None:
     item = add(bank, "t1").items[0]
     bank.delete(item.id)
     draft = a_draft(item.title)
-    assert list(bank.retracted([draft, a_draft("Other")])) == [draft]
     kept = bank.append(a_task("t2"), a_rollout("t2"), SUCCESS, [draft, a_draft("Other")], run_id="r", again=False)
     assert [each.title for each in kept.items] == ["Other"]
     assert item.title in kept.note

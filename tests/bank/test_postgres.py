@@ -21,7 +21,7 @@ from rb_dspy.bank.store.postgres import PostgresDatabase
 from rb_dspy.errors import EmbedderMismatch, InputError, SchemaTooNew, StorageError
 from rb_dspy.protocols import Vectors
 from rb_dspy.testing.embedder import HashEmbedder
-from tests.bank.helpers import add, finish, open_bank, start
+from tests.bank.helpers import WRITER, add, check_writers, finish, open_bank, start
 from tests.bank.postgres_server import PostgresServer
 
 
@@ -63,7 +63,7 @@ def test_a_newer_schema_is_refused(postgres_url: str, postgres_server: PostgresS
     refused(SchemaTooNew, "bank schema 99; .*upgrade", with_password(postgres_url))
 
 
-@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql+psycopg"])
 def test_the_password_is_shown_nowhere(postgres_url: str, scheme: str) -> None:
     for url in (with_password(postgres_url), f"{postgres_url}&password=s3cret&application_name=x"):
         with open_bank(url.replace("postgresql", scheme, 1)) as bank:
@@ -159,11 +159,10 @@ def test_a_bank_that_is_no_file_is_not_copied_as_one(tmp_path: Path) -> None:
         assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("package", ["psycopg", "pgvector"])
-def test_without_the_extra_only_postgresql_is_missing(package: str) -> None:
+def test_without_the_extra_only_postgresql_is_missing() -> None:
     code = """
 import sys
-sys.modules[sys.argv[1]] = None
+sys.modules["psycopg"] = sys.modules["pgvector"] = None
 import tests.bank.helpers as h
 from rb_dspy.errors import MissingDependency
 with h.open_bank() as bank:
@@ -174,51 +173,10 @@ try:
 except MissingDependency as exc:
     print(exc)
 """
-    assert "pip install 'rb-dspy[postgres]'" in finish(start(code, package))
+    assert "pip install 'rb-dspy[postgres]'" in finish(start(code))
 
 
 # Writers
-
-WRITER = """
-import sys, time
-import tests.bank.helpers as h
-from rb_dspy.errors import StorageError
-url, name, count, file = sys.argv[1:]
-bank = h.open_bank(url)
-with open(file, "a") as stored:
-    for number in range(int(count)):
-        while True:
-            try:
-                h.add(bank, f"{name}/{number}", lessons=2)
-                break
-            except StorageError as exc:
-                assert "try again" in str(exc), exc
-                time.sleep(0.05)
-        print(f"{name}/{number}", file=stored, flush=True)
-bank.close()
-"""
-
-
-def check(url: str, files: Sequence[Path]) -> int:
-    """What was acknowledged is there, once, and numbered without gaps. Returns how much."""
-    acknowledged = [line for file in files if file.exists() for line in file.read_text().split("\n")[:-1]]
-    with open_bank(url) as bank:
-        tasks = [experience.task.id for experience in bank.experiences()]
-        assert len(tasks) == len(set(tasks)) == len(bank) // 2
-        assert set(acknowledged) <= set(tasks)
-        seqs = sorted([each.seq for each in bank.experiences()] + [each.seq for each in bank.items()])
-        assert seqs == list(range(1, len(seqs) + 1))
-        assert bank.doctor() == []
-        assert len(bank.retrieve("sort the numbers", k=10**6)) == len(tasks)
-    return len(acknowledged)
-
-
-@pytest.mark.stress
-def test_eight_processes_make_a_bank_and_append_to_it(bare_url: str, tmp_path: Path) -> None:
-    files = [tmp_path / f"{writer}" for writer in range(8)]
-    for process in [start(WRITER, bare_url, file.name, "10", str(file)) for file in files]:
-        finish(process)
-    assert check(bare_url, files) == 80
 
 
 @pytest.fixture
@@ -229,12 +187,12 @@ def own_server() -> Iterator[PostgresServer]:
     server.stop()
 
 
-def kill_server(server: PostgresServer, folder: Path, rounds: int, pause: float) -> None:
-    """Kill and start it under four writers."""
+def kill_server(server: PostgresServer, folder: Path, rounds: int, pause: float, writers: int = 4) -> None:
+    """Kill and start it under its writers."""
     url = server.url(server.new_database())
     open_bank(url).close()
-    files = [folder / f"{writer}" for writer in range(4)]
-    writers = [start(WRITER, url, file.name, "1000000", str(file)) for file in files]
+    files = [folder / f"{writer}" for writer in range(writers)]
+    processes = [start(WRITER, url, file.name, str(file)) for file in files]
     while not all(file.exists() and file.stat().st_size for file in files):
         time.sleep(0.05)
     for _ in range(rounds):
@@ -242,15 +200,15 @@ def kill_server(server: PostgresServer, folder: Path, rounds: int, pause: float)
         server.kill()
         server.start()
     time.sleep(pause)
-    for writer in writers:
+    for writer in processes:
         writer.kill()
         _, error = writer.communicate()
         assert writer.returncode == -signal.SIGKILL, error
-    assert check(url, files) > rounds
+    assert len(check_writers(url, files)) > rounds
 
 
 def test_a_server_is_killed_under_its_writers(own_server: PostgresServer, tmp_path: Path) -> None:
-    kill_server(own_server, tmp_path, 1, 0.5)
+    kill_server(own_server, tmp_path, 1, 0.3, writers=2)
 
 
 @pytest.mark.stress
@@ -347,13 +305,13 @@ class Odd(HashEmbedder):
 def test_any_embedder(postgres_url: str, embedder: HashEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rb_dspy.bank.search.postgres._EXACT", 0)
     with open_bank(postgres_url, embedder=embedder) as bank:
-        for n in range(20):
+        for n in range(10):
             add(bank, f"t{n}", f"sort {n} numbers")
         assert bank.retrieve("sort 7 numbers")[0].task_id == "t7"
         assert len(bank.retrieve("sort 7 numbers", k=5, unit="item", exclude_tasks=["t7"])) == 5
-        assert bank.reindex(HashEmbedder(64, salt="new")) == 40
+        assert bank.reindex(HashEmbedder(64, salt="new")) == 20
         assert bank.retrieve("sort 8 numbers")[0].task_id == "t8"
-        assert bank.reindex(embedder) == 40
+        assert bank.reindex(embedder) == 20
         assert bank.retrieve("sort 9 numbers")[0].task_id == "t9"
         assert bank.doctor() == []
 
@@ -375,23 +333,8 @@ def test_each_embedder_has_its_own_index(postgres_url: str, postgres_server: Pos
 
 
 HOSTILE = (
-    *(
-        "'; DROP TABLE items; --",
-        "a & | ! <-> b:* (",
-        "\\",
-        "%s %(x)s :x $1",
-        "''",
-        "the",
-        "nul \0 half \ud800",
-    ),
-    *(
-        "x" * 3_000,
-        "ä" * 1_500,
-        "word " * 100_000,
-        " ".join(map(str, range(5_000))),
-        "² ³ ٣ _ __ a_b",
-        "http://a.b/c?d",
-    ),
+    *("'; DROP TABLE items; --", "a & | ! <-> b:* (", "\\", "%s %(x)s :x $1", "''", "the", "nul \0 half \ud800"),
+    *("x" * 3_000, "ä" * 1_500, "word " * 10_000, " ".join(map(str, range(500))), "² ³ ٣ _ __ a_b"),
 )
 
 

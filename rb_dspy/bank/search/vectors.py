@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rb_dspy.bank.search.cells import CellFile
 from rb_dspy.bank.search.ivf import EXACT_ROWS, Ivf
 from rb_dspy.bank.store.base import Filter, Hit, IndexRow
-from rb_dspy.bank.store.sql import unpacked
+from rb_dspy.bank.store.embedders import unpacked
 from rb_dspy.protocols import Vectors
 
 _NEVER: Final = np.iinfo(np.int64).max

@@ -137,13 +137,27 @@ class Hit(NamedTuple):
 
 
 class ExperienceFilter(TypedDict, total=False):
-    """Which experiences are read; what is missing or None does not limit them."""
+    """Which experiences are read; what is missing or None does not limit them.
 
+    ``after``: with higher numbers than this. ``limit``: so many at most. ``payload``: with it.
+    """
+
+    after: int
+    limit: int | None
+    payload: bool
     ids: Collection[str] | None
     seqs: Collection[int] | None
     task_id: str | None
     run_id: str | None
     origin: str | None
+
+
+class ItemFilter(TypedDict, total=False):
+    """Which item rows are read; at most one of these."""
+
+    ids: Collection[str] | None
+    seqs: Collection[int] | None
+    experiences: Collection[int] | None
 
 
 class Reader(Protocol):
@@ -153,24 +167,9 @@ class Reader(Protocol):
         """The highest number used; 0 in an empty scope."""
         ...
 
-    def experiences(
-        self,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        ended: bool = False,
-        payload: bool = False,
-        **where: Unpack[ExperienceFilter],
-    ) -> list[ExperienceRow]: ...
+    def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]: ...
 
-    def items(
-        self,
-        *,
-        ids: Collection[str] | None = None,
-        seqs: Collection[int] | None = None,
-        experiences: Collection[int] | None = None,
-        ended: bool = False,
-    ) -> list[ItemRow]: ...
+    def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]: ...
 
     def exposures(
         self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None

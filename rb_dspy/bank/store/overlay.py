@@ -13,6 +13,7 @@ from rb_dspy.bank.store.base import (
     ExperienceFilter,
     ExperienceRow,
     IndexRow,
+    ItemFilter,
     ItemRow,
     PendingRow,
     Reader,
@@ -44,39 +45,21 @@ class OverlayReader:
             return self._at
         return self._mark if self._own is None else self._own.mark()
 
-    def experiences(
-        self,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        ended: bool = False,
-        payload: bool = False,
-        **where: Unpack[ExperienceFilter],
-    ) -> list[ExperienceRow]:
+    def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]:
         rows: list[ExperienceRow] = []
-        start = after
-        while True:
-            page = self._below.experiences(after=start, limit=limit, ended=ended, payload=payload, **where)
+        limit, below = where.get("limit"), where
+        while page := self._below.experiences(ended=ended, **below):
             rows += self._visible(page, ended)
             if limit is None or len(page) < limit or len(rows) >= limit:
                 break
-            start = page[-1].seq
+            below = {**below, "after": page[-1].seq}
         if self._own is not None and (limit is None or len(rows) < limit):
-            rows += self._own.experiences(after=after, limit=limit, ended=ended, payload=payload, **where)
+            rows += self._own.experiences(ended=ended, **where)
         return rows[:limit]
 
-    def items(
-        self,
-        *,
-        ids: Collection[str] | None = None,
-        seqs: Collection[int] | None = None,
-        experiences: Collection[int] | None = None,
-        ended: bool = False,
-    ) -> list[ItemRow]:
-        rows = self._visible(self._below.items(ids=ids, seqs=seqs, experiences=experiences, ended=ended), ended)
-        if self._own is not None:
-            rows += self._own.items(ids=ids, seqs=seqs, experiences=experiences, ended=ended)
-        return rows
+    def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]:
+        rows = self._visible(self._below.items(ended=ended, **where), ended)
+        return rows if self._own is None else rows + self._own.items(ended=ended, **where)
 
     def exposures(
         self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None

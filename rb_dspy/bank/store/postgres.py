@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 
-from rb_dspy.bank.store import sql, tables
+from rb_dspy.bank.store import embedders, tables
 from rb_dspy.bank.store.base import UNITS, Unit
 from rb_dspy.errors import InputError, MissingDependency, SchemaTooNew, StorageError
 from rb_dspy.text import summary_line
@@ -101,7 +101,7 @@ class PostgresDatabase:
             exclusive = scope_id is None or not self._has_embedder
             connection.execute(_LOCK_BANK if exclusive else _LOCK_SCOPE, {"scope": scope_id})
             yield connection
-            embedder = sql.embedder_of(connection) if exclusive else None
+            embedder = embedders.embedder_of(connection) if exclusive else None
             if embedder is not None:
                 self._index_vectors(connection, *embedder)
         self._has_embedder |= embedder is not None
@@ -147,7 +147,7 @@ class PostgresDatabase:
         """Whether the tables are there. Raises ``SchemaTooNew``."""
         if not connection.execute(_EXISTS).scalar_one():
             return False
-        meta = sql.meta(connection)
+        meta = embedders.meta(connection)
         self._has_embedder = "embedder" in meta
         schema = int(meta["schema"])
         if schema > tables.SCHEMA:
@@ -168,7 +168,7 @@ class PostgresDatabase:
                 words = f"words tsvector GENERATED ALWAYS AS ({_words_of(unit)}) STORED"
                 connection.exec_driver_sql(f"ALTER TABLE {unit}s ADD COLUMN {words}")
                 connection.exec_driver_sql(f"CREATE INDEX {unit}s_words ON {unit}s USING gin (words)")
-            sql.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+            embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
 
     def _require_pgvector(self, connection: Connection) -> None:
         needed = ".".join(map(str, _OLDEST_PGVECTOR))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
-import numpy as np
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -21,9 +20,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
-    exists,
     insert,
-    inspect,
     or_,
     select,
     update,
@@ -31,11 +28,11 @@ from sqlalchemy import (
 
 from rb_dspy.bank.store import tables
 from rb_dspy.bank.store.base import (
-    UNITS,
     Entry,
     ExperienceFilter,
     ExperienceRow,
     IndexRow,
+    ItemFilter,
     ItemRow,
     PendingKey,
     PendingRow,
@@ -43,8 +40,9 @@ from rb_dspy.bank.store.base import (
     Unit,
     VectorRow,
 )
-from rb_dspy.errors import EmbedderMismatch, UnknownScope
-from rb_dspy.protocols import Vectors
+from rb_dspy.bank.store.embedders import check_embedder, embedder_of, meta, meta_value, packed, set_meta
+from rb_dspy.bank.store.tables import rows_of, texts_of
+from rb_dspy.errors import UnknownScope
 
 _PAGE = 500
 """Values of one IN list; databases limit the parameters of a statement."""
@@ -99,29 +97,14 @@ class SqlReader:
     def mark(self) -> int:
         return self._at if self._at is not None else int(self._rows(_MARK)[0][0])
 
-    def experiences(
-        self,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        ended: bool = False,
-        payload: bool = False,
-        **where: Unpack[ExperienceFilter],
-    ) -> list[ExperienceRow]:
+    def experiences(self, *, ended: bool = False, **where: Unpack[ExperienceFilter]) -> list[ExperienceRow]:
         within = {"id": where.pop("ids", None), "seq": where.pop("seqs", None)}
-        equal = {"after": after or None, "limit": limit, **where}
-        return [ExperienceRow(*row) for row in self._pages("whole" if payload else "experience", ended, within, equal)]
+        kind = "whole" if where.pop("payload", False) else "experience"
+        return [ExperienceRow(*row) for row in self._pages(kind, ended, within, where)]
 
-    def items(
-        self,
-        *,
-        ids: Collection[str] | None = None,
-        seqs: Collection[int] | None = None,
-        experiences: Collection[int] | None = None,
-        ended: bool = False,
-    ) -> list[ItemRow]:
-        rows = self._pages("item", ended, {"id": ids, "seq": seqs, "experience": experiences})
-        return [ItemRow(*row) for row in rows]
+    def items(self, *, ended: bool = False, **where: Unpack[ItemFilter]) -> list[ItemRow]:
+        within = {"id": where.get("ids"), "seq": where.get("seqs"), "experience": where.get("experiences")}
+        return [ItemRow(*row) for row in self._pages("item", ended, within)]
 
     def exposures(
         self, *, experiences: Collection[int] | None = None, items: Collection[str] | None = None
@@ -287,12 +270,12 @@ class SqlScope(SqlReader):
             yield self
 
     def index_rows(self, unit: Unit, *, after: int, upto: int) -> Iterator[IndexRow]:
-        table, vectors = _table(unit), tables.vectors
+        table, vectors = rows_of(unit), tables.vectors
         query = (
             select(table.c.seq, table.c.ended, table.c.task_id, table.c.polarity, vectors.c.data)
             .join(vectors, (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq))
             .where(table.c.scope_id == self.id, vectors.c.unit == unit)
-            .where(vectors.c.embedder == _meta("embedder"))
+            .where(vectors.c.embedder == meta_value("embedder"))
             .order_by(table.c.seq)
             .limit(_INDEX_PAGE)
         )
@@ -301,7 +284,7 @@ class SqlScope(SqlReader):
             after = rows[-1][0]
 
     def index_ended(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, int]]:
-        table = _table(unit)
+        table = rows_of(unit)
         query = select(table.c.seq, table.c.ended).where(table.c.scope_id == self.id)
         rows = self._rows(query.where(table.c.ended > after, table.c.ended <= upto))
         return [(row[0], row[1]) for row in rows]
@@ -310,14 +293,10 @@ class SqlScope(SqlReader):
         return self.database.index_file(f"{self.id}-{unit}")
 
     def texts(self, unit: Unit, *, after: int, upto: int) -> list[tuple[int, str]]:
-        table = _table(unit)
-        query = select(table.c.seq, *_texts(table)).where(table.c.scope_id == self.id)
+        table = rows_of(unit)
+        query = select(table.c.seq, *texts_of(table)).where(table.c.scope_id == self.id)
         rows = self._rows(query.where(table.c.seq > after, table.c.seq <= upto).order_by(table.c.seq))
         return [(row[0], "\n".join(row[1:])) for row in rows]
-
-
-def _meta(key: str) -> Any:
-    return select(tables.meta.c.value).where(tables.meta.c.key == key).scalar_subquery()
 
 
 _COLUMNS: dict[str, tuple[Table, tuple[str, ...]]] = {
@@ -347,14 +326,12 @@ _ALLOCATE = (
     .returning(tables.scopes.c.seq)
 )
 
-_META = select(tables.meta)
-
 _ORDER = {"exposure": ("experience", "place"), "entry": ("seq", "subject"), "snapshot": ("seq", "name")}
 
 _MARK = select(tables.scopes.c.seq).where(tables.scopes.c.id == bindparam("scope"))
 
 
-_WATERMARK = select(tables.scopes.c.seq, _meta("epoch"), _meta("embedder")).where(
+_WATERMARK = select(tables.scopes.c.seq, meta_value("epoch"), meta_value("embedder")).where(
     tables.scopes.c.id == bindparam("scope")
 )
 
@@ -385,89 +362,6 @@ def _query(kind: str, ended: bool, past: bool, equal: tuple[str, ...], within: t
     return query
 
 
-def meta(connection: Connection) -> dict[str, str]:
-    """The bank's metadata: ``schema``, ``embedder``, ``dimension``, ``epoch``."""
-    return {row.key: row.value for row in connection.execute(_META)}
-
-
-def embedder_of(connection: Connection) -> tuple[str, int] | None:
-    """Id and dimension of the embedder that the bank belongs to; None until vectors are stored."""
-    values = meta(connection)
-    return (values["embedder"], int(values["dimension"])) if "embedder" in values else None
-
-
-def tables_exist(connection: Connection) -> bool:
-    """Whether the tables were made."""
-    return inspect(connection).has_table(tables.meta.name)
-
-
-def set_meta(connection: Connection, **values: object) -> None:
-    """Store metadata."""
-    connection.execute(delete(tables.meta).where(tables.meta.c.key.in_(values)))
-    connection.execute(insert(tables.meta), [{"key": key, "value": str(value)} for key, value in values.items()])
-
-
-def check_embedder(connection: Connection, embedder: tuple[str, int], location: str) -> None:
-    """Bind a bank that has no vectors yet to ``embedder``. Raises ``EmbedderMismatch`` if it belongs to another."""
-    current = embedder_of(connection)
-    if current is None:
-        set_meta(connection, embedder=embedder[0], dimension=embedder[1])
-    elif current != embedder:
-        raise EmbedderMismatch(
-            f"{location}: belongs to the embedder {current[0]} ({current[1]} dimensions), opened with {embedder[0]}"
-            f" ({embedder[1]}); open it again with the first, or move it to the second with reindex"
-        )
-
-
-class Text(NamedTuple):
-    """The text behind a row that has no vector yet."""
-
-    scope_id: int
-    unit: Unit
-    seq: int
-    text: str
-
-
-def unembedded(connection: Connection, embedder: str, limit: int | None) -> list[Text]:
-    """Texts of all scopes, also of rows that have ended, that have no vector of ``embedder``; at most ``limit``."""
-    found: list[Text] = []
-    for unit in UNITS:
-        table, vectors = _table(unit), tables.vectors
-        same = (vectors.c.scope_id == table.c.scope_id) & (vectors.c.seq == table.c.seq)
-        query = select(table.c.scope_id, table.c.seq, *_texts(table)).where(
-            ~exists().where(same, vectors.c.unit == unit, vectors.c.embedder == embedder)
-        )
-        if unit == "experience":  # one without items is never retrieved
-            items = tables.items
-            gave = (items.c.scope_id == table.c.scope_id) & (items.c.experience == table.c.seq)
-            query = query.where(exists().where(gave))
-        query = query.order_by(table.c.scope_id, table.c.seq)
-        rows = connection.execute(query if limit is None else query.limit(limit - len(found)))
-        found += [Text(row[0], unit, row[1], "\n".join(row[2:])) for row in rows]
-    return found
-
-
-def add_vectors(connection: Connection, embedder: str, texts: Sequence[Text], rows: Vectors) -> int:
-    """Store the vectors of ``texts``; returns how many."""
-    values = [
-        {"scope_id": text.scope_id, "unit": text.unit, "seq": text.seq, "embedder": embedder, "data": packed(row)}
-        for text, row in zip(texts, rows, strict=True)
-    ]
-    if values:
-        connection.execute(insert(tables.vectors), values)
-    return len(values)
-
-
-def change_over(connection: Connection, embedder: tuple[str, int], *, added: bool) -> None:
-    """Let the bank belong to ``embedder``, and delete the vectors of others. ``added``: vectors were made."""
-    values = meta(connection)
-    moved = values.get("embedder") != embedder[0]
-    if moved:
-        connection.execute(delete(tables.vectors).where(tables.vectors.c.embedder != embedder[0]))
-    if moved or added:
-        set_meta(connection, embedder=embedder[0], dimension=embedder[1], epoch=int(values.get("epoch", 0)) + 1)
-
-
 def scope_names(connection: Connection) -> list[str]:
     """Names of all scopes, sorted."""
     return sorted(connection.execute(select(tables.scopes.c.name)).scalars())
@@ -489,29 +383,8 @@ def open_scope(database: Database, name: str, *, create: bool) -> SqlScope:
     return SqlScope(database, name, scope_id)
 
 
-def packed(vector: Vectors) -> bytes:
-    """A unit row in half precision, which moves a cosine by some 1e-5 and halves the space."""
-    return vector.astype("<f2").tobytes()
-
-
-def unpacked(data: Iterable[bytes], dimension: int) -> Vectors:
-    """Unit float32 rows, shape ``(n, dimension)``."""
-    rows: Vectors = np.frombuffer(b"".join(data), dtype="<f2").reshape(-1, dimension).astype(np.float32)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
-    return rows
-
-
-def _texts(table: Table) -> list[Any]:
-    names = ("instruction",) if table is tables.experiences else ("title", "description", "content")
-    return [table.c[name] for name in names]
-
-
 def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (values[start : start + _PAGE] for start in range(0, len(values), _PAGE))
-
-
-def _table(unit: Unit) -> Table:
-    return tables.experiences if unit == "experience" else tables.items
 
 
 @cache

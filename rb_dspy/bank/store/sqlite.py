@@ -17,11 +17,11 @@ from typing import Any
 
 import sqlalchemy
 from filelock import FileLock
-from sqlalchemy import Connection, Dialect, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, make_url
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from rb_dspy.bank.store import sql, tables
+from rb_dspy.bank.store import embedders, tables
 from rb_dspy.errors import CorruptBank, InputError, SchemaTooNew, StorageError
 
 APPLICATION = 0x72624232
@@ -176,14 +176,14 @@ class SqliteDatabase:
 
     def _has_tables(self) -> bool:
         with self.reading() as connection:
-            return sql.tables_exist(connection)
+            return inspect(connection).has_table(tables.meta.name)
 
     def _make_tables(self) -> None:
         with self.writing() as connection:
-            if not sql.tables_exist(connection):  # another process may have been first
+            if not inspect(connection).has_table(tables.meta.name):  # another process may have been first
                 for definition in _definitions():
                     connection.exec_driver_sql(definition)
-                sql.set_meta(connection, schema=tables.SCHEMA, epoch=0)
+                embedders.set_meta(connection, schema=tables.SCHEMA, epoch=0)
                 connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
 
     @contextmanager
@@ -287,7 +287,6 @@ def _look(path: Path, *, create: bool) -> None:
         with contextlib.closing(_connect(path, writable=False)) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
             first = application != APPLICATION and {"scopes", "experiences", "items"} <= known
             ours = application == APPLICATION and known >= set(tables.metadata.tables)
             schema = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() if ours else None
@@ -306,8 +305,6 @@ def _look(path: Path, *, create: bool) -> None:
         raise CorruptBank(f"{path}: a database, but not a bank; name another file")
     if int(schema[0]) > tables.SCHEMA:
         raise SchemaTooNew(f"{path}: bank schema {schema[0]}; this one knows {tables.SCHEMA}: upgrade rb_dspy")
-    if pages * size > path.stat().st_size and not Path(f"{path}-wal").exists():
-        raise CorruptBank(f"{path}: damaged: part of the file is missing; restore a backup")
 
 
 def _engine(path: Path | None, *, writable: bool) -> Engine:

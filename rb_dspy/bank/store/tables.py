@@ -7,7 +7,7 @@ that is removed is not deleted but ended by a later number. The state at number 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sqlalchemy import (
@@ -186,3 +186,14 @@ pending = Table(
 )
 """Rollouts that were recorded and not learned from yet. ``content`` is empty in a run; without a run it is the id of
 the experience that the rollout becomes."""
+
+
+def rows_of(unit: Literal["experience", "item"]) -> Table:
+    """The table with the rows of a unit."""
+    return experiences if unit == "experience" else items
+
+
+def texts_of(table: Table) -> list[Column[Any]]:
+    """The columns whose texts are embedded and searched by words, a line each."""
+    names = ("instruction",) if table is experiences else ("title", "description", "content")
+    return [table.c[name] for name in names]
