@@ -1,0 +1,141 @@
+"""Python functions as the tools of an agent: an action is one call, and its result or its error is the observation."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rb_dspy.errors import InputError, describe_error
+from rb_dspy.schema import Outcome, Task
+
+ANSWER = "ANSWER:"
+"""Begins the action that ends an episode."""
+
+
+class Functions:
+    """An environment of plain functions. Give every rollout its own, with a state of its own.
+
+    ::
+
+        def desk(task, rollout_id):
+            orders = load_orders()
+            return Functions([orders.find, orders.refund], lambda answer, calls: orders.refunded == task.env_args["id"])
+
+        program = ReasoningBank(environments=desk)     # on the command line: --env my_module:desk
+
+    An action is one call with literal arguments, such as ``refund(order=17, reason="late")``; nothing of it is
+    evaluated as code. What a function raises is the observation, since errors are what an agent learns most from. The
+    episode ends with ``ANSWER: ...`` or after ``max_calls`` calls.
+
+    Args:
+        functions: Called by their names; async functions are not taken.
+        score: Called once, with the answer (None if there is none) and the calls that raised nothing, as texts.
+            Returns a bool, a reward from 0 to 1 (1 is success), an ``Outcome``, or None if the truth is unknown.
+        max_calls: The episode ends after so many actions.
+        describe: Whether the agent reads the first line of each docstring; names and parameters it always reads.
+        first: What the agent sees first.
+    """
+
+    def __init__(
+        self,
+        functions: Iterable[Callable[..., Any]],
+        score: Callable[[str | None, Sequence[str]], bool | float | Outcome | None],
+        *,
+        max_calls: int = 10,
+        describe: bool = True,
+        first: str = "The functions are ready.",
+    ) -> None:
+        self._functions = {function.__name__: function for function in functions}
+        if not self._functions:
+            raise InputError("Functions: there is no function; expected at least one")
+        self._score = score
+        self._max_calls = max_calls
+        self._first = first
+        self._answer: str | None = None
+        self._calls: list[str] = []
+        self._count = 0
+        lines = [_described(function, describe) for function in self._functions.values()]
+        self.action_rules = (
+            f"Your action is one call of a function with plain values, or '{ANSWER} ' and your final answer, which ends"
+            f" the task. There are at most {max_calls} actions. The functions:\n" + "\n".join(lines)
+        )
+        self.action_pattern = rf"^(({'|'.join(map(re.escape, self._functions))})\(.*\)|{ANSWER} .*)$"
+
+    def reset(self, task: Task) -> str:
+        return self._first
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if self._answer is not None or self._count >= self._max_calls:
+            return "The task has ended.", True
+        self._count += 1
+        text = action.strip()
+        if text.startswith(ANSWER):
+            self._answer = text.removeprefix(ANSWER).strip()
+            return "Your answer was taken.", True
+        return self._called(text), self._count >= self._max_calls
+
+    def valid_actions(self) -> None:
+        return None
+
+    def answer(self) -> str | None:
+        return self._answer
+
+    def outcome(self) -> Outcome | None:
+        score = self._score(self._answer, tuple(self._calls))
+        if score is None or isinstance(score, Outcome):
+            return score
+        return Outcome(reward=float(score), success=float(score) >= 1.0)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _called(self, text: str) -> str:
+        """Make the call that ``text`` is, and return its result or its error as the agent reads it."""
+        try:
+            name, positional, named = parse_call(text)
+        except InputError as exc:
+            return f"Error: {exc}"
+        function = self._functions.get(name)
+        if function is None:
+            return f"Error: there is no function {name!r:.60}; expected one of {', '.join(self._functions)}"
+        try:
+            inspect.signature(function).bind(*positional, **named)
+        except TypeError as exc:
+            return f"Error: {name}: {exc}"
+        try:
+            result = function(*positional, **named)
+        except Exception as exc:  # noqa: BLE001 (whatever a user's function raises is what the agent sees)
+            return f"Error: {describe_error(exc, 500)}"
+        self._calls.append(text)
+        return result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
+
+
+def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Name and arguments of a call such as ``f(1, b="x")``. Nothing is evaluated: arguments are literals.
+
+    Raises:
+        InputError: ``text`` is something else.
+    """
+    expected = 'expected one call with plain values, such as name(1, key="value")'
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            raise InputError(f"this is no call; {expected}")
+        named = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
+        if len(named) < len(call.keywords):
+            raise InputError(f"** cannot be used; {expected}")
+        return call.func.id, [ast.literal_eval(each) for each in call.args], named
+    except InputError:
+        raise
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):  # ast refuses in all these ways
+        raise InputError(f"the call cannot be read; {expected}") from None
+
+
+def _described(function: Callable[..., Any], describe: bool) -> str:
+    parameters = inspect.signature(function)
+    text = (inspect.getdoc(function) or "").partition("\n")[0] if describe else ""
+    return f"- {function.__name__}{parameters}" + (f": {text}" if text else "")

@@ -1,0 +1,149 @@
+"""A made-up shop in an SQLite database, whose codes no table explains. Everything is drawn from a seed."""
+
+from __future__ import annotations
+
+import calendar
+import functools
+import itertools
+import random
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rb_dspy.environments.generated import mixed_seed
+
+_STATES = ("open", "paid", "shipped", "returned", "cancelled")
+_CHANNELS = ("web", "phone", "mail")
+_GRADES = ("private", "business", "wholesale")
+_CATEGORIES = ("tea", "coffee", "spice", "honey")
+_MONTHS = ("January", "March", "May", "July", "August", "October")
+
+_SCHEMA = """
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, grade INTEGER);
+CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT, kind TEXT, stock INTEGER);
+CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER, day INTEGER, via TEXT, state INTEGER, total INTEGER);
+"""
+
+QUESTIONS = {
+    "count-state": "How many orders are {state}?",
+    "sum-state": "What is the total of all orders that are {state}, in euros?",
+    "count-channel": "How many orders came in by {channel}?",
+    "count-grade": "How many {grade} customers do we have?",
+    "stock-category": "How many pieces of {category} are in stock?",
+    "largest-state": "What is the largest total, in euros, of an order that is {state}?",
+    "state-channel": "How many orders that came in by {channel} are {state}?",
+    "state-month": "How many orders of {month} 2025 are {state}?",
+}
+"""Template -> its wording."""
+
+_QUERIES = {
+    "count-state": "SELECT count(*) FROM orders WHERE state = {state}",
+    "sum-state": "SELECT sum(total) / 100.0 FROM orders WHERE state = {state}",
+    "count-channel": "SELECT count(*) FROM orders WHERE via = '{channel}'",
+    "count-grade": "SELECT count(*) FROM customers WHERE grade = {grade}",
+    "stock-category": "SELECT sum(stock) FROM products WHERE kind = '{category}'",
+    "largest-state": "SELECT max(total) / 100.0 FROM orders WHERE state = {state}",
+    "state-channel": "SELECT count(*) FROM orders WHERE via = '{channel}' AND state = {state}",
+    "state-month": "SELECT count(*) FROM orders WHERE day / 100 = {month} AND state = {state}",
+}
+
+_COLUMNS = {
+    "state": "orders.state {} means {}",
+    "channel": "orders.via '{}' means {}",
+    "grade": "customers.grade {} means {}",
+    "category": "products.kind '{}' means {}",
+}
+"""What is coded -> the fact as a colleague says it."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, its gold query, and what has to be known for it beside the schema, as sentences with ``;``."""
+
+    template: str
+    number: int
+    text: str
+    query: str
+    evidence: str
+
+
+def codes(seed: int) -> dict[str, dict[str, str]]:
+    """What is coded -> value -> its code in the shop of ``seed``."""
+    rng = random.Random(mixed_seed("shop", seed))
+    letters = rng.sample("BDFGHJKLMNQRVXZ", len(_CHANNELS) + len(_CATEGORIES))
+    return {
+        "state": dict(zip(_STATES, map(str, rng.sample(range(11, 99), len(_STATES))), strict=True)),
+        "channel": dict(zip(_CHANNELS, letters, strict=False)),
+        "grade": dict(zip(_GRADES, map(str, rng.sample(range(1, 10), len(_GRADES))), strict=True)),
+        "category": dict(zip(_CATEGORIES, letters[len(_CHANNELS) :], strict=True)),
+    }
+
+
+def questions(seed: int, templates: Sequence[str]) -> Iterator[Question]:
+    """Templates in turn, values in a drawn order; a template ends when its values are used up."""
+    known = codes(seed)
+    rng = random.Random(mixed_seed("shop questions", seed))
+    draws = {template: iter(_values(template, rng)) for template in templates}
+    numbers = itertools.count(1)
+    while draws:
+        for template in tuple(draws):
+            values = next(draws[template], None)
+            if values is None:
+                del draws[template]
+                continue
+            yield _question(template, next(numbers), values, known)
+
+
+@functools.lru_cache(maxsize=8)
+def database(seed: int) -> bytes:
+    """The shop of ``seed`` as an SQLite file."""
+    rng = random.Random(mixed_seed("shop rows", seed))
+    known = codes(seed)
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(_SCHEMA)
+    customers = [(id, f"customer {id}", int(rng.choice(list(known["grade"].values())))) for id in range(1, 41)]
+    products = [
+        (id, f"product {id}", rng.choice(list(known["category"].values())), rng.randint(1, 400)) for id in range(1, 31)
+    ]
+    orders = [
+        (
+            id,
+            rng.randint(1, 40),
+            20250000 + rng.randint(1, 12) * 100 + rng.randint(1, 28),
+            rng.choice(list(known["channel"].values())),
+            int(rng.choices(list(known["state"].values()), (5, 9, 12, 4, 3))[0]),
+            rng.randint(500, 90_000),
+        )
+        for id in range(1, 301)
+    ]
+    connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", customers)
+    connection.executemany("INSERT INTO products VALUES (?, ?, ?, ?)", products)
+    connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)", orders)
+    connection.commit()
+    try:
+        return connection.serialize()
+    finally:
+        connection.close()
+
+
+def _values(template: str, rng: random.Random) -> list[dict[str, str]]:
+    """What the blanks of a template are filled with, in a drawn order."""
+    choices = {"state": _STATES, "channel": _CHANNELS, "grade": _GRADES, "category": _CATEGORIES, "month": _MONTHS}
+    blanks = [name for name in choices if f"{{{name}}}" in QUESTIONS[template]]
+    every = [dict(zip(blanks, each, strict=True)) for each in itertools.product(*(choices[name] for name in blanks))]
+    return rng.sample(every, min(len(every), 10))
+
+
+def _question(template: str, number: int, values: dict[str, str], known: dict[str, dict[str, str]]) -> Question:
+    coded = {name: known[name][value] if name in known else _month(value) for name, value in values.items()}
+    facts = [_COLUMNS[name].format(coded[name], value) for name, value in values.items() if name in _COLUMNS]
+    query = _QUERIES[template].format(**coded)
+    if "total" in query:
+        facts.append("orders.total is in cents")
+    if "day" in query:
+        facts.append("orders.day is a number, year month day, such as 20250131")
+    return Question(template, number, QUESTIONS[template].format(**values), query, "; ".join(facts))
+
+
+def _month(name: str) -> str:
+    return f"2025{list(calendar.month_name).index(name):02d}"

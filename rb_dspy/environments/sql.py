@@ -1,0 +1,277 @@
+"""The environment ``sql``: questions to an SQLite database. The answer is a query; only memory knows the codes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rb_dspy.environments import shop
+from rb_dspy.environments.generated import TaskArgs, select_templates
+from rb_dspy.errors import InputError
+from rb_dspy.protocols import Environment
+from rb_dspy.schema import MemoryDraft, Outcome, Task
+
+ANSWER = "ANSWER:"
+"""Begins the query that is handed in, if a task allows several."""
+
+ROWS = 5
+"""Rows of a result that the agent is shown."""
+
+MAX_ROWS = 10_000
+"""A result with more rows is wrong."""
+
+_LENGTH = 1_000_000
+"""Bytes of the longest text in a result."""
+
+_STEPS = 5_000_000
+"""Of SQLite's machine; a query that takes more is stopped."""
+
+Row = tuple[Any, ...]
+
+
+class _Args(TaskArgs):
+    """The ground truth of one question."""
+
+    query: str
+    database: str = ""
+    """Path of the SQLite file; empty: the shop of ``seed``."""
+    seed: int = 0
+    evidence: str = ""
+    """What has to be known beside the schema."""
+    reveal: Literal["none", "verdict", "evidence", "query"] = "evidence"
+    """What the agent is told after its answer."""
+    queries: int = 1
+    """How many it may run; the last one, or the one that it hands in, is its answer."""
+
+
+class Sql:
+    """Questions to a database; the answer is the query. Success: it returns the rows of the gold query, in any order.
+
+    ``tasks`` are about a shop that we made up: its codes for states, channels, grades and categories are drawn from the
+    seed, totals are in cents and days are numbers, and no table says so. After the answer the agent is told, as a
+    colleague would, what the codes of the question mean: the first time they can only be guessed, and they are needed
+    again. ``read_questions`` reads the published files of Spider and BIRD.
+    """
+
+    name = "sql"
+
+    def check(self) -> None:
+        """Needs nothing."""
+
+    def templates(self) -> Sequence[str]:
+        return tuple(shop.QUESTIONS)
+
+    def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
+        for question in shop.questions(seed, select_templates(self.name, self.templates(), templates)):
+            yield Task(
+                id=f"sql/{seed}/{question.template}/{question.number}",
+                instruction=question.text,
+                env="sql",
+                env_args={"seed": seed, "query": question.query, "evidence": question.evidence},
+                domain="data",
+                template=question.template,
+            )
+
+    def make(self, task: Task) -> Environment:
+        return _Question(_Args.of(task), task.id)
+
+    def oracle(self, task: Task) -> Sequence[str]:
+        return (_Args.of(task).query,)
+
+    def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
+        """A query to some table that needs no knowledge."""
+        with _open(_Args.of(task)) as database:
+            tables = [name for name, _ in _tables(database)]
+        return f'SELECT {rng.choice(("count(*)", "*", "1"))} FROM "{rng.choice(tables)}"'
+
+    def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
+        """What a perfect memory would hold: the evidence of ``tasks``, each sentence once."""
+        facts = dict.fromkeys(fact for task in tasks for fact in _sentences(_Args.of(task).evidence))
+        return [
+            MemoryDraft(title=fact[:80], description="When a query needs it.", content=f"{fact}.") for fact in facts
+        ]
+
+    def keeps_fact(self, task: Task, lesson: str) -> bool:
+        """Whether ``lesson`` has a code of ``task`` and what it means."""
+        words = set(re.findall(r"\w+", lesson.casefold()))
+        pairs = re.findall(r"(\w+)'? means (\w+)", _Args.of(task).evidence.casefold())
+        return any(words.issuperset(pair) for pair in pairs)
+
+
+def read_questions(
+    file: str | Path, databases: str | Path, *, reveal: str = "evidence", queries: int = 5
+) -> list[Task]:
+    """Read the questions of Spider or BIRD, as published: a JSON list, beside a folder ``NAME/NAME.sqlite``.
+
+    Args:
+        file: Such as ``dev.json``: objects with ``db_id``, ``question``, and ``query`` (Spider) or ``SQL`` and
+            ``evidence`` (BIRD).
+        databases: Such as ``database`` or ``dev_databases``.
+        reveal: What the agent is told after its answer: none, verdict, evidence or query.
+        queries: How many it may run a question.
+
+    Raises:
+        InputError: The file is no such list, or a database is missing.
+    """
+    try:
+        rows = json.loads(Path(file).read_text(encoding="utf-8"))
+        tasks = []
+        for number, row in enumerate(rows, 1):
+            database = Path(databases) / row["db_id"] / f"{row['db_id']}.sqlite"
+            if not database.is_file():
+                raise InputError(f"{file}: question {number}: there is no database {database}")
+            arguments = {
+                "database": str(database.absolute()),
+                "query": row.get("query") or row["SQL"],
+                "evidence": row.get("evidence", ""),
+                "reveal": reveal,
+                "queries": queries,
+            }
+            tasks.append(
+                Task(
+                    id=f"sql/{row['db_id']}/{number}",
+                    instruction=row["question"],
+                    env="sql",
+                    env_args=arguments,
+                    domain="data",
+                    template=row["db_id"],
+                )
+            )
+    except OSError as exc:
+        raise InputError(f"{file}: cannot be read: {exc.strerror}") from exc
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(
+            f"{file}: expected a JSON list with db_id, question, and query or SQL in each object"
+        ) from None
+    return tasks
+
+
+class _Question:
+    """One question to one database. Every query runs on a connection of its own that can only read."""
+
+    def __init__(self, args: _Args, task_id: str) -> None:
+        self._args = args
+        self._task_id = task_id
+        self._count = 0
+        self._answer: str | None = None
+        self._right = False
+        several = f", at most {args.queries} of them; '{ANSWER} ' and a query hands it in, else the last one counts"
+        self.action_rules = "Your action is one SELECT statement of SQLite" + several * (args.queries > 1) + "."
+        self.action_pattern = rf"^({ANSWER} )?SELECT .*$" if args.queries > 1 else "^SELECT .*$"
+
+    def reset(self, task: Task) -> str:
+        self._count, self._answer, self._right = 0, None, False
+        with _open(self._args) as database:
+            return "The tables:\n" + "\n".join(sql for _, sql in _tables(database))
+
+    def step(self, action: str) -> tuple[str, bool]:
+        if self._answer is not None:
+            return "The question is closed: a query was handed in.", True
+        self._count += 1
+        query = action.strip().removeprefix(ANSWER).strip()
+        try:
+            rows = _rows(self._args, query)
+            result = _shown(rows)
+        except (sqlite3.Error, ValueError) as exc:  # ValueError: a text that is not Unicode
+            rows, result = None, f"Error: {exc}"
+        if not (action.strip().startswith(ANSWER) or self._count >= self._args.queries):
+            return result, False
+        self._answer = query
+        self._right = rows is not None and self._is_right(rows)
+        return f"{result}\n{self._feedback()}".strip(), True
+
+    def valid_actions(self) -> None:
+        return None
+
+    def answer(self) -> str | None:
+        return self._answer
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=float(self._right), success=self._right)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _feedback(self) -> str:
+        args = self._args
+        if args.reveal == "none":
+            return ""
+        verdict = f"The result is {'right' if self._right else 'wrong'}."
+        if args.reveal == "query":
+            return f"{verdict} The right query is: {args.query}"
+        return f"{verdict} To know: {args.evidence}." if args.reveal == "evidence" and args.evidence else verdict
+
+    def _is_right(self, rows: list[Row]) -> bool:
+        try:
+            gold = _rows(self._args, self._args.query)
+        except sqlite3.Error as exc:
+            raise InputError(f"task {self._task_id!r}: env_args.query cannot be run: {exc}") from exc
+        return len(gold) <= MAX_ROWS and Counter(map(_key, rows)) == Counter(map(_key, gold))
+
+
+def _open(args: _Args) -> _Reading:
+    """A connection that closes at the end of its ``with``, reads only, and stops long queries."""
+    if args.database:
+        if not Path(args.database).is_file():
+            raise InputError(f"env_args.database: there is no file {args.database}")
+        connection = sqlite3.connect(f"{Path(args.database).absolute().as_uri()}?mode=ro", uri=True)
+    else:
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(shop.database(args.seed))
+    return _Reading(connection)
+
+
+class _Reading:
+    """``with`` of a connection ends its transaction; this one closes it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> sqlite3.Connection:
+        allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+
+        def authorize(action: int, *_: object) -> int:
+            return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
+
+        ticks = itertools.count(1)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
+        self._connection.set_authorizer(authorize)
+        self._connection.set_progress_handler(lambda: next(ticks) > _STEPS // 10_000, 10_000)
+        return self._connection
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def _tables(database: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Name and CREATE statement of every table."""
+    return list(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL"))
+
+
+def _rows(args: _Args, query: str) -> list[Row]:
+    with _open(args) as database:
+        rows: list[Row] = database.execute(query).fetchmany(MAX_ROWS + 1)
+        return rows
+
+
+def _shown(rows: list[Row]) -> str:
+    """The result of a query as the agent reads it."""
+    lines = [", ".join(map(repr, row)) for row in rows[:ROWS]]
+    more = f"... and {len(rows) - ROWS} more rows" if len(rows) > ROWS else ""
+    return "\n".join(filter(None, ["Result:", *(lines or ["no rows"]), more]))
+
+
+def _key(row: Row) -> Row:
+    """Equal for values that count as the same: 3 and 3.0, and sums that differ by rounding."""
+    return tuple(round(float(value), 6) if isinstance(value, int | float) else value for value in row)
+
+
+def _sentences(evidence: str) -> list[str]:
+    return [each.strip() for each in evidence.split(";") if each.strip()]
