@@ -20,7 +20,7 @@ LOCKED  := $(STAMPS)/locked-$(call key,cat $(LOCKS))
 PACKAGE := $(STAMPS)/package-$(call key,cat pyproject.toml)
 stamp   = @mkdir -p $(STAMPS) && rm -f $(STAMPS)/$(1)-* && touch $@
 
-.PHONY: help run test stress check setup lock clean
+.PHONY: help run test stress check setup bfcl lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make stress  all tests, those with random examples and many kills too       (ARGS="..." goes to pytest)'
 	@echo 'make check   lint, formatting, types, floors'
 	@echo 'make setup   only the virtual environment in $(VENV): locked dependencies and this package'
+	@echo 'make bfcl    the package bfcl-eval, for the environment bfcl (make test does it)'
 	@echo 'make lock    pin the dependencies of pyproject.toml again, changing only what must (UPGRADE=1: the newest of all)'
 	@echo 'make clean   remove the virtual environment and caches; banks and models stay'
 	@echo 'PYTHON=...   the interpreter to set up with (3.11 or newer); MODEL=... the language model for make run'
@@ -40,13 +41,17 @@ run: setup
 	@$(BIN)/rb-dspy models get $(MODEL)
 	$(BIN)/rb-dspy run --memory both --seed $(shell date +%Y%m%d) $(CHOSEN) $(ARGS)
 
-test: setup
+test: setup bfcl
 	@$(BIN)/rb-dspy models get $(TEST_MODEL)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-stress: setup
+stress: setup bfcl
 	@$(BIN)/rb-dspy models get $(TEST_MODEL)
 	HYPOTHESIS_PROFILE=stress $(BIN)/python -m pytest -n 2 -m "stress or not stress" $(ARGS)
+
+# The package pins an old numpy, which it does not need for data, simulators and checker.
+bfcl: setup
+	@$(BIN)/python -c 'import bfcl_eval' 2>/dev/null || $(PIP) --no-deps --require-hashes -r requirements-bfcl.txt
 
 check: setup
 	$(BIN)/ruff check .

@@ -57,9 +57,15 @@ class Directory:
     name each service once, so that after the first 8 the same facts are needed again; the stream ends after 8 tasks for
     each template. After the only action the agent is told who the owner is. Success is the right team: 1/8 for a random
     answer, 0 for an empty one, 1 with ``lessons`` in memory.
+
+    Args:
+        flip: Every service changes its owner after 16 tasks, so what was learned before is wrong from then on: a test
+            of how a memory copes, to be run in the order of the stream. There are no right ``lessons`` for both times.
     """
 
-    name = "directory"
+    def __init__(self, flip: bool = False) -> None:
+        self.name = "directory-flip" if flip else "directory"
+        self._flip = flip
 
     def check(self) -> None:
         """Needs nothing."""
@@ -68,7 +74,7 @@ class Directory:
         return tuple(_PHRASINGS)
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
-        return _alerts(seed, select_templates(self.name, self.templates(), templates))
+        return _alerts(seed, select_templates(self.name, self.templates(), templates), self.name, self._flip)
 
     def make(self, task: Task) -> Environment:
         return _Alert(_Args.of(task))
@@ -81,6 +87,8 @@ class Directory:
 
     def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
         """What a perfect memory would hold: one fact for each service of ``tasks``."""
+        if self._flip:
+            return []
         owners = {args.service: args.owner for args in map(_Args.of, tasks)}
         return [
             MemoryDraft(
@@ -97,21 +105,28 @@ class Directory:
         return args.service in lesson.casefold() and args.owner.casefold() in lesson.casefold()
 
 
-def _alerts(seed: int, templates: Sequence[str]) -> Iterator[Task]:
+def flipped() -> Directory:
+    """The environment ``directory-flip``."""
+    return Directory(flip=True)
+
+
+def _alerts(seed: int, templates: Sequence[str], name: str, flip: bool) -> Iterator[Task]:
     """Templates in turn, services in turn. Each service meets each template once."""
     rng = random.Random(mixed_seed("directory", seed))
     services, teams = rng.sample(_SERVICES.split(), SERVICES), sorted(rng.sample(_TEAMS.split(), TEAMS))
     owners = dict(zip(services, rng.sample(teams * (SERVICES // TEAMS), SERVICES), strict=True))
+    later = dict(zip(services, [*list(owners.values())[1:], owners[services[0]]], strict=True)) if flip else owners
     n = len(templates)
     for place in range(n * SERVICES):
         template = templates[place % n]
         # After each common multiple both would meet in the same pairs again; one place further they are new.
         service = services[(place + place // math.lcm(n, SERVICES)) % SERVICES]
+        owner = (owners if place < 2 * SERVICES else later)[service]
         yield Task(
-            id=f"directory/{seed}/{template}/{service}",
+            id=f"{name}/{seed}/{template}/{service}",
             instruction=_PHRASINGS[template].format(service),
-            env="directory",
-            env_args={"service": service, "owner": owners[service], "teams": list(teams)},
+            env=name,
+            env_args={"service": service, "owner": owner, "teams": list(teams)},
             domain="operations",
             template=template,
         )

@@ -38,6 +38,7 @@ class Functions:
         max_calls: The episode ends after so many actions.
         describe: Whether the agent reads the first line of each docstring; names and parameters it always reads.
         first: What the agent sees first.
+        restart: Called by ``reset``; brings the state of the functions back to its beginning.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Functions:
         max_calls: int = 10,
         describe: bool = True,
         first: str = "The functions are ready.",
+        restart: Callable[[], object] | None = None,
     ) -> None:
         self._functions = {function.__name__: function for function in functions}
         if not self._functions:
@@ -55,6 +57,7 @@ class Functions:
         self._score = score
         self._max_calls = max_calls
         self._first = first
+        self._restart = restart
         self._answer: str | None = None
         self._calls: list[str] = []
         self._count = 0
@@ -66,6 +69,9 @@ class Functions:
         self.action_pattern = rf"^(({'|'.join(map(re.escape, self._functions))})\(.*\)|{ANSWER} .*)$"
 
     def reset(self, task: Task) -> str:
+        self._answer, self._calls, self._count = None, [], 0
+        if self._restart is not None:
+            self._restart()
         return self._first
 
     def step(self, action: str) -> tuple[str, bool]:
@@ -136,6 +142,6 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def _described(function: Callable[..., Any], describe: bool) -> str:
-    parameters = inspect.signature(function)
+    parameters = inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
     text = (inspect.getdoc(function) or "").partition("\n")[0] if describe else ""
     return f"- {function.__name__}{parameters}" + (f": {text}" if text else "")

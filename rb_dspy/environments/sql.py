@@ -69,8 +69,9 @@ class Sql:
         return tuple(shop.QUESTIONS)
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
-        for question in shop.questions(seed, select_templates(self.name, self.templates(), templates)):
-            yield Task(
+        chosen = select_templates(self.name, self.templates(), templates)
+        return (
+            Task(
                 id=f"sql/{seed}/{question.template}/{question.number}",
                 instruction=question.text,
                 env="sql",
@@ -78,6 +79,8 @@ class Sql:
                 domain="data",
                 template=question.template,
             )
+            for question in shop.questions(seed, chosen)
+        )
 
     def make(self, task: Task) -> Environment:
         return _Question(_Args.of(task), task.id)
@@ -123,6 +126,8 @@ def read_questions(
     try:
         rows = json.loads(Path(file).read_text(encoding="utf-8"))
         tasks = []
+        if not isinstance(rows, list):
+            raise TypeError
         for number, row in enumerate(rows, 1):
             database = Path(databases) / row["db_id"] / f"{row['db_id']}.sqlite"
             if not database.is_file():

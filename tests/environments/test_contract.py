@@ -16,7 +16,9 @@ from rb_dspy.plugins import environment_family, environment_names
 from rb_dspy.protocols import Environment, EnvironmentFamily
 from rb_dspy.schema import Task
 
-GENERATED = ("cookingworld", "directory", "reasoning-gym", "twc")
+GENERATED = ("cookingworld", "directory", "directory-flip", "reasoning-gym", "sql", "twc")
+PUBLISHED = ("bfcl",)
+"""Families of a fixed set of tasks; a seed chooses their order."""
 QUESTIONS = (
     Task(id="q1", instruction="Capital of France?", env_args={"answer": "Paris"}),
     Task(id="q2", instruction="6 times 7?", env_args={"answers": [42, "forty-two"]}),
@@ -55,16 +57,17 @@ def play(task: Task, steps: int = 4) -> list[Any]:
     return seen
 
 
-@pytest.fixture(params=[*GENERATED, "question"])
+@pytest.fixture(params=[*GENERATED, *PUBLISHED, "question"])
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 generated = pytest.mark.parametrize("name", GENERATED)
+drawn = pytest.mark.parametrize("name", [*GENERATED, *PUBLISHED])
 
 
 def test_the_suite_covers_every_installed_family():
-    assert set(environment_names()) == {*GENERATED, "question"}
+    assert set(environment_names()) == {*GENERATED, *PUBLISHED, "question"}
 
 
 def test_an_episode_is_deterministic_in_threads_too(name):
@@ -80,7 +83,7 @@ def test_the_oracle_wins_and_an_empty_action_does_not(name):
         assert not run_baseline(family_of(name), task, "empty").success
 
 
-@generated
+@drawn
 def test_random_play_stays_far_below_the_oracle(name):
     outcomes = [run_baseline(family_of(name), task, "random") for task in sample(name, 6, 2)]
     assert sum(outcome.success for outcome in outcomes) < 3
@@ -147,8 +150,12 @@ ALERT = {"service": "s", "owner": "A", "teams": ["A", "B"]}
     [
         (QUESTIONS[0], {"answer": "Rome"}),
         (Task(id="d", instruction="?", env="directory", env_args=ALERT), {**ALERT, "owner": "B"}),
+        (
+            Task(id="s", instruction="?", env="sql", env_args={"query": "SELECT 1"}),
+            {"query": "SELECT 2", "evidence": "x"},
+        ),
     ],
-    ids=["question", "directory"],
+    ids=["question", "directory", "sql"],
 )
 def test_nothing_before_the_answer_depends_on_the_ground_truth(task, other):
     seen = []
@@ -177,21 +184,21 @@ def test_tasks_are_deterministic_distinct_and_depend_on_the_seed(name):
     assert all(task.env == name and task.domain for task in tasks)
 
 
-@generated
+@drawn
 def test_templates_take_turns_in_the_order_that_was_asked_for(name):
     chosen = list(family_of(name).templates()[:3][::-1])
     tasks = itertools.islice(family_of(name).tasks(seed=0, templates=chosen), 7)
     assert [task.template for task in tasks] == (chosen * 3)[:7]
 
 
-@generated
+@drawn
 def test_an_unknown_template_is_refused_at_once(name):
     known = family_of(name).templates()[0]
     with pytest.raises(InputError, match=known):
         family_of(name).tasks(seed=0, templates=[known + "x"])
 
 
-@generated
+@drawn
 @pytest.mark.parametrize("env_args", [{}, {"nonsense": 1}])
 def test_a_task_of_another_environment_is_refused_before_it_is_played(name, env_args):
     with pytest.raises(InputError, match="'x'"):

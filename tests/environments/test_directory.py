@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from rb_dspy.environments import run_baseline
-from rb_dspy.environments.directory import SERVICES, TEAMS, Directory
+from rb_dspy.environments.directory import SERVICES, TEAMS, Directory, flipped
 from rb_dspy.schema import Task
 
 FAMILY = Directory()
@@ -92,3 +92,11 @@ def test_oracle_lessons_hold_one_fact_for_each_service_and_solve_every_task():
         (named,) = (team for team in task.env_args["teams"] if team in fact.content)
         assert answered(task, named)[1].success
     assert len(FAMILY.lessons(TASKS[:4])) == 4
+
+
+def test_after_the_flip_every_service_has_another_owner():
+    tasks = list(itertools.islice(flipped().tasks(seed=4), 32))
+    owners = [{task.env_args["service"]: task.env_args["owner"] for task in part} for part in (tasks[:16], tasks[16:])]
+    assert owners[0].keys() == owners[1].keys()
+    assert not any(owners[0][service] == owners[1][service] for service in owners[0])
+    assert all(task.env_args["owner"] == owners[0][task.env_args["service"]] for task in tasks[:16])

@@ -1,0 +1,129 @@
+"""Questions to a database."""
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from rb_dspy.environments.sql import Sql, read_questions
+from rb_dspy.errors import InputError
+from rb_dspy.schema import Task
+
+SHOP = Sql()
+
+
+def question(query: str, **arguments: object) -> Task:
+    return Task(id="q", instruction="?", env="sql", env_args={"query": query, "seed": 5, **arguments})
+
+
+def asked(task: Task, *actions: str):
+    environment = SHOP.make(task)
+    environment.reset(task)
+    seen = [environment.step(action) for action in actions]
+    return seen, environment.outcome().success
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("SELECT id FROM orders", "SELECT id FROM orders ORDER BY id DESC", True),
+        ("SELECT 1", "SELECT 1.0", True),
+        ("SELECT sum(total) / 100.0 FROM orders", "SELECT sum(total / 100.0) FROM orders", True),
+        ("SELECT 1", "SELECT '1'", False),
+        ("SELECT 1 UNION ALL SELECT 1", "SELECT 1", False),
+        ("SELECT 1, 2", "SELECT 2, 1", False),
+        ("SELECT 1", "SELECT nothing", False),
+    ],
+)
+def test_an_answer_is_right_if_it_returns_the_rows_of_the_gold_query(gold, answer, right):
+    assert asked(question(gold), answer)[1] is right
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DELETE FROM orders",
+        "ATTACH 'new.db' AS other",
+        "SELECT load_extension('x')",
+        "SELECT 1; DROP TABLE orders",
+        "PRAGMA writable_schema = 1",
+        "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c",
+        "SELECT hex(zeroblob(900000000))",
+    ],
+)
+def test_a_query_only_reads_and_ends(query, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    [(observation, done)], success = asked(question("SELECT 1"), query)
+    assert observation.startswith("Error")
+    assert (done, success) == (True, False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("reveal", "said"), [("none", None), ("verdict", "wrong"), ("evidence", "1 means web"), ("query", "SELECT 7")]
+)
+def test_what_the_agent_is_told_after_its_answer(reveal, said):
+    task = question("SELECT 7", reveal=reveal, evidence="1 means web")
+    observation = asked(task, "SELECT 8")[0][0][0]
+    for text in ("wrong", "1 means web", "SELECT 7"):
+        assert (text in observation) is (text == said or (text == "wrong" and said is not None))
+
+
+def test_with_several_queries_the_agent_looks_first_and_hands_one_in():
+    task = question("SELECT 2", queries=3)
+    assert asked(task, "SELECT 1", "ANSWER: SELECT 2") == (
+        [("Result:\n1", False), ("Result:\n2\nThe result is right.", True)],
+        True,
+    )
+    seen, success = asked(task, "SELECT 1", "SELECT 1", "SELECT 2", "SELECT 2")
+    assert ([done for _, done in seen], success) == ([False, False, True, True], True)
+    assert all(re.fullmatch(SHOP.make(task).action_pattern, text) for text in ("SELECT 1", "ANSWER: SELECT 1"))
+
+
+def test_long_results_are_shown_in_part():
+    observation = asked(question("SELECT 1"), "SELECT id FROM orders")[0][0][0]
+    assert "295 more rows" in observation
+
+
+def test_the_codes_of_the_shop_differ_by_seed_and_are_needed_again():
+    tasks = list(SHOP.tasks(seed=1))
+    facts = [fact for task in tasks for fact in task.env_args["evidence"].split("; ")]
+    assert len(tasks) >= 40
+    assert len(facts) > 3 * len(set(facts))
+    assert [task.env_args["evidence"] for task in tasks] != [task.env_args["evidence"] for task in SHOP.tasks(seed=2)]
+    assert {lesson.content.rstrip(".") for lesson in SHOP.lessons(tasks)} == set(facts)
+    assert all(any(SHOP.keeps_fact(task, each.content) for each in SHOP.lessons([task])) for task in tasks)
+    assert not any(SHOP.keeps_fact(task, "Look at the codes.") for task in tasks)
+
+
+@pytest.mark.parametrize(("key", "evidence"), [("query", {}), ("SQL", {"evidence": "big means above 10"})])
+def test_the_published_files_of_spider_and_bird_are_read(tmp_path: Path, key: str, evidence: dict[str, str]):
+    (tmp_path / "zoo").mkdir()
+    with sqlite3.connect(tmp_path / "zoo" / "zoo.sqlite") as database:
+        database.execute("CREATE TABLE animals (name TEXT, size INTEGER)")
+        database.execute("INSERT INTO animals VALUES ('owl', 3), ('elk', 200)")
+    database.close()
+    file = tmp_path / "dev.json"
+    row = {"db_id": "zoo", "question": "Big ones?", key: "SELECT name FROM animals WHERE size > 10", **evidence}
+    file.write_text(json.dumps([row]))
+    (task,) = read_questions(file, tmp_path)
+    seen, success = asked(task, "SELECT * FROM animals", "ANSWER: SELECT name FROM animals WHERE size = 200")
+    assert success
+    assert seen[0] == ("Result:\n'owl', 3\n'elk', 200", False)
+    assert ("big means" in seen[1][0]) is bool(evidence)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", '[{"db_id": "x"}]', "no json", '[{"db_id": "x", "question": "?", "query": "q"}]']
+)
+def test_a_file_of_another_kind_is_refused(tmp_path, text):
+    (tmp_path / "dev.json").write_text(text)
+    with pytest.raises(InputError):
+        read_questions(tmp_path / "dev.json", tmp_path)
+
+
+def test_a_gold_query_that_cannot_be_run_is_named():
+    with pytest.raises(InputError, match="'q'"):
+        asked(question("SELECT nothing"), "SELECT 1")
