@@ -46,7 +46,7 @@ def environment_factory(spec: str) -> EnvironmentFactory:
     signature, counts = inspect.signature(found), (0, 1, 2)
     if inspect.isclass(found):
         if missing := lacks(found, ("reset", "step", "valid_actions", "answer", "outcome", "close")):
-            raise InputError(f"environment {spec}: {name} has no {', '.join(missing)}; see docs/agents.md")
+            raise InputError(f"environment {spec}: {name} has no {', '.join(missing)}; see docs/environments.md")
     elif any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()):
         counts = (2, 1, 0)
     for count in counts:
