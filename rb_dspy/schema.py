@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 
 from rb_dspy.errors import InvalidTask
 from rb_dspy.signatures.draft import MemoryDraft as MemoryDraft
-from rb_dspy.text import invisible, normalise
+from rb_dspy.text import html_table, invisible, normalise
 
 MAX_INSTRUCTION = 100_000
 """Longest task instruction, in characters."""
@@ -233,6 +233,11 @@ class Experience(Frozen):
     """Ids of the items that the agent was shown."""
     created_at: str = ""
     """ISO 8601, UTC; for people, never for order."""
+
+    def _repr_html_(self) -> str:
+        labels = ", ".join(verdict.label for verdict in self.verdicts)
+        rows = [(item.title, item.content) for item in self.items]
+        return html_table(f"{self.task.instruction[:200]} ({labels})", ("learned", ""), rows or [("nothing", self.note)])
 
 
 class ExperienceDraft(Frozen):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
+from collections.abc import Iterable
 
 import pydantic
 
@@ -48,6 +50,18 @@ def normalise(text: str, limit: int = MAX_TEXT) -> str:
 def printable(text: str) -> str:
     """``text`` for a terminal: what it would execute, such as escape sequences, is shown as ``\\x1b``."""
     return _EXECUTED.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def html_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table for a notebook. Everything in it is escaped."""
+
+    def cells(tag: str, each: Iterable[object]) -> str:
+        style = ' style="text-align: left"'
+        return "".join(f"<{tag}{style}>{html.escape(printable(str(cell)))}</{tag}>" for cell in each)
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    head = f"<thead><tr>{cells('th', columns)}</tr></thead>" if body else ""
+    return f"<p><b>{html.escape(printable(title))}</b></p><table>{head}<tbody>{body}</tbody></table>"
 
 
 def invisible(text: str) -> str:

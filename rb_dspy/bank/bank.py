@@ -46,7 +46,7 @@ from rb_dspy.schema import (
     Trajectory,
     Verdict,
 )
-from rb_dspy.text import normalise
+from rb_dspy.text import counted, html_table, normalise
 
 DEFAULT_EMBEDDER = "minilm"
 
@@ -546,6 +546,13 @@ class MemoryBank:
 
     def __repr__(self) -> str:
         return f"MemoryBank({self._store.location!r}, scope={self.scope!r})"
+
+    def _repr_html_(self) -> str:
+        """The newest ten lessons."""
+        items = self.items()
+        title = f"{self!r}: {counted(len(items), 'lesson')}"
+        rows = [(item.title, item.content, item.polarity) for item in items[:-11:-1]]
+        return html_table(title, ("newest", "", "from"), rows)
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rb_dspy.schema import MemoryItem, Retrieved
 from rb_dspy.steps.transcript import escape_fields
-from rb_dspy.text import estimate_tokens
+from rb_dspy.text import counted, estimate_tokens, html_table
 
 NO_MEMORY = "(no lessons yet)"
 
@@ -22,6 +22,11 @@ class Memory:
 
     def __bool__(self) -> bool:
         return bool(self.items)
+
+    def _repr_html_(self) -> str:
+        scores = {item.id: f"{match.score:.2f}" for match in self.retrieved for item in match.items}
+        rows = [(scores.get(item.id, ""), item.title, item.content) for item in self.items]
+        return html_table(counted(len(rows), "lesson"), ("score", "title", "content"), rows)
 
 
 def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max_tokens: int | None = None) -> Memory:
