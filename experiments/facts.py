@@ -24,7 +24,6 @@ from typing import Any, Literal
 import dspy
 
 from rb_dspy import Backbones, MemoryBank, ReasoningBank, Task
-from rb_dspy.backbones import call
 from rb_dspy.config import DistillConfig, RetrieveConfig
 from rb_dspy.environments import make_environment
 from rb_dspy.plugins import environment_family

@@ -237,7 +237,9 @@ class Experience(Frozen):
     def _repr_html_(self) -> str:
         labels = ", ".join(verdict.label for verdict in self.verdicts)
         rows = [(item.title, item.content) for item in self.items]
-        return html_table(f"{self.task.instruction[:200]} ({labels})", ("learned", ""), rows or [("nothing", self.note)])
+        return html_table(
+            f"{self.task.instruction[:200]} ({labels})", ("learned", ""), rows or [("nothing", self.note)]
+        )
 
 
 class ExperienceDraft(Frozen):

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, with the small model."""
+"""The notebooks run from top to bottom, with a scripted model on loopback."""
 
 import ast
 import json
@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
+from rb_dspy.testing import Prompt, Reply
+from tests.served import Served, served
+
+__all__ = ["served"]
+
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.model
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("RB_MODEL", "local/smollm2-135m")
+def test_a_notebook_runs(path: Path, served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    served.play = guess
+    monkeypatch.setenv("RB_MODEL", "openai/scripted")
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{served.port}/v1")
     monkeypatch.setenv("RB_TASKS", "2")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -21,6 +28,15 @@ def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     shown = [run("".join(cell["source"]), names) for cell in cells]
     assert len(shown) > 3
     assert sum(hasattr(each, "_repr_html_") for each in shown) >= 1
+
+
+def guess(prompt: Prompt) -> Reply:
+    """Plays every role, badly."""
+    if "action" in prompt.wants:
+        return {"thought": "A guess.", "action": "Riga"}
+    if "label" in prompt.wants:
+        return {"reasons": "It says so.", "label": "failure"}
+    return {"memory_items": [{"title": "Refunds", "content": "Refunds above 100 euros are signed by Lena."}]}
 
 
 def run(source: str, names: dict[str, Any]) -> Any:
