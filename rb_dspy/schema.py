@@ -53,6 +53,9 @@ class Task(Frozen):
     env_args: dict[str, JsonValue] = Field(default_factory=dict, repr=False)
     domain: str = ""
     template: str | None = None
+    key: Text = ""
+    """What lessons are searched by; empty: the instruction. For tasks whose instructions are alike, such as games that
+    differ in what the player sees first."""
 
     @pydantic.field_validator("id")
     @classmethod

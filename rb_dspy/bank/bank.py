@@ -300,8 +300,8 @@ class MemoryBank:
         the newest is first. The end of a text that is too long for the embedder is not read.
 
         Args:
-            query: A text; or a ``Task``: its instruction is the query, and lessons that a task of its id gave first
-                are left out.
+            query: A text; or a ``Task``: its key or instruction is the query, and lessons that a task of its id gave
+                first are left out.
             k: How many.
             unit: ``"experience"`` compares with the instructions of the tasks (the paper's key) and returns each with
                 all its items; ``"item"`` compares with an item's title, description and content.

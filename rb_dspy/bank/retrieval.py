@@ -42,7 +42,7 @@ def find(
     """See ``MemoryBank.retrieve``. ``embed`` is called at most once, and not at all if there is nothing to find."""
     _check(k, unit, mode, min_score, exclude_tasks, polarity)
     own_task = query.id if isinstance(query, Task) else None
-    query = normalise(query.instruction if isinstance(query, Task) else query)
+    query = normalise((query.key or query.instruction) if isinstance(query, Task) else query)
     if k == 0 or searcher.is_empty(unit):
         return []
     excluded = frozenset(exclude_tasks) if own_task is None else frozenset({*exclude_tasks, own_task})

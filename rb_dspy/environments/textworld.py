@@ -122,6 +122,7 @@ class TextWorld:
                 env_args=args.model_dump(),
                 domain=self.domain,
                 template=template,
+                key=first.observation,
             )
             yield (first.observation, required), task
 

@@ -30,7 +30,7 @@ class Memory:
 
 
 def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max_tokens: int | None = None) -> Memory:
-    """Show ``items`` as an agent reads them: title and content (paper, section 3.2), each item once.
+    """Show ``items`` as an agent reads them (paper, section 3.2), each once: title, description if any, and content.
 
     Every line is quoted and dspy's field markers are broken up, so a stored text cannot pass for a turn of the
     conversation. Items are shown in order until the next would exceed ``max_tokens`` (estimated; None: no limit).
@@ -39,7 +39,8 @@ def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max
     shown: list[MemoryItem] = []
     used = 0
     for item in {item.id: item for item in items}.values():  # several experiences may share an item
-        text = escape_fields(f"{len(shown) + 1}. {item.title}\n{item.content}")
+        texts = (f"{len(shown) + 1}. {item.title}", item.description, item.content)
+        text = escape_fields("\n".join(filter(None, texts)))
         quoted = "\n".join(f"> {line}" for line in text.splitlines())
         used += estimate_tokens(quoted)
         if max_tokens is not None and used > max_tokens:

@@ -32,7 +32,7 @@ class Retrieve(dspy.Module):
         k = max(config.k, config.candidates) if self.reranker is not None and config.k else config.k
         floor = getattr(bank.embedder, "min_score", None) if config.mode == "dense" else None
         retrieved = bank.retrieve(
-            task.instruction if own_lessons else task,
+            (task.key or task.instruction) if own_lessons else task,
             k,
             unit=config.unit,
             min_score=floor if config.min_score is None else config.min_score,
@@ -40,7 +40,7 @@ class Retrieve(dspy.Module):
             polarity=config.polarity,
         )
         if self.reranker is not None and retrieved:
-            retrieved = self._reranked(task.instruction, retrieved)[: config.k]
+            retrieved = self._reranked(task.key or task.instruction, retrieved)[: config.k]
         items = (item for match in retrieved for item in match.items)
         return render(items, retrieved, config.max_tokens)
 
