@@ -40,6 +40,15 @@ def test_items_are_found_by_their_own_text(bank: MemoryBank) -> None:
     assert len(bank.retrieve("anything", k=np.int64(9), unit="item")) == 3
 
 
+def test_a_task_is_searched_for_by_its_key_if_it_has_one(bank: MemoryBank) -> None:
+    shirt = add(bank, "shirt", "a dirty shirt lies on the floor of the kitchen")
+    game = add(bank, "game", "play the game and put everything where it belongs")
+    task = a_task("new", "play the game and put everything where it belongs")
+    assert bank.retrieve(task)[0].experience_id == game.id
+    keyed = task.model_copy(update={"key": "a dirty shirt lies on the floor of the bedroom"})
+    assert bank.retrieve(keyed)[0].experience_id == shirt.id
+
+
 def test_experience_without_items_never_takes_a_place(bank: MemoryBank) -> None:
     kept = add(bank, "t1", "sort numbers downwards")
     for n in range(9):

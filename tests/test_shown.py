@@ -1,4 +1,4 @@
-"""What notebooks show of a bank, an experience and a memory: escaped, and all that a person asks for."""
+"""What notebooks show of a bank, an experience and a memory, and agents of a memory."""
 
 from rb_dspy.bank import MemoryBank
 from rb_dspy.program import ReasoningBank
@@ -9,10 +9,10 @@ HOSTILE = "<script>alert(1)</script>"
 
 def test_views_name_the_lessons_and_escape_them(bank: MemoryBank):
     task = Task(id="t", instruction=f"Open the door {HOSTILE}")
-    drafts = [MemoryDraft(title="Doors", description="d", content=f"Doors open inwards {HOSTILE}.")]
+    drafts = [MemoryDraft(title="Doors", description="When a door is shut.", content=f"Doors open inwards {HOSTILE}.")]
     experience = bank.append(task, Trajectory(task_id="t", steps=()), Verdict(label="failure", reasons=""), drafts)
     memory = ReasoningBank().recall("Open the door of the shed: doors open inwards", bank)
-    assert memory
+    assert "When a door is shut." in memory.block
     for view in (bank, experience, memory):
         html = view._repr_html_()
         assert "Doors open inwards" in html
