@@ -1,6 +1,6 @@
 """Headroom: would perfect lessons help this model on the streams that have some?
 
-Run: ``python experiments/screens.py --model local/qwen2.5-coder-1.5b`` (about an hour on two cores; resumable). For each
+Run: ``python experiments/screens.py --model local/qwen2.5-coder-1.5b`` (an hour on two cores; resumable). For each
 stream 20 tasks without memory and with the right lessons in the bank. Reports: ``experiments/evidence/screens/``.
 """
 
