@@ -101,6 +101,7 @@ class EnvironmentFamily(Protocol):
         ``fold_of(template: str) -> Fold | None``: the fold of a template. Splits keep folds together: ``train`` is for
         compiling, ``dev`` for choosing, ``test`` is held out.
         ``lessons(tasks) -> Sequence[MemoryDraft]``: oracle lessons for these tasks, for baselines only.
+        ``turns(task) -> int``: how many turns a task takes, if that is known; for estimates of cost.
     """
 
     name: str

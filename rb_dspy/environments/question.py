@@ -55,6 +55,9 @@ class Question:
 
         return SingleTurn(_scorer, None if reveal == "none" else feedback)
 
+    def turns(self, task: Task) -> int:
+        return 1
+
     def oracle(self, task: Task) -> Sequence[str]:
         """The first right answer. Raises ``InputError`` if none is known."""
         answers = _answers(task)

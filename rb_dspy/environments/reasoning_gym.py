@@ -84,6 +84,9 @@ class ReasoningGym:
         _Args.of(task)  # refuse a task of another family before an agent works on it
         return SingleTurn(_scorer)
 
+    def turns(self, task: Task) -> int:
+        return 1
+
     def oracle(self, task: Task) -> Sequence[str]:
         return (_entry(task)[1]["answer"],)
 

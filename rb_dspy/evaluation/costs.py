@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,10 +18,11 @@ from rb_dspy.evaluation.records import TaskRecord, check_plan, read_records
 from rb_dspy.matts import BankProgram, MaTTS
 from rb_dspy.steps import Judge
 from rb_dspy.stream.report import total_usage
+from rb_dspy.stream.templates import family_attribute
 from rb_dspy.text import counted, estimate_tokens
 
 TURNS = 5
-"""Of a rollout, if the step limit is not lower."""
+"""Of a rollout whose environment does not say, if the step limit is not lower."""
 _PROMPT, _OBSERVATION, _ANSWER, _VERDICT, _LESSONS = 500, 200, 150, 150, 250
 """Tokens: of the instructions of a role, of an observation, of an answer of the agent, the judge, the distiller."""
 
@@ -83,13 +85,14 @@ def estimate(
         check_plan(Path(folder), describe(plan, seed=seed))
         for record in read_records(Path(folder)):
             records[record.arm].append(record)
+    turns = fmean(family_attribute(task.env, "turns", lambda _: TURNS)(task) for task in plan.orders[0])
     length = fmean(estimate_tokens(task.instruction) for task in plan.orders[0])
     uses: list[Use] = []
     cost: float | None = 0.0
     seconds = 0.0
     for name, arm in plan.arms.items():
         left = sum(cell == name for cell, _ in plan.cells) * len(plan.orders[0]) - len(records[name])
-        roles = _measured(records[name]) if records[name] else _assumed(arm, length)
+        roles = _measured(records[name]) if records[name] else _assumed(arm, length, turns)
         models = settings_of(arm).models
         for role, use in roles.items():
             total = Use(*(left * each for each in use))
@@ -108,7 +111,7 @@ def estimate(
         seconds=seconds / min(jobs, len(plan.cells)) if measured else None,
         assumes="by the tasks that are done"
         if measured
-        else f"assumes at most {TURNS} turns a task, and short answers",
+        else f"assumes {counted(math.ceil(turns), 'turn')} a task, and short answers",
     )
 
 
@@ -120,11 +123,11 @@ def _measured(records: Sequence[TaskRecord]) -> dict[str, Use]:
     }
 
 
-def _assumed(arm: Arm, instruction: float) -> dict[str, Use]:
+def _assumed(arm: Arm, instruction: float, turns: float) -> dict[str, Use]:
     """A typical task, by role."""
     program = arm.program
     config = program.config if isinstance(program, MaTTS) else MattsConfig(k=1)
-    k, turns = config.k, min(TURNS, program.act.config.max_steps)
+    k, turns = config.k, min(turns, program.act.config.max_steps)
     transcript = turns * (_OBSERVATION + _ANSWER)
     retrieve = program.retrieve.config
     lessons = 0 if arm.memory == "none" else min(retrieve.max_tokens, 60 * retrieve.k)

@@ -123,6 +123,16 @@ def test_true_verdicts_ask_no_judge() -> None:
     assert calls(arms["true"].program, "label") == 0  # type: ignore[arg-type]
 
 
+def test_an_estimate_knows_tasks_of_one_turn() -> None:
+    one, many = (
+        estimate(
+            ["none", "bank"], TaskStream("s", [Task(id="t", instruction="Why?", env=env)]), program=program(), orders=1
+        )
+        for env in ("question", "twc")
+    )
+    assert (one.calls, many.calls) == (4, 12)
+
+
 def test_orders_are_permuted_alike_and_arms_take_turns() -> None:
     seen: list[tuple[str, int, str]] = []
     stream = safes(4)
