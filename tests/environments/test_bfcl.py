@@ -10,7 +10,7 @@ from rb_dspy.environments.bfcl import Bfcl
 
 BFCL = Bfcl()
 NUMBERS = itertools.count()
-TASKS = tuple(itertools.islice(BFCL.tasks(seed=1), 40))
+TASKS = tuple(itertools.islice(BFCL.tasks(seed=1), 16))
 
 
 def play(task, actions):
