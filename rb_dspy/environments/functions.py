@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -66,7 +65,6 @@ class Functions:
             f"Your action is one call of a function with plain values, or '{ANSWER} ' and your final answer, which ends"
             f" the task. There are at most {max_calls} actions. The functions:\n" + "\n".join(lines)
         )
-        self.action_pattern = rf"^(({'|'.join(map(re.escape, self._functions))})\(.*\)|{ANSWER} .*)$"
 
     def reset(self, task: Task) -> str:
         self._answer, self._calls, self._count = None, [], 0
