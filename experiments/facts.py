@@ -35,20 +35,16 @@ SEED = 20261123
 Prompts = Literal["facts", "general"]
 
 RULES = (
-    ("Who signs a refund of 180 euros?", "Lena", "Who has to sign when we refund 240 euros?"),
     ("In which format do we send invoices to town halls?", "XRechnung", "A town hall wants its invoice. Which format?"),
     (
         "What is the limit of attachments in a ticket, in megabytes?",
         "12",
         "How many megabytes may a ticket's files have?",
     ),
-    ("Which carrier takes parcels above 30 kilograms?", "Dachser", "A parcel weighs 41 kilograms. Which carrier?"),
     ("How many days may a trial account stay idle?", "21", "After how many idle days is a trial account closed?"),
     ("Which queue gets complaints about broken screens?", "Q-GLASS", "A screen arrived broken. Which queue?"),
-    ("Which code do we put on a warranty repair?", "W7", "What code marks a repair under warranty?"),
     ("Where do we store signed contracts?", "vault-north", "A contract was signed. Where does it go?"),
     ("Which tax rate do we use for books, in percent?", "7", "A customer buys books. Which rate of tax, in percent?"),
-    ("Who answers questions of the press?", "Ferdinand", "A newspaper calls. Who talks to it?"),
     ("At which hour does the warehouse stop packing?", "16", "Until which hour does the warehouse pack?"),
     ("Which form does a customer need for a return from Norway?", "CN23", "A Norwegian sends goods back. Which form?"),
 )
@@ -105,9 +101,8 @@ def _owners() -> Iterator[Record]:
     family = environment_family("directory")
     tasks = list(itertools.islice(family.tasks(seed=SEED), 36))
     for number in range(18):
-        task, later = tasks[number], tasks[number + 8]
+        task = tasks[number]
         args = task.env_args
-        assert later.env_args["service"] == args["service"] or number // 8 != (number + 8) // 8
         later = next(each for each in tasks[number + 1 :] if each.env_args["service"] == args["service"])
         action = family.oracle(task)[0] if number % 3 == 0 else next(t for t in args["teams"] if t != args["owner"])
         yield Record("owner", task, *played(task, [action]), ((args["service"], args["owner"]),), later)
@@ -131,13 +126,11 @@ def _codes() -> Iterator[Record]:
 
 
 def _rules() -> Iterator[Record]:
-    for number, (question, answer, later) in enumerate(RULES):
+    """Wrong answers only: a right one is told nothing that was not in it."""
+    for number, (question, answer, question_later) in enumerate(RULES):
         task = Task(id=f"rule/{number}", instruction=question, env_args={"answer": answer, "reveal": "answer"})
-        action = answer if number % 3 == 0 else "It depends on the case."
-        trajectory, success = played(task, [action])
-        if not success:
-            then = Task(id=f"rule/{number}/later", instruction=later, env_args={"answer": answer})
-            yield Record("rule", task, trajectory, success, ((answer,),), then)
+        later = Task(id=f"rule/{number}/later", instruction=question_later, env_args={"answer": answer})
+        yield Record("rule", task, *played(task, ["It depends on the case."]), ((answer,),), later)
 
 
 def _conditions() -> Iterator[Record]:

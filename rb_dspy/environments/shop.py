@@ -127,7 +127,7 @@ def database(seed: int) -> bytes:
 
 
 def _values(template: str, rng: random.Random) -> list[dict[str, str]]:
-    """What the blanks of a template are filled with, in a drawn order."""
+    """What the blanks of a template are filled with: at most 10 choices, in a drawn order."""
     choices = {"state": _STATES, "channel": _CHANNELS, "grade": _GRADES, "category": _CATEGORIES, "month": _MONTHS}
     blanks = [name for name in choices if f"{{{name}}}" in QUESTIONS[template]]
     every = [dict(zip(blanks, each, strict=True)) for each in itertools.product(*(choices[name] for name in blanks))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import re
@@ -30,8 +29,8 @@ MAX_ROWS = 10_000
 _LENGTH = 1_000_000
 """Bytes of the longest text in a result."""
 
-_STEPS = 5_000_000
-"""Of SQLite's machine; a query that takes more is stopped."""
+_STEPS = 20_000_000
+"""Of SQLite's machine, about two seconds; a query of the agent that takes more is stopped."""
 
 Row = tuple[Any, ...]
 
@@ -218,14 +217,14 @@ class _Question:
 
     def _is_right(self, rows: list[Row]) -> bool:
         try:
-            gold = _rows(self._args, self._args.query)
+            gold = _rows(self._args, self._args.query, steps=None)
         except sqlite3.Error as exc:
             raise InputError(f"task {self._task_id!r}: env_args.query cannot be run: {exc}") from exc
         return len(gold) <= MAX_ROWS and Counter(map(_key, rows)) == Counter(map(_key, gold))
 
 
-def _open(args: _Args) -> _Reading:
-    """A connection that closes at the end of its ``with``, reads only, and stops long queries."""
+def _open(args: _Args, steps: int | None = None) -> _Reading:
+    """A connection that closes at the end of its ``with``, reads only, and stops a query after ``steps``."""
     if args.database:
         if not Path(args.database).is_file():
             raise InputError(f"env_args.database: there is no file {args.database}")
@@ -233,14 +232,15 @@ def _open(args: _Args) -> _Reading:
     else:
         connection = sqlite3.connect(":memory:")
         connection.deserialize(shop.database(args.seed))
-    return _Reading(connection)
+    return _Reading(connection, steps)
 
 
 class _Reading:
     """``with`` of a connection ends its transaction; this one closes it."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, steps: int | None) -> None:
         self._connection = connection
+        self._steps = steps
 
     def __enter__(self) -> sqlite3.Connection:
         allowed = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -248,10 +248,10 @@ class _Reading:
         def authorize(action: int, *_: object) -> int:
             return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
 
-        ticks = itertools.count(1)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
         self._connection.set_authorizer(authorize)
-        self._connection.set_progress_handler(lambda: next(ticks) > _STEPS // 10_000, 10_000)
+        if self._steps is not None:
+            self._connection.set_progress_handler(lambda: True, self._steps)  # called first after so many steps
         return self._connection
 
     def __exit__(self, *_: object) -> None:
@@ -263,8 +263,8 @@ def _tables(database: sqlite3.Connection) -> list[tuple[str, str]]:
     return list(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL"))
 
 
-def _rows(args: _Args, query: str) -> list[Row]:
-    with _open(args) as database:
+def _rows(args: _Args, query: str, steps: int | None = _STEPS) -> list[Row]:
+    with _open(args, steps) as database:
         rows: list[Row] = database.execute(query).fetchmany(MAX_ROWS + 1)
         return rows
 

@@ -127,3 +127,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path, text):
 def test_a_gold_query_that_cannot_be_run_is_named():
     with pytest.raises(InputError, match="'q'"):
         asked(question("SELECT nothing"), "SELECT 1")
+
+
+def test_a_gold_query_may_take_longer_than_one_of_the_agent():
+    long = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 2000000) SELECT max(x) FROM c"
+    assert asked(question(long), "SELECT 2000000")[1]
+    assert asked(question("SELECT 2000000"), long)[0][0][0].startswith("Error")
