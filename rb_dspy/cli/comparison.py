@@ -148,3 +148,8 @@ def _print(numbers: dict[str, Any], seconds: float) -> None:
     out.print(f"{judge}{facts}; {took}", soft_wrap=True)
     if numbers["errors"]:
         err.print(Text(f"{counted(numbers['errors'], 'error')}: such tasks count as not solved", "yellow"))
+    out.print(
+        f"\nWith memory {numbers['with']} of {tasks} tasks were solved, without {numbers['without']}. To try a model of"
+        " your own, add --set agent=PROVIDER/MODEL; to measure the difference on your own tasks: rb-dspy evaluate TASKS",
+        soft_wrap=True,
+    )
