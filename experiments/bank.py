@@ -30,6 +30,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # befo
 import faiss
 import numpy as np
 from bank_peers import BUILD, DIMENSION, PEERS, K, Lookup, Peer, item_texts, query_text, query_times, words
+from drawing import Line, draw_lines
 
 from rb_dspy import MemoryBank
 from rb_dspy.schema import ExperienceDraft, MemoryDraft, Retrieved, Step, Task, Trajectory, Verdict
@@ -289,36 +290,11 @@ def spread(values: Sequence[float]) -> str:
 
 def draw(points: Mapping[int, Mapping[str, float]], path: Path) -> None:
     """Draw CPU by size to ``path``, an SVG for light pages, and to one with ``-dark`` in its name."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    import matplotlib.pyplot as plt
-
-    colours = {"": ("#1f2328", "#d0d7de", "#0969da", "#6e7781"), "-dark": ("#e6edf3", "#30363d", "#4493f8", "#9198a1")}
-    styles = {OURS: "-", FLAT: "--"} | dict(zip(PEERS, ("-.", ":"), strict=True))
-    for suffix, (text, grid, blue, grey) in colours.items():
-        look = {"svg.fonttype": "path", "svg.hashsalt": "rb_dspy", "font.size": 11}
-        look |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), text)
-        with mpl.rc_context(look | dict.fromkeys(("axes.edgecolor", "grid.color"), grid)):
-            figure, axes = plt.subplots(figsize=(7.2, 4))
-            for name, style in styles.items():
-                line = [(size, values[name]) for size, values in sorted(points.items()) if name in values]
-                if not line:
-                    continue
-                ours, weight = name == OURS, "bold" if name == OURS else "normal"
-                look = {"color": blue if ours else grey, "linewidth": 2.4 if ours else 1.4, "marker": "o"}
-                axes.plot(*zip(*line, strict=True), linestyle=style, markersize=3.5, **look)
-                place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 9.5}
-                axes.annotate(name, line[-1], color=blue if ours else text, fontweight=weight, **place)
-            axes.set(xscale="log", yscale="log", xlabel="lessons in the bank", ylabel="CPU ms a query")
-            axes.set_xticks(sorted(points), [f"{size:,}" for size in sorted(points)])
-            axes.minorticks_off()
-            axes.grid(axis="y", linewidth=0.6)
-            axes.spines[["top", "right"]].set_visible(False)
-            figure.tight_layout()
-            figure.subplots_adjust(right=0.76)
-            figure.savefig(path.with_stem(path.stem + suffix), transparent=True, metadata={"Date": None})
-            plt.close(figure)
+    lines = [
+        Line(name, [(size, values[name]) for size, values in sorted(points.items()) if name in values])
+        for name in (OURS, FLAT, *PEERS)
+    ]
+    draw_lines(path, lines, x="lessons in the bank", y="CPU ms a query", log=True)
 
 
 MEASURES = (measure_query, measure_append, measure_import, measure_fork, measure_disk)

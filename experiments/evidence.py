@@ -1,0 +1,84 @@
+"""The evidence beside ``rb-dspy evaluate``: headroom of the streams, several rollouts, and the README's picture.
+
+Run: ``python experiments/evidence.py screens``, ``scaling`` or ``picture``.
+
+``screens`` does 20 tasks of a stream without
+memory and with the right lessons in the bank; ``scaling`` compares one rollout with three. Both take hours on two
+cores, and continue if they are started again. ``picture`` draws the learning curves of the evaluation in
+``evidence/directory``; ``LOG.md`` has its command. Results are in ``experiments/evidence/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+
+from drawing import Line, draw_lines
+
+from rb_dspy import Backbones, MaTTS, ReasoningBank, TaskStream
+from rb_dspy.evaluation import Arm, evaluate, screen
+
+EVIDENCE = Path(__file__).parent / "evidence"
+PICTURE = Path(__file__).parents[1] / "docs" / "evidence.svg"
+SEED = 20261123
+STREAMS: dict[str, list[str] | None] = {
+    "directory": None,
+    "sql": None,
+    "bfcl": ["VehicleControlAPI", "GorillaFileSystem"],
+}
+"""Name -> templates; None: all."""
+ARMS = {"bank": "ReasoningBank", "raw": "whole cases", "placebo": "placebo", "none": "no memory"}
+"""Arm -> its name in the picture."""
+WINDOW = 8
+"""Tasks per point of a curve: every service of ``directory`` once."""
+
+
+def screens(program: ReasoningBank) -> None:
+    """Would perfect lessons help?"""
+    for name, templates in STREAMS.items():
+        stream = TaskStream.named(name, n=20, seed=SEED, templates=templates)
+        print(name, screen(program, stream, folder=EVIDENCE / "screens" / name, on_progress=print), flush=True)
+
+
+def scaling(program: ReasoningBank) -> None:
+    """One rollout against three (MaTTS, parallel), on other tasks than the evaluation."""
+    arms = {
+        "none": Arm(program, "none"),
+        "one rollout": Arm(program, "bank"),
+        "three rollouts": Arm(MaTTS(program, k=3), "bank"),
+    }
+    stream = TaskStream.named("directory", n=16, seed=2)
+    folder = EVIDENCE / "scaling"
+    print(evaluate(arms, stream, orders=3, baseline="one rollout", folder=folder, on_progress=print))
+
+
+def picture(_: ReasoningBank) -> None:
+    """Draw the share of solved tasks by position in the stream, averaged over orders."""
+    solved: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    for line in (EVIDENCE / "directory" / "records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        solved[record["arm"], record["position"] // WINDOW].append(bool(record["solved"]))
+    lines = []
+    for arm, label in ARMS.items():
+        points = [
+            ((n + 1) * WINDOW, 100 * fmean(values)) for (name, n), values in sorted(solved.items()) if name == arm
+        ]
+        lines.append(Line(label, points))
+    draw_lines(PICTURE, lines, x="tasks done", y="solved, percent", limits=(0, 100))
+
+
+def main() -> None:
+    """Run one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("screens", "scaling", "picture"))
+    parser.add_argument("--model", default="local/qwen2.5-coder-1.5b")
+    options = parser.parse_args()
+    part = {"screens": screens, "scaling": scaling, "picture": picture}[options.part]
+    part(ReasoningBank(backbones=Backbones(agent=options.model)))
+
+
+if __name__ == "__main__":
+    main()
