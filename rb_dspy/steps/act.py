@@ -27,7 +27,7 @@ _log = logging.getLogger("rb_dspy")
 
 
 class Act(dspy.Module):
-    """ReAct (paper, section 3.1): one thought and one action per turn, until the episode ends or the step limit."""
+    """ReAct (paper, section 3.1): one thought and action per turn, until the episode ends or reaches the step limit."""
 
     def __init__(self, config: ActConfig | None = None) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ class Distill(dspy.Module):
 
     Success and failure have separate predictors, so that optimizers can tune each. With ``prompts="facts"`` they read
     the actions and observations, but neither the agent's thoughts nor the judge's reasons, because a small model copies
-    guesses from these. A verdict ``unknown`` gives no lessons, unless configured.
+    guesses from these. A verdict ``unknown`` gives no lessons unless ``distill_unknown`` is set.
     """
 
     def __init__(self, config: DistillConfig | None = None) -> None:
