@@ -60,8 +60,8 @@ class ReasoningGym:
     """Single-turn questions; a template is a family of the package, with the package's own mixture of difficulty.
 
     The action is the answer. It is scored stripped of white space, and again without outer quotes; the better score
-    counts. An answer with a reward of ``SUCCESS`` or more is right. Deterministic: the same seed gives the same tasks in
-    every process. No question repeats within one stream. The package's own answer scores 1. Source: reasoning-gym 0.1.25.
+    counts. A reward of ``SUCCESS`` or more is right. Deterministic: the same seed gives the same tasks in every
+    process. No question repeats within one stream. The package's own answer scores 1. Source: reasoning-gym 0.1.25.
     """
 
     name = "reasoning-gym"

@@ -116,7 +116,7 @@ def read_questions(
     """Read the questions of Spider or BIRD, as published: a JSON list, beside a folder ``NAME/NAME.sqlite``.
 
     Args:
-        file: The list, such as ``dev.json``: with ``db_id``, ``question``, and ``query`` (Spider) or ``SQL`` and
+        file: The list, such as ``dev.json``, with ``db_id``, ``question``, and ``query`` (Spider) or ``SQL`` and
             ``evidence`` (BIRD).
         databases: The folder, such as ``database`` or ``dev_databases``.
         reveal: Feedback to the agent after its answer: none, verdict, evidence or query.
