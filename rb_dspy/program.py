@@ -194,7 +194,7 @@ class ReasoningBank(dspy.Module):
         run_id: str,
         tries: int = 0,
     ) -> dspy.Prediction:
-        """Judge, distil, append (paper, section 3.2)."""
+        """Judge, distill, append (paper, section 3.2)."""
 
         def teach() -> Lessons:
             verdict = judge_rollout(self.judge, task, trajectory)
