@@ -33,7 +33,7 @@ from rb_dspy.text import summary_line
 T = TypeVar("T")
 
 _TEMPERATURE = 0.7
-"""Of the agent if several rollouts are taken and nothing else is configured (the paper's value)."""
+"""Temperature of the agent for several rollouts, if nothing else is configured (the paper's value)."""
 
 _OWN_STEPS = ("contrast", "select", "refine")
 
@@ -47,25 +47,25 @@ class Lost:
 
 
 class MaTTS(dspy.Module):
-    """Several rollouts of every task, from which lessons are drawn together and of which one is handed in.
+    """Takes several rollouts of every task, learns from them together, and submits one.
 
-    ============  ==============================  ============================
-    mode          lessons are drawn from          handed in
-    ============  ==============================  ============================
+    ============  ==============================  ==============================
+    mode          lessons are drawn from          submitted
+    ============  ==============================  ==============================
     parallel      all rollouts, contrasted        the selector's choice
-    sequential    one rollout, checked k-1 times  the last attempt to answer
-    best_of_n     the rollout that is handed in   the selector's choice
+    sequential    one rollout, checked k-1 times  the last attempt that answered
+    best_of_n     the submitted rollout           the selector's choice
     vanilla       each rollout alone              the selector's choice
-    ============  ==============================  ============================
+    ============  ==============================  ==============================
 
-    It shares the steps of ``program``, is called as it is, and returns what it returns, for the rollout that is handed
-    in; and ``trajectories``, ``verdicts``, ``selection``, ``lost`` (rollouts that failed) and ``launched``. Every
-    rollout waits in the bank from its end on; a rollout that fails costs only itself.
+    It shares the steps of ``program``, is called in the same way, and returns the same fields for the submitted
+    rollout, plus ``trajectories``, ``verdicts``, ``selection``, ``lost`` (rollouts that failed) and ``launched``. Every
+    rollout is stored as pending when it ends; a rollout that fails does not affect the others.
 
     Args:
         program: Its steps, backbones and environments are used.
-        k: Rollouts, or passes over one; instead of ``config.k``.
-        mode: Instead of ``config.mode``.
+        k: Number of rollouts, or of passes over one; overrides ``config.k``.
+        mode: Overrides ``config.mode``.
         config: Settings.
     """
 
@@ -101,7 +101,7 @@ class MaTTS(dspy.Module):
         run_id: str = "",
         learn: bool = True,
     ) -> dspy.Prediction:
-        """Do ``task`` k times with what the bank has learned, and learn from all rollouts together.
+        """Do ``task`` k times with the lessons in the bank, and learn from all rollouts together.
 
         Arguments and errors are those of ``ReasoningBank``; it raises if every rollout failed.
         """
@@ -119,7 +119,7 @@ class MaTTS(dspy.Module):
             return _prediction(lessons, trajectories, memory, ledger, experience, lost, launched)
 
     def resume(self, pending: Pending) -> dspy.Prediction:
-        """Learn from the rollouts of a task that wait in a bank; see ``ReasoningBank.resume``."""
+        """Learn from the pending rollouts of a task; see ``ReasoningBank.resume``."""
         task, trajectories, memory = pending.task, pending.trajectories, render(pending.shown)
         teach = partial(self._lessons, task.without_ground_truth(), trajectories)
         with session(self.backbones) as ledger:
@@ -129,7 +129,7 @@ class MaTTS(dspy.Module):
             return _prediction(lessons, trajectories, memory, ledger, experience, (), len(trajectories))
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
-        """``forward`` for asyncio: in a thread of its own."""
+        """``forward`` for asyncio: runs in its own thread."""
         return await run_in_thread(type(self).forward, self, *args, **kwargs)
 
     async def aresume(self, pending: Pending) -> dspy.Prediction:
@@ -137,14 +137,14 @@ class MaTTS(dspy.Module):
         return await run_in_thread(self.resume, pending)
 
     def load_state(self, state: dict[str, Any], **kwargs: Any) -> Any:
-        """As of any dspy module. A state of ``ReasoningBank`` leaves the prompts for scaling as they are."""
+        """Load as any dspy module does. A state of ``ReasoningBank`` does not change the prompts for scaling."""
         own = {name: each for name, each in self.dump_state().items() if name.split(".")[0] in _OWN_STEPS}
         return super().load_state({**own, **state}, **kwargs)
 
     def _rollouts(
         self, task: Task, memory: Memory, environments: EnvironmentFactory, keep: Callable[[Trajectory], object]
     ) -> tuple[tuple[Trajectory, ...], tuple[Lost, ...], int]:
-        """The rollouts that came to their end, those that failed, and how many were launched (or passes made)."""
+        """Return the finished rollouts, those that failed, and how many were launched (or passes made)."""
         k = self.config.k
         if self.config.mode == "sequential":
             refined = self.refine(self.act, task, memory, environments, k)
@@ -163,16 +163,16 @@ class MaTTS(dspy.Module):
         errors = [(number, each) for number, each in enumerate(results) if isinstance(each, Exception)]
         for _, error in errors:
             if not isinstance(error, InfrastructureError | BackboneError):
-                raise error  # a bug, bad input, or a bank that cannot be written: no other rollout fares better
+                raise error  # a bug, bad input, or a bank that cannot be written: the other rollouts fail too
         if len(errors) == k:
             raise next((error for _, error in errors if isinstance(error, BackboneError)), errors[0][1])
         trajectories = tuple(each for each in results if isinstance(each, Trajectory))
         return trajectories, tuple(Lost(str(number), summary_line(each)) for number, each in errors), k
 
     def _lessons(self, task: Task, trajectories: tuple[Trajectory, ...], learn: bool = True) -> Lessons:
-        """Judge, contrast or distil, and select; what waits for nothing runs side by side.
+        """Judge, contrast or distill, and select; independent calls run in parallel.
 
-        If nothing is learned, only select; the judge is asked only if the selector reads verdicts.
+        Without ``learn``, only select; the judge is called only if the selector reads verdicts.
         """
         mode, run = self.config.mode, partial(run_parallel, limit=self.config.at_once)
         judges = [partial(judge_rollout, self.judge, task, each) for each in trajectories]
@@ -199,7 +199,7 @@ class MaTTS(dspy.Module):
         return Lessons(verdicts, _merge_drafts(results), _result_or_raise(selection))
 
     def _check_temperature(self) -> None:
-        """Refuse to take one sample k times."""
+        """Raise ``ConfigError`` if all k rollouts would be equal."""
         lm = getattr(self.act.predict, "lm", None) or lm_for("agent")
         own = {**lm.kwargs, **getattr(self.act.predict, "config", {})}.get("temperature")
         temperature = self.act.config.temperature if own is None else own
@@ -221,7 +221,7 @@ def _result_or_raise(result: T | Exception) -> T:
 
 
 def _verdicts(results: Sequence[Verdict | Exception]) -> list[Verdict]:
-    """The verdicts; ``unknown`` for a rollout on which the judge failed, unless it failed on all of them."""
+    """Return the verdicts; ``unknown`` for a rollout on which the judge failed, unless it failed on all of them."""
     _raise_if_fatal(results)
     return [
         Verdict(label="unknown", reasons=f"not judged: {each}") if isinstance(each, Exception) else each
@@ -230,7 +230,7 @@ def _verdicts(results: Sequence[Verdict | Exception]) -> list[Verdict]:
 
 
 def _merge_drafts(results: Sequence[Distilled | Exception]) -> Distilled:
-    """The drafts of several calls. A call that failed costs its own lessons only, unless all failed."""
+    """Merge the drafts of several calls. A failed call loses only its own lessons, unless all failed."""
     _raise_if_fatal(results)
     done = [each for each in results if isinstance(each, Distilled)]
     notes = [f"not distilled: {each}" if isinstance(each, Exception) else each.note for each in results]
@@ -242,7 +242,7 @@ def _merge_drafts(results: Sequence[Distilled | Exception]) -> Distilled:
 
 
 def _raise_if_fatal(results: Sequence[object]) -> None:
-    """Raise an error that is not of one call alone, or the first error if every call failed."""
+    """Raise an error that affects more than one call, or the first error if every call failed."""
     errors = [each for each in results if isinstance(each, Exception)]
     fatal = [each for each in errors if not isinstance(each, InfrastructureError | UnparseableOutput)]
     if fatal or len(errors) == len(results):
@@ -250,7 +250,7 @@ def _raise_if_fatal(results: Sequence[object]) -> None:
 
 
 def _last_answer(trajectories: Sequence[Trajectory]) -> int:
-    """The last attempt with an answer, else the last one."""
+    """Return the index of the last attempt with an answer, else of the last attempt."""
     answered = [number for number, each in enumerate(trajectories) if each.answer is not None]
     return (answered or [len(trajectories) - 1])[-1]
 

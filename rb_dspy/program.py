@@ -1,4 +1,4 @@
-"""ReasoningBank: retrieve, act, judge, distil, append (Ouyang et al., ICLR 2026, arXiv 2509.25140, section 3)."""
+"""ReasoningBank: retrieve, act, judge, distill, append (Ouyang et al., ICLR 2026, arXiv 2509.25140, section 3)."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from rb_dspy.steps import Act, Distill, Distilled, Judge, Memory, Retrieve, Sele
 from rb_dspy.steps.memory import render
 
 MAX_TRIES = 3
-"""Answers of a judge or a distiller that could not be parsed, after which a rollout is appended without lessons."""
+"""After this many unparseable answers of the judge or the distiller, a rollout is appended without lessons."""
 
 
 class ReasoningBank(dspy.Module):
     """An agent that learns from its own successes and failures: ``program(task=task, bank=bank)``.
 
-    The bank is an argument and language models are bound when a call is made, so the program copies, compiles and saves
-    like any other dspy program; its state holds prompts only.
+    The bank is an argument and language models are bound when a call is made, so the program can be copied, compiled
+    and saved like any other dspy program; its state contains prompts only.
 
     Args:
         config: Settings of the steps; ``ProgramConfig.paper()`` has the paper's values.
-        backbones: Role -> language model; also a dict. Without them dspy's configured LM plays every role.
+        backbones: ``Backbones``, or a dict of them by role. Without them dspy's configured LM plays every role.
         environments: Makes the environment of a rollout from the task.
-        judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``, also async.
-        reranker: Chooses among ``RetrieveConfig.candidates``.
+        judge: Replaces the LLM judge: ``(task, trajectory) -> Verdict``; may be async.
+        reranker: Chooses among ``RetrieveConfig.candidates`` matches.
     """
 
     def __init__(
@@ -72,25 +72,25 @@ class ReasoningBank(dspy.Module):
         run_id: str = "",
         learn: bool = True,
     ) -> dspy.Prediction:
-        """Do ``task`` with what the bank has learned, and learn from it.
+        """Do ``task`` with the lessons in the bank, and learn from the rollout.
 
         Args:
-            task: A text is a task of the environment ``question``. A ``Task`` is never shown a lesson that a task with
-                its id gave first; a text may be shown what the same text taught before.
+            task: A str is a task of the environment ``question``. A ``Task`` is never shown a lesson that was first
+                learned from a task with the same id; a str may be shown lessons from an earlier call with that text.
             bank: Read, and appended to if ``learn``.
-            environments: Instead of the program's own.
-            run_id: A run learns from a task once. Without a name every call is a run of its own.
+            environments: Used instead of the program's own.
+            run_id: A run learns from each task once. Without a ``run_id`` every call is a new run.
             learn: If False, only retrieve and act; ``verdict`` and ``experience`` are None then.
 
         Returns:
-            ``answer``, ``trajectory``, ``verdict``, ``memory`` (what the agent was shown), ``memory_items`` (what it
-            learned), ``experience`` and ``usage``.
+            ``answer``, ``trajectory``, ``verdict``, ``memory`` (the lessons shown to the agent), ``memory_items`` (the
+            lessons learned), ``experience`` and ``usage``.
 
         Raises:
             BackboneError: A language model cannot be used at all.
-            InfrastructureError: A call of a language model or the environment failed. A rollout that had ended waits in
-                the bank: ``MemoryBank.pending``, ``resume``.
-            UnparseableOutput: The judge's or the distiller's answer could not be parsed; the rollout waits likewise.
+            InfrastructureError: A call of a language model or the environment failed. A finished rollout stays pending
+                in the bank; see ``MemoryBank.pending`` and ``resume``.
+            UnparseableOutput: The judge's or the distiller's answer could not be parsed; the rollout stays pending.
         """
         run_id = run_name(run_id)
         with session(self.backbones) as ledger:
@@ -103,7 +103,7 @@ class ReasoningBank(dspy.Module):
             return self._learn(task, trajectory, bank, memory, ledger, run_id=run_id)
 
     def recall(self, task: Task | str, bank: MemoryBank) -> Memory:
-        """Retrieve for an agent that is not ours: ``.block`` goes into its prompt, ``.items`` are what it shows."""
+        """Retrieve for an external agent: put ``.block`` into its prompt; ``.items`` are the lessons in it."""
         memory: Memory = self.retrieve(as_task(task), check_bank(bank), isinstance(task, str))
         return memory
 
@@ -119,21 +119,21 @@ class ReasoningBank(dspy.Module):
         verdict: Literal["success", "failure"] | None = None,
         feedback: str = "",
     ) -> Experience:
-        """Judge and distil a rollout of an agent that is not ours, and append what it taught.
+        """Judge and distill a rollout of an external agent, and append the lessons.
 
         Args:
-            task: What was to be done.
-            trajectory: Chat messages of any common format, step dicts, what a dspy agent returns, or a ``Trajectory``.
-            bank: Appended to; on disk when this returns.
-            memory: What ``recall`` returned, so that the bank knows which lessons were shown.
-            run_id: A run learns from a task once; without one, the same rollout is learned from once.
-            outcome: How it went, from 0.0 to 1.0, if that is known; success from 0.5 on. Costs no judge call.
-            verdict: The same in a word.
+            task: The task that the agent worked on.
+            trajectory: Chat messages in any common format, step dicts, the result of a dspy agent, or a ``Trajectory``.
+            bank: Appended to; the experience is stored when this returns.
+            memory: The return value of ``recall``, so that the bank records which lessons were shown.
+            run_id: A run learns from each task once. Without a ``run_id``, the same rollout is learned from once.
+            outcome: The known outcome, from 0.0 to 1.0; success from 0.5 on. The judge is not called then.
+            verdict: The known outcome as a label; pass either ``outcome`` or ``verdict``.
             feedback: A correction or a remark in words; the distiller's best evidence.
 
         Raises:
             InvalidTrajectory: The rollout cannot be read.
-            InputError: An argument cannot be used.
+            InputError: An argument is invalid.
         """
         check_bank(bank)
         _check_memory(memory)
@@ -153,13 +153,13 @@ class ReasoningBank(dspy.Module):
             return done
 
     def resume(self, pending: Pending) -> dspy.Prediction:
-        """Learn from a rollout that waits in a bank (``MemoryBank.pending``).
+        """Learn from a pending rollout (``MemoryBank.pending``).
 
-        An answer of the judge or the distiller that cannot be parsed leaves it pending; from the third such answer on
+        If an answer of the judge or the distiller cannot be parsed, the rollout stays pending; at the third such answer
         it is appended with the verdict ``unknown`` and without lessons.
         """
         if len(pending.trajectories) != 1:
-            raise InputError(f"task {pending.task.id}: {len(pending.trajectories)} rollouts wait together; use MaTTS")
+            raise InputError(f"task {pending.task.id}: {len(pending.trajectories)} pending rollouts; use MaTTS.resume")
         with session(self.backbones) as ledger:
             (trajectory,) = pending.trajectories
             memory = render(pending.shown)
@@ -168,7 +168,7 @@ class ReasoningBank(dspy.Module):
             )
 
     async def aforward(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
-        """``forward`` for asyncio: in a thread of its own."""
+        """``forward`` for asyncio: runs in its own thread."""
         return await run_in_thread(type(self).forward, self, *args, **kwargs)
 
     async def arecall(self, *args: Any, **kwargs: Any) -> Memory:
@@ -194,7 +194,7 @@ class ReasoningBank(dspy.Module):
         run_id: str,
         tries: int = 0,
     ) -> dspy.Prediction:
-        """Judge, distil, append (paper, section 3.2)."""
+        """Judge, distill, append (paper, section 3.2)."""
 
         def teach() -> Lessons:
             verdict = judge_rollout(self.judge, task, trajectory)
@@ -206,7 +206,7 @@ class ReasoningBank(dspy.Module):
 
 @dataclass(frozen=True)
 class Lessons:
-    """What the rollouts of a task taught: a verdict for each, and drafts; and which of the rollouts is handed in."""
+    """The result of learning from a task's rollouts: a verdict for each, drafts, and the selected rollout."""
 
     verdicts: Sequence[Verdict] = ()
     drafts: Distilled = field(default_factory=Distilled)
@@ -224,10 +224,10 @@ def append_lessons(
     run_id: str,
     tries: int,
 ) -> tuple[Lessons, Experience]:
-    """Append what ``teach`` returns about rollouts that wait in ``bank``.
+    """Append the lessons that ``teach`` returns for rollouts that are pending in ``bank``.
 
     Raises:
-        UnparseableOutput: The bank counts it, in ``tries``; the last one allowed is a verdict ``unknown`` instead.
+        UnparseableOutput: The bank counts this in ``tries``; at the last try the verdict is ``unknown`` instead.
     """
     try:
         lessons = teach()
@@ -248,7 +248,7 @@ def append_lessons(
         distiller=lessons.drafts.distiller,
         note=lessons.drafts.note,
         shown=memory.items,
-        again=False,  # a lesson that somebody deleted stays away
+        again=False,  # a deleted lesson stays deleted
     )
     return replace(lessons, verdicts=experience.verdicts), experience
 
@@ -261,7 +261,7 @@ def predict_with(
     experience: Experience | None = None,
     **more: Any,
 ) -> dspy.Prediction:
-    """What a call returns, for the rollout that is handed in."""
+    """Return the prediction of a call, for the selected rollout."""
     chosen = lessons.selection.index
     return dspy.Prediction(
         answer=rollouts[chosen].answer,
@@ -276,16 +276,16 @@ def predict_with(
 
 
 def as_task(task: Task | str) -> Task:
-    """Return ``task``, or a task made of an instruction. Its id is derived from the text: equal texts are one task."""
+    """Return ``task``, or a task made from a text. Its id is derived from the text: equal texts are the same task."""
     if isinstance(task, Task):
         return task
     if not isinstance(task, str):
-        raise InvalidTask(f"got {type(task).__name__} for task; expected a Task, or text that says what is to be done")
+        raise InvalidTask(f"got {type(task).__name__} for task; expected a Task, or a str with the instruction")
     return Task(id=f"text/{hashlib.sha256(task.encode('utf-8', 'replace')).hexdigest()[:16]}", instruction=task)
 
 
 def check_bank(bank: MemoryBank) -> MemoryBank:
-    """Return ``bank``. Raises ``InputError`` for anything else, such as the path of one."""
+    """Return ``bank``. Raises ``InputError`` for anything else, such as a path."""
     if not isinstance(bank, MemoryBank):
         raise InputError(f"got {type(bank).__name__} for bank; expected MemoryBank.open(path, scope=...)")
     return bank
@@ -298,7 +298,7 @@ def run_name(run_id: str) -> str:
 
 @contextmanager
 def session(backbones: Backbones | None) -> Iterator[Ledger]:
-    """Use ``backbones``, if there are any, inside the block, and count what its calls use."""
+    """Use ``backbones``, if any, inside the block, and count what its calls use."""
     with backbones.use() if backbones else nullcontext(), metered() as ledger:
         yield ledger
 

@@ -1,4 +1,4 @@
-"""The JSON adapter of local models: only possible actions, strings that end, and prompts that only grow at the end."""
+"""The JSON adapter of local models: valid actions only, bounded strings, and prompts that only grow at the end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pydantic
 from rb_dspy.errors import InputError
 
 MAX_CHARS = 240
-"""Longest free string. At temperature 0 a small model can repeat itself until its tokens end."""
+"""Maximum length of a free string. At temperature 0 a small model can repeat itself until its tokens run out."""
 MAX_ITEMS = 8
-"""Longest list whose type sets no bound."""
+"""Maximum length of a list whose type sets no bound."""
 MAX_ACTIONS = 256
-"""Above this many the list of actions is not enforced: 500 cost 3 seconds a call, 10,000 three minutes."""
+"""A longer list of actions is not enforced: 500 actions cost 3 seconds per call, 10,000 three minutes."""
 
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
 _THINKING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
@@ -32,13 +32,13 @@ _REPEATED = {"*": f"{{0,{MAX_CHARS}}}", "+": f"{{1,{MAX_CHARS}}}"}
 
 
 class ActionAdapter(dspy.JSONAdapter):
-    """``dspy.JSONAdapter`` that tightens the JSON schema it sends to an LM that takes one.
+    """``dspy.JSONAdapter`` that sends a stricter JSON schema to an LM that accepts one.
 
     - The output field ``action`` is one of the input ``valid_actions``, if that is a list of 1 to ``MAX_ACTIONS``; else
       it matches the input ``action_pattern``, a regular expression of literals, classes, groups, alternatives and
       repetition that has to match the whole action. The pattern is not shown to the model.
-    - Every string and list that sets no bound of its own gets one.
-    - Earlier turns are shown as the model wrote them (JSON on one line), so that a server reads only what is new.
+    - Every unbounded string and list gets a bound.
+    - Earlier turns are shown as the model wrote them (JSON on one line), so that a server processes only new text.
 
     A ``<think>`` block before the answer is ignored.
     """
@@ -46,7 +46,7 @@ class ActionAdapter(dspy.JSONAdapter):
     def _call_preprocess(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: type[dspy.Signature], inputs: dict[str, Any]
     ) -> type[dspy.Signature]:
-        # DSPy has no public way to change the response format of one call: the only private name that we rely on.
+        # The only private name of DSPy that we use: it has no public way to change the response format of one call.
         signature = super()._call_preprocess(lm, lm_kwargs, signature, inputs)
         answer: Any = lm_kwargs.get("response_format")
         if hasattr(answer, "model_json_schema"):
@@ -61,7 +61,7 @@ class ActionAdapter(dspy.JSONAdapter):
         return signature.delete("action_pattern") if "action_pattern" in signature.input_fields else signature
 
     def format_field_with_value(self, fields_with_values: Any, role: str = "user") -> str:
-        """The fields as DSPy shows them, but an answer on one line."""
+        """Format the fields as DSPy does, but an answer on one line."""
         text: str = super().format_field_with_value(fields_with_values, role)
         return text if role == "user" else json.dumps(json.loads(text), ensure_ascii=False)
 
@@ -78,7 +78,7 @@ def _action(valid: Any, pattern: Any) -> dict[str, Any]:
 
 
 def _stated_bounds(field: Any) -> dict[str, Any]:
-    """The bounds of an output field itself, such as its ``max_length``; DSPy's schema has those of its type only."""
+    """Return an output field's own bounds, such as ``max_length``; DSPy's schema only has those of its type."""
     if not field.metadata:
         return {}
     schema = pydantic.TypeAdapter(Annotated[(field.annotation, *field.metadata)]).json_schema()
@@ -86,7 +86,7 @@ def _stated_bounds(field: Any) -> dict[str, Any]:
 
 
 def _bounded(schema: Any) -> Any:
-    """A copy of a JSON schema in which every string and list has an end."""
+    """Return a copy of a JSON schema in which every string and list is bounded."""
     if isinstance(schema, list):
         return [_bounded(each) for each in schema]
     if not isinstance(schema, dict):
@@ -101,14 +101,14 @@ def _bounded(schema: Any) -> Any:
 
 @functools.lru_cache
 def json_pattern(pattern: str) -> str:
-    """``pattern`` as llama.cpp takes it: anchored, of bounded length, and matching the JSON form of a string.
+    """Translate ``pattern`` for llama.cpp: anchored, of bounded length, and matching the JSON form of a string.
 
     Raises ``InputError`` for what llama.cpp cannot enforce: lookaround, back references, word boundaries.
     """
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InputError(f"action_pattern {pattern!r} is no regular expression: {error}") from error
+        raise InputError(f"action_pattern {pattern!r} is not a regular expression: {error}") from error
     tokens = _TOKEN.findall(pattern)
     if tokens[:1] == ["^"]:
         del tokens[0]
@@ -142,7 +142,7 @@ def _translated(token: str, pattern: str, before: str) -> str:
 
 
 def _class(token: str) -> str:
-    """A class of characters; it cannot hold what JSON escapes."""
+    """Translate a class of characters; it cannot contain characters that JSON escapes."""
     for shorthand, letters in _SHORTHANDS.items():
         token = token.replace(shorthand, letters)
     token = re.sub(r"\\([^\w\\\]^-])", r"\1", token)

@@ -15,7 +15,7 @@ from rb_dspy.concurrency import check_cancelled
 from rb_dspy.errors import UnparseableOutput
 
 _ATTEMPTS_APART = 1_000
-"""Rollout ids of one attempt of ``dspy.BestOfN`` and of the next: more than a task has rollouts."""
+"""Distance between the rollout ids of two attempts of ``dspy.BestOfN``: more than a task has rollouts."""
 
 
 def call(
@@ -23,21 +23,21 @@ def call(
 ) -> dspy.Prediction:
     """Call ``predict`` with the language model of ``role``.
 
-    A temperature or ``max_tokens`` that the LM itself has been given takes precedence over the arguments.
+    A temperature or ``max_tokens`` that is set on the LM or on ``predict`` takes precedence over the arguments.
 
     Args:
         predict: A ``dspy.Predict``, or a module with the same inputs and outputs.
-        role: Whose language model answers, unless ``predict`` has one of its own (``set_lm``).
+        role: The role whose language model answers, unless ``predict`` has its own (``set_lm``).
         temperature: Sampling temperature of the step.
-        max_tokens: Cap of the answer, in tokens.
-        rollout: Number of the rollout or pass. From 1 on, unless the temperature is 0, it distinguishes calls that are
-            otherwise equal: it is a part of dspy's cache key, and is added to the seed of an LM that has one.
+        max_tokens: Maximum length of the answer, in tokens.
+        rollout: Number of the rollout or pass. From 1 on, unless the temperature is 0, it distinguishes otherwise equal
+            calls: it is part of dspy's cache key and is added to the LM's seed, if it has one.
         **inputs: Input fields.
 
     Raises:
         BackboneError: This language model cannot be used at all.
         ContextOverflow: The prompt is too long.
-        UnparseableOutput: The answer could not be parsed, nor that to dspy's fallback in JSON.
+        UnparseableOutput: The answer could not be parsed, and neither could that of dspy's JSON fallback.
         InfrastructureError: Any other error of the language model, after dspy's retries.
     """
     check_cancelled()
@@ -51,7 +51,7 @@ def call(
             prediction: dspy.Prediction = predict(**inputs)
     except Exception as exc:
         if tracker is not None and not tracker.usage_data:
-            tracker = None  # the call failed: not one that was answered from the cache
+            tracker = None  # the call failed: it was not answered from the cache
         error = translate(exc, role, str(lm.model))
         if error is exc:
             raise
@@ -65,7 +65,7 @@ def value(prediction: dspy.Prediction, name: str, role: str) -> Any:
     """Return an output field of ``prediction``.
 
     Raises:
-        UnparseableOutput: The module that answered has no such field, or left it empty.
+        UnparseableOutput: The module has no such output field, or left it empty.
     """
     result = prediction.get(name)
     if result is None:
@@ -89,6 +89,6 @@ def _config(lm: Any, predict: Any, temperature: float, max_tokens: int, rollout:
 
 
 def _takes_config(predict: Any) -> bool:
-    """Whether ``predict`` passes ``config`` on, as dspy's own modules do; others use the LM's own settings."""
+    """Whether ``predict`` accepts ``config``, as dspy's own modules do; others use the LM's own settings."""
     parameters = inspect.signature(type(predict).forward).parameters.values()
     return any(each.kind is each.VAR_KEYWORD or each.name == "config" for each in parameters)

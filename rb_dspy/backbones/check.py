@@ -14,7 +14,7 @@ from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import RBError
 
 _MAX_TOKENS = 2_000
-"""Cap of the answer if the LM has none of its own: many models think before they say one word."""
+"""Maximum tokens of the answer if the LM sets none: many models think before they answer."""
 
 
 @dataclass(frozen=True)

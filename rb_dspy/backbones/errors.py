@@ -1,4 +1,4 @@
-"""What an error of a language model means for the program, and what a person can do about it."""
+"""Translate errors of language models into errors of this library, with hints for users."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _TOO_LONG = re.compile(
     r"|context (?:length|size|window).{0,40}exceed|(?:prompt|input|request) is too long"
     r"|too many (?:input|prompt) tokens"
 )
-"""How servers that have no error code for it say that the prompt does not fit (vLLM, llama.cpp, SGLang, LM Studio)."""
+"""Messages of servers without an error code for a prompt that does not fit (vLLM, llama.cpp, SGLang, LM Studio)."""
 
 
 def translate(exc: Exception, role: str, model: str) -> Exception:
-    """Return the error of ours that ``exc``, raised by a call of ``role``, stands for.
+    """Return this library's error for ``exc``, which a call of ``role`` raised.
 
     Returns:
         ``BackboneError`` if this model cannot be used at all, ``ContextOverflow`` if a shorter prompt may fit,
         ``UnparseableOutput`` if the answer could not be parsed, and ``InfrastructureError`` for every other error of a
-        language model: this task broke, the next may not. An exception that is none of these is returned as it is.
+        language model: this task failed, the next may not. Any other exception is returned as it is.
     """
     own = _own(exc)
     if own is not None:
@@ -56,7 +56,7 @@ def translate(exc: Exception, role: str, model: str) -> Exception:
 
 
 def explain(exc: BaseException) -> str:
-    """Return one line: what is wrong with a language model, what to do about it, and the server's own words."""
+    """Return one line: what is wrong with a language model, what to do about it, and the server's own message."""
     own = _own(exc)
     if own is not None:
         return summary_line(own)
@@ -68,7 +68,7 @@ def explain(exc: BaseException) -> str:
 
 
 def _own(exc: BaseException) -> RBError | None:
-    """An error of ours that dspy wrapped, such as that of a local model whose file is missing."""
+    """Return an error of this library that dspy wrapped, such as that of a local model whose file is missing."""
     cause: BaseException | None = exc
     while cause is not None and not isinstance(cause, RBError):
         cause = cause.__cause__

@@ -30,7 +30,7 @@ from rb_dspy.errors import BackboneError, ConfigError, MissingDependency, ModelF
 PROVIDER = "local"
 DEFAULT_SEED = 0
 DEFAULT_TIMEOUT = 3600.0
-"""Seconds. An answer has no first byte before its last token: dspy's own 600 are too few for a busy machine, and a
+"""Seconds. An answer has no first byte before its last token, so dspy's own 600 are too few for a busy machine. A
 server that dies closes its connections."""
 MAX_DEFAULT_THREADS = 8
 """Beyond this, more threads rarely make a small model faster."""
@@ -38,7 +38,7 @@ _CONNECTION = ("api_base", "api_key")
 
 
 def local_lm(config: BackboneConfig) -> dspy.LM:
-    """The LM of a ``local/NAME`` backbone. NAME is a name of the catalogue or the path of a .gguf file.
+    """Return the LM of a ``local/NAME`` backbone. NAME is a name in the catalog or the path of a .gguf file.
 
     Raises ``MissingDependency`` if xllamacpp or the model is not on this machine, ``ModelFileError`` if the file is
     damaged (at the first call if only loading shows it), ``ConfigError`` for settings of hosted models.
@@ -62,9 +62,9 @@ def local_lm(config: BackboneConfig) -> dspy.LM:
 class LocalLM(dspy.LM):
     """A ``dspy.LM`` that starts its server when it is called.
 
-    Without a ``seed`` the seed is made from ``rollout_id``, else it is 0. Equal prompts and seeds give equal texts, but
-    for rounding, which depends on how much of the prompt the server has cached.
-    ``adapter`` is the adapter that suits it. Copies, saved states and pickles never contain the server's key.
+    Without a ``seed``, the seed is derived from ``rollout_id``, else it is 0. Equal prompts and seeds give equal texts,
+    except for rounding, which depends on how much of the prompt the server has cached. ``adapter`` is its default
+    adapter. Copies, saved states and pickles never contain the server's key.
     """
 
     adapter = ActionAdapter()
@@ -89,12 +89,12 @@ class LocalLM(dspy.LM):
         return await super().acall(prompt, messages=messages, **self._with_seed(prompt, kwargs))
 
     def connect(self) -> None:
-        """Start the server unless it runs. Raises ``ModelFileError`` or ``BackboneError`` if it cannot start."""
+        """Start the server if it is not running. Raises ``ModelFileError`` or ``BackboneError`` if it cannot start."""
         running = running_server(self.server)
         self.kwargs["api_base"], self.kwargs["api_key"] = running.url, running.key
 
     def dump_state(self) -> dict[str, Any]:
-        """What ``load_state`` needs: no address, no key."""
+        """Return the state for ``load_state``, without address and key."""
         state = {name: value for name, value in super().dump_state().items() if name not in _CONNECTION}
         return {**state, "context": self.server.context, "slots": self.server.slots, "threads": self.server.threads}
 
@@ -111,7 +111,7 @@ class LocalLM(dspy.LM):
 
 
 def seed_of(rollout: object) -> int:
-    """The seed of a rollout id: a small number itself, for anything else a hash."""
+    """Return the seed for a rollout id: a small number itself, for anything else a hash."""
     if isinstance(rollout, int) and 0 <= rollout < 2**31:
         return rollout
     return int.from_bytes(hashlib.sha256(str(rollout).encode()).digest()[:4]) >> 1
@@ -128,7 +128,7 @@ class ServerSettings:
 
 
 class _Key:
-    """The key as dspy accepts it (a callable), so that nothing that prints, copies or pickles an LM contains it."""
+    """The key as a callable, which dspy accepts, so that printing, copying or pickling an LM does not reveal it."""
 
     def __init__(self, value: str) -> None:
         self._value = value
@@ -160,7 +160,7 @@ _lock = threading.Lock()
 
 
 def running_server(settings: ServerSettings) -> Server:
-    """This process's server with these settings, started if there is none or it died."""
+    """Return this process's server with these settings; start it if there is none or it died."""
     with _lock:
         server = _servers.get(settings)
         if server is not None and server.process.poll() is not None:
@@ -188,7 +188,7 @@ atexit.register(stop_servers)
 def _start(settings: ServerSettings) -> Server:
     key = secrets.token_urlsafe(32)
     numbers = (settings.context, settings.slots, settings.threads)
-    # -P: the folder of the script, which holds names such as errors and models, is not a place to import from.
+    # -P: do not import from the script's folder, which has modules such as errors and models.
     process = subprocess.Popen(
         [sys.executable, "-P", local_server.__file__, str(settings.path), *map(str, numbers)],
         env={**os.environ, local_server.KEY_VARIABLE: key},
@@ -236,7 +236,7 @@ def _end(process: subprocess.Popen[str], seconds: float = 5.0) -> None:
 
 
 def _forget_servers() -> None:
-    """After a fork: the servers are the parent's, and must see its end, so this process lets go of their pipes."""
+    """After a fork, close the pipes to the servers: they belong to the parent and must notice when it ends."""
     global _lock
     _lock = threading.Lock()
     for server in _servers.values():

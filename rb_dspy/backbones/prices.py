@@ -1,4 +1,4 @@
-"""What calls of language models cost, by the price list that litellm brings."""
+"""Prices of language-model calls, from litellm's price list."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIST = "model_prices_and_context_window_backup.json"
 
 
 def price(model: str, prompt_tokens: int, completion_tokens: int) -> float | None:
-    """US dollars; None if the price of ``model`` is unknown. Local models cost nothing.
+    """Return US dollars; None if the price of ``model`` is unknown. Local models cost nothing.
 
-    Prompt tokens from a provider's cache count like any other, so this is the most that it can be.
+    Prompt tokens from a provider's cache count like any other, so this is an upper bound.
     """
     if model.startswith("local/"):
         return 0.0
@@ -30,7 +30,7 @@ def price(model: str, prompt_tokens: int, completion_tokens: int) -> float | Non
 
 
 def price_of(usage: Usage, models: Mapping[str, str]) -> float | None:
-    """US dollars for ``usage``, with role -> model; None if a role that was billed has no known price."""
+    """Return US dollars for ``usage``, with role -> model; None if the price of a billed role is unknown."""
     total = 0.0
     for role, used in usage.items():
         if used.calls <= used.cached_calls:
@@ -44,26 +44,26 @@ def price_of(usage: Usage, models: Mapping[str, str]) -> float | None:
 
 
 def _listed(model: str) -> Mapping[str, Any]:
-    """The entry of ``model``. Some are listed without their provider, which is a field of the entry then: the price at
-    one provider is no price at another.
+    """Return the entry of ``model``. A name listed without its provider must have that provider as a field, because
+    prices differ between providers.
     """
     prices = _prices()
     if model in prices:
         return prices[model]
     provider, _, name = model.partition("/")
     entry = prices.get(name, {})
-    listed = str(entry.get("litellm_provider", ""))  # a provider may have several, such as bedrock_converse
+    listed = str(entry.get("litellm_provider", ""))  # a provider may have several names, such as bedrock_converse
     return entry if listed == provider or listed.startswith((f"{provider}_", f"{provider}-")) else {}
 
 
 @cache
 def _prices() -> Mapping[str, Mapping[str, Any]]:
-    """The list, read from its file: importing litellm takes seconds."""
+    """Read the list from its file, because importing litellm takes seconds."""
     package = find_spec("litellm")
     if package is None or package.origin is None:
         return {}
     try:
         prices: dict[str, dict[str, Any]] = json.loads((Path(package.origin).parent / _LIST).read_text("utf-8"))
-    except (OSError, ValueError):  # a version without such a list: nothing has a price
+    except (OSError, ValueError):  # a version without this list: every price is unknown
         return {}
     return prices

@@ -18,23 +18,23 @@ from rb_dspy.config import ROLES, BackboneConfig, Role
 from rb_dspy.errors import BackboneError, ConfigError
 
 _KEY = "rb_dspy_backbones"
-"""Where the active backbones stand in dspy's settings, which reach copied contexts and the threads that dspy starts."""
+"""Key of the active backbones in dspy's settings, which reach copied contexts and the threads that dspy starts."""
 
 
 def fallbacks(role: str) -> tuple[str, ...]:
-    """``role``, and the role whose LM plays it if it has none of its own."""
+    """Return ``role``, and the role whose LM is used if it has none of its own."""
     return (role,) if role == "agent" else (role, "agent")
 
 
 class Backbones:
     """Role -> language model.
 
-    Which LM answers: the predictor's own (``set_lm``), else the role's, else the agent's, else the one of
+    The LM of a call is the predictor's own (``set_lm``), else the role's, else the agent's, else the one of
     ``dspy.context`` or ``dspy.configure``. Copies of a program share their backbones; a saved state contains none.
 
     Args:
         agent: A ``dspy.LM``, a ``BackboneConfig``, or a model's name (``"openai/gpt-4o-mini"``,
-            ``"local/qwen2.5-coder-1.5b"``); likewise for the other roles.
+            ``"local/qwen2.5-coder-1.5b"``); the same for the other roles.
         judge: Judges rollouts.
         distiller: Writes lessons from one rollout.
         contraster: Writes lessons from several rollouts of one task.
@@ -66,7 +66,7 @@ class Backbones:
 
     @classmethod
     def from_settings(cls, configs: Mapping[Role, BackboneConfig]) -> Backbones:
-        """Backbones as ``rb.toml`` describes them."""
+        """Return the backbones that ``rb.toml`` describes."""
         return cls(**{str(role): config for role, config in configs.items()})
 
     def lm(self, role: str) -> Any:
@@ -79,7 +79,7 @@ class Backbones:
         return lm
 
     def replace(self, **roles: Any) -> Backbones:
-        """Return these with other LMs in ``roles``; None removes a role's own.
+        """Return a copy with other LMs in ``roles``; None removes a role's own LM.
 
         ``program.backbones = program.backbones.replace(judge="openai/gpt-4o")`` swaps one role.
         """
@@ -91,12 +91,12 @@ class Backbones:
         return role in self._lms
 
     def lms(self) -> dict[str, Any]:
-        """Role -> LM, fallbacks filled in."""
+        """Return role -> LM, with fallbacks filled in."""
         return {role: self.lm(role) for role in ROLES}
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Use these for the calls inside the block: a step by itself, as in ``dspy.Evaluate(program.judge)``."""
+        """Use these for the calls inside the block, as for one step alone: ``dspy.Evaluate(program.judge)``."""
         with dspy.context(**{_KEY: self}):
             yield
 
@@ -109,32 +109,32 @@ class Backbones:
         return self
 
     def __reduce__(self) -> Any:
-        raise BackboneError("backbones cannot be pickled, since they may hold keys; pass Backbones(...) after loading")
+        raise BackboneError("backbones may hold keys and cannot be pickled; pass Backbones(...) after loading")
 
     def __repr__(self) -> str:
         return f"Backbones({', '.join(f'{role}={lm.model}' for role, lm in self._lms.items())})"
 
 
 def active() -> Backbones:
-    """The backbones of the program that is running, or an empty one, with which every role has the configured LM."""
+    """Return the backbones of the running program, or an empty one, with which every role has the configured LM."""
     backbones: Backbones | None = dspy.settings.get(_KEY, None)
     return backbones or _NONE
 
 
 def lm_for(role: str) -> Any:
-    """The LM that plays ``role`` in this context. Raises ``BackboneError`` if there is none."""
+    """Return the LM that plays ``role`` in this context. Raises ``BackboneError`` if there is none."""
     return active().lm(role)
 
 
 @contextmanager
 def no_backbones() -> Iterator[None]:
-    """Inside the block no backbones are active, whatever is around it: the LM of ``dspy.context`` plays every role."""
+    """Deactivate all backbones inside the block: the LM of ``dspy.context`` plays every role."""
     with dspy.context(**{_KEY: None}):
         yield
 
 
 def adapter_for(lm: Any) -> Any:
-    """The adapter of ``dspy.configure``, else the one that ``lm`` asks for (local models), else dspy's default."""
+    """Return the adapter of ``dspy.configure``, else that of ``lm`` (local models), else None: dspy's default."""
     return dspy.settings.adapter or getattr(lm, "adapter", None)
 
 
@@ -145,7 +145,7 @@ def _check_roles(roles: Mapping[str, Any]) -> None:
 
 
 def _as_lm(value: Any, shared: list[tuple[BackboneConfig, Any]]) -> Any:
-    """The LM that ``value`` is or describes. Equal descriptions share one LM."""
+    """Return the LM that ``value`` is or describes. Equal descriptions share one LM."""
     if isinstance(value, dspy.BaseLM):
         return value
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Who used how much: calls, tokens and seconds per role, also if rollouts run in threads.
+"""Usage per role: calls, tokens and seconds, even if rollouts run in threads.
 
-Ledgers are kept in dspy's settings, which reach copied contexts and the threads that dspy starts.
+Ledgers are stored in dspy's settings, which reach copied contexts and the threads that dspy starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY = "rb_dspy_ledgers"
 
 
 class Ledger:
-    """A sum per role. Thread-safe."""
+    """The sum of usage for each role. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Ledger:
             self._roles[role] = self._roles.get(role, RoleUsage()) + usage
 
     def usage(self) -> Usage:
-        """Role -> usage so far; a copy."""
+        """Return role -> usage so far, as a copy."""
         with self._lock:
             return dict(self._roles)
 
@@ -51,7 +51,7 @@ def report(role: str, tracker: Any, seconds: float) -> None:
 
 
 def usage_of(tracker: Any, seconds: float) -> RoleUsage:
-    """What one call used, by a tracker of ``dspy.track_usage``.
+    """Return the usage of one call from a tracker of ``dspy.track_usage``.
 
     dspy records one entry for each response of a server, and none for a response from its cache: a call without an
     entry is a cached one. ``tracker`` is None for a call that failed before it began.

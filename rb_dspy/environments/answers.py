@@ -1,4 +1,4 @@
-"""Whether an answer equals an accepted one, whatever its case, white space, outer quotes and way of writing numbers."""
+"""Compare an answer with accepted ones, whatever its case, white space, outer quotes and number format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "‘": "’"}
 
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
-"""A number whose commas group digits, as in ``1,000``. Other commas may belong to a list: ``2,3`` is no number."""
+"""A number whose commas group digits, as in ``1,000``. Other commas may belong to a list: ``2,3`` is not a number."""
 
 
 class AcceptedAnswers:
@@ -40,7 +40,7 @@ def unquoted(text: str) -> str:
 
 
 def _key(answer: str) -> str | Decimal:
-    """Equal for answers that count as the same."""
+    """Return a key that is equal for answers that count as the same."""
     text = unquoted(answer)
     if text.endswith(".") and not text.endswith(".."):
         text = unquoted(text.removesuffix(".")) or text

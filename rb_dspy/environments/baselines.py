@@ -40,7 +40,7 @@ def run_baseline(
 def _actions(
     family: EnvironmentFamily, environment: Environment, task: Task, policy: Policy, seed: int
 ) -> Iterator[str]:
-    """Yield the policy's actions. Only the oracle's end."""
+    """Yield the policy's actions. Only the actions of the oracle end."""
     if policy == "oracle":
         yield from family.oracle(task)
         return

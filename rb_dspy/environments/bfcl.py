@@ -1,6 +1,6 @@
 """The environment ``bfcl``: single turns of the Berkeley function-calling leaderboard's multi-turn tasks.
 
-Data, simulators and checker are those of the package ``bfcl-eval``, which ``make bfcl`` installs without its pins. The
+Data, simulators and checker come from the package ``bfcl-eval``, which ``make bfcl`` installs without its pins. The
 tools' errors state conditions that no signature shows: an engine starts only with locked doors and the brake pressed.
 """
 
@@ -52,7 +52,7 @@ _LESSONS = {
         "touch makes an empty file; echo(content=..., file_name=...) writes into it.",
     ),
 }
-"""Class -> what a perfect memory would hold, written by hand from the simulators' errors."""
+"""Class -> lessons of a perfect memory, written by hand from the simulators' errors."""
 
 
 class _Args(TaskArgs):
@@ -63,11 +63,11 @@ class _Args(TaskArgs):
 
 
 class Bfcl:
-    """Turns of the benchmark's 200 base tasks: 731 that need a call. Before one, the earlier turns are done as in gold.
+    """Turns of the benchmark's 200 base tasks: the 731 that need a call, each after the gold calls of earlier turns.
 
     A template is the API that most gold calls of the turn belong to. The agent reads the signatures of the entry's
-    functions, without their documentation, and calls one a step. Success is the benchmark's own check: the state of
-    all APIs and the results of the calls are those of the gold calls. Nothing tells the agent whether it was right.
+    functions, without their documentation, and makes one call per step. Success is the benchmark's own check: the state
+    of all APIs and the results of the calls equal those of the gold calls. The agent is not told whether it was right.
     """
 
     name = "bfcl"
@@ -80,7 +80,7 @@ class Bfcl:
         return APIS
 
     def tasks(self, *, seed: int, templates: Sequence[str] | None = None) -> Iterator[Task]:
-        """All turns of the templates, in an order drawn from the seed; the stream ends."""
+        """Yield all turns of the templates, in an order drawn from the seed; the stream ends."""
         chosen = select_templates(self.name, self.templates(), templates)
         turns: dict[str, list[Task]] = {name: [] for name in chosen}
         for entry in _entries().values():
@@ -100,12 +100,12 @@ class Bfcl:
         return (*_entries()[args.entry]["gold"][args.turn], f"{ANSWER} done")
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
-        """A call without arguments of some function."""
+        """Return a call of a random function without arguments."""
         entry = _entries()[_Args.of(task).entry]
         return f"{rng.choice(sorted(_methods(_instances(entry['id']))))}()"
 
     def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
-        """What a perfect memory would hold, for the two APIs for which it was written down."""
+        """Return the lessons of a perfect memory; they exist only for the two APIs in ``_LESSONS``."""
         used = dict.fromkeys(task.template for task in tasks)
         return [
             MemoryDraft(title=text.partition(" ")[0], description=f"When using {api}.", content=text)
@@ -194,7 +194,7 @@ def _entries() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def _instances(id: str) -> dict[str, Any]:
-    """Class -> its simulator as the entry begins. For copying."""
+    """Class -> its simulator at the start of the entry. Copy it before use."""
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import execute_multi_turn_func_call
 
     entry = _entries()[id]
@@ -215,7 +215,7 @@ def _methods(instances: dict[str, Any], excluded: Sequence[str] = ()) -> dict[st
 
 
 def _main_api(entry: dict[str, Any], calls: Sequence[str]) -> str | None:
-    """The class of most of these calls; None if there are none."""
+    """Return the class that most of these calls belong to; None if there are no calls."""
     owners = Counter(
         name
         for call in calls
@@ -226,7 +226,7 @@ def _main_api(entry: dict[str, Any], calls: Sequence[str]) -> str | None:
 
 
 def _run(instances: dict[str, Any], calls: Sequence[str]) -> list[str]:
-    """Make gold calls, and return their results."""
+    """Make gold calls and return their results."""
     methods = _methods(instances)
     results = []
     for call in calls:
@@ -236,10 +236,10 @@ def _run(instances: dict[str, Any], calls: Sequence[str]) -> list[str]:
 
 
 def _text(method: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> str:
-    """The result of a call as the benchmark writes it; an exception is one, too."""
+    """Return the result of a call, or its exception, as the benchmark writes it."""
     try:
         result = method(*args, **named)
-    except Exception as exc:  # noqa: BLE001 (the simulators raise whatever their bugs raise)
+    except Exception as exc:  # noqa: BLE001 (bugs in the simulators may raise anything)
         return f"Error during execution: {exc}"
     if isinstance(result, dict):
         try:

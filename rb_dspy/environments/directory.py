@@ -1,7 +1,7 @@
-"""The environment ``directory``: which team owns the service of an alert. Only memory can know.
+"""The environment ``directory``: which team owns the service of an alert. Only memory can answer it.
 
-The owner is drawn from the seed and shown after the answer, as a person would say it. So the first alert of a service
-can only be guessed, and every later one is solved by whoever kept the fact.
+The owner is drawn from the seed and shown after the answer in plain words. So the first alert of a service can only be
+guessed, and every later one can be solved by an agent that remembers the fact.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _Args(TaskArgs):
 class Directory:
     """Alerts about services; the action names the team that owns the service.
 
-    A template is a phrasing. A seed draws a world of its own: 8 services, 8 teams, and who owns what. Every 8 tasks
-    name each service once, so that after the first 8 the same facts are needed again; the stream ends after 8 tasks for
-    each template. After the only action the agent is told who the owner is. Success is the right team: 1/8 for a random
-    answer, 0 for an empty one, 1 with ``lessons`` in memory.
+    A template is a phrasing. Each seed draws its own world: 8 services, 8 teams, and the owner of each service. Every 8
+    tasks name each service once, so after the first 8 the same facts are needed again; the stream ends after 8 tasks
+    per template. After its only action the agent is told the owner. Success is the right team: 1/8 for a random answer,
+    0 for an empty one, 1 with ``lessons`` in memory.
 
     Args:
-        flip: Every service changes its owner after 16 tasks, so what was learned before is wrong from then on: a test
-            of how a memory copes, to be run in the order of the stream. There are no right ``lessons`` for both times.
+        flip: Every service changes its owner after 16 tasks, so earlier lessons become wrong: a test of how a memory
+            handles stale facts, to be run in the order of the stream. No ``lessons`` are right before and after it.
     """
 
     def __init__(self, flip: bool = False) -> None:
@@ -68,7 +68,7 @@ class Directory:
         self._flip = flip
 
     def check(self) -> None:
-        """Needs nothing."""
+        """Nothing to check."""
 
     def templates(self) -> Sequence[str]:
         return tuple(_PHRASINGS)
@@ -89,7 +89,7 @@ class Directory:
         return rng.choice(_Args.of(task).teams)
 
     def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
-        """What a perfect memory would hold: one fact for each service of ``tasks``."""
+        """Return the lessons of a perfect memory: one fact for each service of ``tasks``."""
         if self._flip:
             return []
         owners = {args.service: args.owner for args in map(_Args.of, tasks)}
@@ -114,7 +114,7 @@ def flipped() -> Directory:
 
 
 def _alerts(seed: int, templates: Sequence[str], name: str, flip: bool) -> Iterator[Task]:
-    """Templates in turn, services in turn. Each service meets each template once."""
+    """Yield tasks with templates in turn and services in turn. Each service meets each template once."""
     rng = random.Random(mixed_seed("directory", seed))
     services, teams = rng.sample(_SERVICES.split(), SERVICES), sorted(rng.sample(_TEAMS.split(), TEAMS))
     owners = dict(zip(services, rng.sample(teams * (SERVICES // TEAMS), SERVICES), strict=True))
@@ -122,7 +122,7 @@ def _alerts(seed: int, templates: Sequence[str], name: str, flip: bool) -> Itera
     n = len(templates)
     for place in range(n * SERVICES):
         template = templates[place % n]
-        # After each common multiple both would meet in the same pairs again; one place further they are new.
+        # After each common multiple the same pairs would repeat; shifted by one service they are new.
         service = services[(place + place // math.lcm(n, SERVICES)) % SERVICES]
         owner = (owners if place < 2 * SERVICES else later)[service]
         yield Task(
@@ -136,7 +136,7 @@ def _alerts(seed: int, templates: Sequence[str], name: str, flip: bool) -> Itera
 
 
 class _Alert:
-    """One alert and one action. Its world is fixed when it is made, so ``reset`` starts it again."""
+    """One alert and one action. ``reset`` starts it again."""
 
     action_rules = (
         "Your action is the name of one team, copied from the list of valid actions. There is one turn; after it you"

@@ -12,11 +12,11 @@ from rb_dspy.errors import InputError, describe_error
 from rb_dspy.schema import Outcome, Task
 
 ANSWER = "ANSWER:"
-"""Begins the action that ends an episode."""
+"""Prefix of the action that ends an episode."""
 
 
 class Functions:
-    """An environment of plain functions. Give every rollout its own, with a state of its own.
+    """An environment of plain functions. Make a new one, with its own state, for every rollout.
 
     ::
 
@@ -26,18 +26,18 @@ class Functions:
 
         program = ReasoningBank(environments=desk)     # on the command line: --env my_module:desk
 
-    An action is one call with literal arguments, such as ``refund(order=17, reason="late")``; nothing of it is
-    evaluated as code. What a function raises is the observation, since errors are what an agent learns most from. The
-    episode ends with ``ANSWER: ...`` or after ``max_calls`` calls.
+    An action is one call with literal arguments, such as ``refund(order=17, reason="late")``; it is never evaluated as
+    code. An exception becomes the observation, because errors are what an agent learns most from. The episode ends with
+    ``ANSWER: ...`` or after ``max_calls`` calls.
 
     Args:
-        functions: Called by their names; async functions are not taken.
-        score: Called once, with the answer (None if there is none) and the calls that raised nothing, as texts.
+        functions: Called by name; async functions are not supported.
+        score: Called once, with the answer (None if there is none) and the successful calls, as texts.
             Returns a bool, a reward from 0 to 1 (1 is success), an ``Outcome``, or None if the truth is unknown.
-        max_calls: The episode ends after so many actions.
-        describe: Whether the agent reads the first line of each docstring; names and parameters it always reads.
-        first: What the agent sees first.
-        restart: Called by ``reset``; brings the state of the functions back to its beginning.
+        max_calls: Number of actions after which the episode ends.
+        describe: Whether the agent sees the first line of each docstring; it always sees names and parameters.
+        first: The first observation.
+        restart: Called by ``reset`` to restore the initial state of the functions.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Functions:
         """Nothing to release."""
 
     def _called(self, text: str) -> str:
-        """Make the call that ``text`` is, and return its result or its error as the agent reads it."""
+        """Make the call in ``text`` and return its result or its error as an observation."""
         try:
             name, positional, named = parse_call(text)
         except InputError as exc:
@@ -112,17 +112,17 @@ class Functions:
             return f"Error: {name}: {exc}"
         try:
             result = function(*positional, **named)
-        except Exception as exc:  # noqa: BLE001 (whatever a user's function raises is what the agent sees)
+        except Exception as exc:  # noqa: BLE001 (the agent sees every exception of a user's function)
             return f"Error: {describe_error(exc, 500)}"
         self._calls.append(text)
         return result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Name and arguments of a call such as ``f(1, b="x")``. Nothing is evaluated: arguments are literals.
+    """Parse a call such as ``f(1, b="x")`` into name and arguments. Nothing is evaluated: arguments are literals.
 
     Raises:
-        InputError: ``text`` is something else.
+        InputError: ``text`` is not such a call.
     """
     expected = 'expected one call with plain values, such as name(1, key="value")'
     try:
@@ -135,7 +135,7 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         return call.func.id, [ast.literal_eval(each) for each in call.args], named
     except InputError:
         raise
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):  # ast refuses in all these ways
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):  # ast raises any of these
         raise InputError(f"the call cannot be read; {expected}") from None
 
 

@@ -14,7 +14,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.schema import Frozen, Task
 
 MAX_MISSES = 500
-"""A template has run out of tasks after so many unusable or repeated draws in a row."""
+"""A template has run out of tasks after this many unusable or repeated draws in a row."""
 
 
 class TaskArgs(Frozen):
@@ -22,7 +22,7 @@ class TaskArgs(Frozen):
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """The arguments of ``task``. Raises ``InputError`` if they are those of another family."""
+        """Return the arguments of ``task``. Raises ``InputError`` if they belong to another family."""
         try:
             return cls.model_validate(task.env_args)
         except pydantic.ValidationError:
@@ -33,8 +33,8 @@ class TaskArgs(Frozen):
 def mixed_seed(*parts: str | int) -> int:
     """A seed in [0, 2**31) that depends on every part; the same on every machine.
 
-    Neighbouring seeds must not be used as they are: reasoning-gym adds seed and index, and Java's generator starts
-    alike for them, so that neighbouring streams would overlap.
+    Neighboring seeds must not be used directly: reasoning-gym adds seed and index, and Java's generator starts alike
+    for them, so that neighboring streams would overlap.
     """
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
@@ -51,7 +51,7 @@ def select_templates(family: str, existing: Sequence[str], templates: Sequence[s
 
 
 def distinct(draws: Iterable[tuple[Hashable, Task] | None]) -> Iterator[Task]:
-    """Yield tasks whose key is new, since an agent could win a repeated one by recall. None is an unusable draw."""
+    """Yield tasks whose key is new, because an agent could win a repeated one by recall. None is an unusable draw."""
     seen: set[Hashable] = set()
     misses = 0
     for draw in draws:

@@ -1,4 +1,4 @@
-"""An environment of the user's own, by the place of its code."""
+"""Import a user's environment by ``MODULE:NAME``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rb_dspy.protocols import EnvironmentFactory
 
 
 def environment_factory(spec: str) -> EnvironmentFactory:
-    """The factory that ``MODULE:NAME`` names, imported from the current folder too.
+    """Return the factory that ``MODULE:NAME`` names; also imports from the current folder.
 
     Args:
         spec: Names a function ``(task, rollout_id)`` that returns an environment, an ``Environment`` class (called
             without arguments, or with the task), or an ``EnvironmentFamily`` class.
 
     Raises:
-        InputError: It names something else, or cannot be imported.
+        InputError: ``spec`` names something else or cannot be imported.
     """
     module, _, name = spec.partition(":")
     if not (module and name):

@@ -16,7 +16,7 @@ ANSWERS = ("answer", "answers")
 """The arguments of a task that hold its ground truth."""
 
 REVEAL = "reveal"
-"""The argument of a task that says what the agent is told after its answer."""
+"""The argument of a task that sets the feedback after the agent's answer."""
 
 _REVEALS = ("none", "verdict", "answer")
 
@@ -25,17 +25,17 @@ class Question:
     """Questions without a generator.
 
     Ground truth is ``env_args["answer"]`` (text or a number) or ``env_args["answers"]`` (a list; any of them is right).
-    Case, white space, outer quotes and the way a number is written make no difference; words around the right answer
+    Case, white space, outer quotes and the format of a number make no difference; words around the right answer
     make it wrong. Without either key the outcome is unknown.
 
     ``env_args["reveal"]`` says what the agent is told after its answer: ``none`` (default), the ``verdict`` (whether it
-    was right), or also the right ``answer``. Without it, tasks teach nothing that was not in the question.
+    was right), or also the right ``answer``. Without feedback, tasks teach nothing beyond the question.
     """
 
     name = "question"
 
     def check(self) -> None:
-        """Needs nothing."""
+        """Nothing to check."""
 
     def templates(self) -> Sequence[str]:
         return ()
@@ -59,14 +59,14 @@ class Question:
         return 1
 
     def oracle(self, task: Task) -> Sequence[str]:
-        """The first right answer. Raises ``InputError`` if none is known."""
+        """Return the first right answer. Raises ``InputError`` if none is known."""
         answers = _answers(task)
         if not answers:
             raise InputError(f"task {task.id!r} has no known answer; put one into env_args.answer")
         return answers[:1]
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
-        """A word of the instruction, or a small number."""
+        """Return a word of the instruction, or a small number."""
         return rng.choice([*task.instruction.split(), "yes", "no", str(rng.randint(0, 100))])
 
 
@@ -83,7 +83,7 @@ def _scorer(task: Task) -> Score | None:
 
 
 def _answers(task: Task) -> tuple[str, ...]:
-    """All right answers. Raises ``InputError`` for one that cannot be compared, and for a misspelt key."""
+    """Return all right answers. Raises ``InputError`` for one that cannot be compared, and for a misspelled key."""
     arguments = (*ANSWERS, REVEAL)
     for key in set(task.env_args) - set(arguments):
         if near := difflib.get_close_matches(key, arguments, n=1, cutoff=0.75):
@@ -92,9 +92,9 @@ def _answers(task: Task) -> tuple[str, ...]:
     if isinstance(single, list):
         raise InputError(f"task {task.id!r}: env_args.answer is a list; use env_args.answers for several right answers")
     if not isinstance(several, list | None):
-        raise InputError(f"task {task.id!r}: env_args.answers is no list; expected a list of texts or numbers")
+        raise InputError(f"task {task.id!r}: env_args.answers is not a list; expected a list of texts or numbers")
     answers = [*([] if single is None else [single]), *(several or [])]
     for answer in answers:
         if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
-            raise InputError(f"task {task.id!r}: {answer!r} is no answer; expected text or a number in env_args")
+            raise InputError(f"task {task.id!r}: {answer!r} is not an answer; expected text or a number in env_args")
     return tuple(map(str, answers))

@@ -23,16 +23,16 @@ from rb_dspy.schema import Outcome, Task
 __all__ = ["SMALL_MODEL_TEMPLATES", "SUCCESS", "ReasoningGym"]
 
 SUCCESS = 0.99
-"""Reward from which an answer is right. Verifiers give 1.0 up to float error, and partial credit below."""
+"""Minimum reward of a right answer. Verifiers give 1.0 up to float error, and partial credit below."""
 
 MAX_QUESTION = 4_000
-"""Longest question that is asked, in characters."""
+"""Maximum length of a question, in characters."""
 
 MAX_OWN_ANSWER = 1_000
-"""Questions whose own answer is longer, in characters, are not asked: they do not fit the output of one turn."""
+"""Maximum length of a question's own answer, in characters; a longer one does not fit the output of one turn."""
 
 _CHUNK = 500
-"""Entries of one dataset; the package's own default."""
+"""Entries per dataset; the package's own default."""
 
 _ALPHABETS: dict[str, re.Pattern[str]] = {
     "binary_matrix": re.compile(r"[\d\s,\[\]]*", re.ASCII),
@@ -41,14 +41,14 @@ _ALPHABETS: dict[str, re.Pattern[str]] = {
     "spiral_matrix": re.compile(r"[\d\s,\[\]]*", re.ASCII),
     "string_insertion": re.compile(r"""[A-E\s,\[\]"']*""", re.ASCII),
 }
-"""Families whose verifier passes the answer to ``eval`` -> the answers that it may see.
+"""Families whose verifier passes the answer to ``eval`` -> the answers that are passed to it.
 
-An agent's answer is untrusted text. These alphabets allow no call, no attribute and no power, and every right answer.
+An agent's answer is untrusted text. These alphabets allow every right answer, but no call, attribute or power.
 """
 
 
 class _Args(TaskArgs):
-    """What is needed to generate the entry again, without its answer."""
+    """The arguments to generate the entry again, without its answer."""
 
     family: Literal[TEMPLATES]  # type: ignore[valid-type]
     seed: int
@@ -60,14 +60,14 @@ class ReasoningGym:
     """Single-turn questions; a template is a family of the package, with the package's own mixture of difficulty.
 
     The action is the answer. It is scored stripped of white space, and again without outer quotes; the better score
-    counts. An answer is right from a reward of ``SUCCESS``. Deterministic: the same seed gives the same tasks in every
+    counts. A reward of ``SUCCESS`` or more is right. Deterministic: the same seed gives the same tasks in every
     process. No question repeats within one stream. The package's own answer scores 1. Source: reasoning-gym 0.1.25.
     """
 
     name = "reasoning-gym"
 
     def check(self) -> None:
-        for module in ("reasoning_gym", "pycosat"):  # the package imports its SAT solver whatever is asked of it
+        for module in ("reasoning_gym", "pycosat"):  # the package always imports its SAT solver
             if importlib.util.find_spec(module) is None:
                 raise MissingDependency(f"{module} is not installed; pip install 'rb-dspy[text]'")
 
@@ -98,7 +98,7 @@ class ReasoningGym:
 
 
 def _draws(family: str, seed: int) -> Iterator[tuple[Hashable, Task] | None]:
-    """Yield question and task of each entry, without end; None for an entry that cannot be asked."""
+    """Yield question and task of each entry, without end; None for an entry that cannot be used."""
     for number in itertools.count():
         chunk, index = divmod(number, _CHUNK)
         if index == 0:
@@ -143,7 +143,7 @@ def _generate(dataset: Any, index: int) -> dict[str, Any] | None:
 
 
 def _entry(task: Task) -> tuple[Any, dict[str, Any]]:
-    """The dataset and entry of ``task``. Raises ``InputError`` if the installed package asks another question."""
+    """Return dataset and entry of ``task``. Raises ``InputError`` if the installed package has another question."""
     args = _Args.of(task)
     dataset = _dataset(args.family, args.seed, args.size)
     entry = _generate(dataset, args.index)

@@ -30,7 +30,7 @@ _SMALL = """
 """
 
 SMALL_MODEL_TEMPLATES: tuple[str, ...] = tuple(_SMALL.split())
-"""Families that the embedded 1.5b model solved 1 to 3 times of 4: neither out of reach nor trivial."""
+"""Families that the embedded 1.5b model solved in 1 to 3 of 4 tries: neither out of reach nor trivial."""
 
 _REASONS = {
     "it gives no answer of its own, so its scoring cannot be checked": """

@@ -1,4 +1,4 @@
-"""From a task to its environment, and environments whose outcome only the scorer can read."""
+"""Make the environment of a task, and hide its outcome from everything but the scorer."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class ScoredEnvironments:
         return _Sealed(self._factory(task, rollout_id), store)
 
     def outcome(self, task_id: str, rollout_id: str) -> Outcome | None:
-        """The outcome at the last end of the episode; None if it is unknown, not closed yet, or broken."""
+        """Return the outcome when the episode last ended; None if it is unknown, not closed yet, or broken."""
         return next(reversed(self.passes(task_id, rollout_id)), None)
 
     def passes(self, task_id: str, rollout_id: str) -> tuple[Outcome | None, ...]:
-        """The outcome each time the episode ended: several if it was reopened, none before it is closed."""
+        """Return the outcome each time the episode ended: several if it was reopened, none before it is closed."""
         return self._results.get((task_id, rollout_id), ((), ""))[0]
 
     def broke(self, task_id: str, rollout_id: str) -> str:
-        """What the environment's ``outcome`` raised, in one line; empty if nothing."""
+        """Return the error of the environment's ``outcome`` in one line; empty if there is none."""
         return self._results.get((task_id, rollout_id), ((), ""))[1]
 
     def truth(self, task_id: str, rollout_id: str) -> Outcome | None:
-        """Return ``outcome``. Raises ``InfrastructureError`` if there is none because scoring broke."""
+        """Return ``outcome``. Raises ``InfrastructureError`` if there is none because scoring failed."""
         outcome, error = self.outcome(task_id, rollout_id), self.broke(task_id, rollout_id)
         if outcome is None and error:
             raise InfrastructureError(f"task {task_id}: {error}")
@@ -59,7 +59,7 @@ class ScoredEnvironments:
 class _Sealed:
     """An environment without its outcome, which is stored when it is closed.
 
-    The first pass always counts. One after ``reopen`` counts if the agent ended it or handed in an answer.
+    The first pass always counts. One after ``reopen`` counts if the agent ended it or submitted an answer.
     """
 
     def __init__(self, inner: Environment, store: Callable[[Sequence[Outcome | None], str], None]) -> None:
@@ -100,7 +100,7 @@ class _Sealed:
         raise RBError("outcome() is for the scorer; call ScoredEnvironments.outcome after the environment is closed")
 
     def reopen(self) -> str | None:
-        """Note the outcome so far and let the episode go on, if the environment can."""
+        """Store the outcome so far and let the episode continue, if the environment can."""
         reopen = getattr(self._inner, "reopen", None)
         if reopen is None:
             return None

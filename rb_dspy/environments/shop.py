@@ -1,4 +1,4 @@
-"""A made-up shop in an SQLite database, whose codes no table explains. Everything is drawn from a seed."""
+"""A fictional shop in an SQLite database with codes that no table explains. Everything is drawn from a seed."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _COLUMNS = {
     "grade": "customers.grade {} means {}",
     "category": "products.kind '{}' means {}",
 }
-"""What is coded -> the fact as a colleague says it."""
+"""Coded attribute -> the fact as a colleague says it."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question, its gold query, and what has to be known for it beside the schema, as sentences with ``;``."""
+    """One question, its gold query, and the knowledge it needs besides the schema, as sentences with ``;``."""
 
     template: str
     number: int
@@ -68,7 +68,7 @@ class Question:
 
 
 def codes(seed: int) -> dict[str, dict[str, str]]:
-    """What is coded -> value -> its code in the shop of ``seed``."""
+    """Return coded attribute -> value -> its code in the shop of ``seed``."""
     rng = random.Random(mixed_seed("shop", seed))
     letters = rng.sample("BDFGHJKLMNQRVXZ", len(_CHANNELS) + len(_CATEGORIES))
     return {
@@ -80,7 +80,7 @@ def codes(seed: int) -> dict[str, dict[str, str]]:
 
 
 def questions(seed: int, templates: Sequence[str]) -> Iterator[Question]:
-    """Templates in turn, values in a drawn order; a template ends when its values are used up."""
+    """Yield questions: templates in turn, values in a drawn order; a template ends when its values are used up."""
     known = codes(seed)
     rng = random.Random(mixed_seed("shop questions", seed))
     draws = {template: iter(_values(template, rng)) for template in templates}
@@ -96,7 +96,7 @@ def questions(seed: int, templates: Sequence[str]) -> Iterator[Question]:
 
 @functools.lru_cache(maxsize=8)
 def database(seed: int) -> bytes:
-    """The shop of ``seed`` as an SQLite file."""
+    """Return the shop of ``seed`` as an SQLite file."""
     rng = random.Random(mixed_seed("shop rows", seed))
     known = codes(seed)
     connection = sqlite3.connect(":memory:")
@@ -127,7 +127,7 @@ def database(seed: int) -> bytes:
 
 
 def _values(template: str, rng: random.Random) -> list[dict[str, str]]:
-    """What the blanks of a template are filled with: at most 10 choices, in a drawn order."""
+    """Return the values for the blanks of a template: at most 10 choices, in a drawn order."""
     choices = {"state": _STATES, "channel": _CHANNELS, "grade": _GRADES, "category": _CATEGORIES, "month": _MONTHS}
     blanks = [name for name in choices if f"{{{name}}}" in QUESTIONS[template]]
     every = [dict(zip(blanks, each, strict=True)) for each in itertools.product(*(choices[name] for name in blanks))]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from rb_dspy.schema import Outcome, Task
 
 Score = Callable[[str], Outcome]
-"""Ground truth for an answer. Must not raise for any text."""
+"""Scores an answer by ground truth. Must not raise for any text."""
 
 MAX_ANSWER = 10_000
-"""Longest answer that is scored, in characters; a longer one counts as wrong."""
+"""Maximum length of an answer, in characters; a longer one counts as wrong."""
 
 
 class SingleTurn:
@@ -20,7 +20,7 @@ class SingleTurn:
 
     Args:
         prepare: Called by ``reset``; returns the task's scorer, or None if the outcome is unknown.
-        feedback: What the agent is told of its answer, after it was scored; None: nothing. A question with feedback
+        feedback: The text that the agent sees after its answer is scored; None: no text. A question with feedback
             cannot be reopened.
     """
 
@@ -52,7 +52,7 @@ class SingleTurn:
         return self._feedback(outcome) if self._feedback and outcome else "Your answer was taken.", True
 
     def reopen(self) -> str | None:
-        """Allow another answer; None if there is none to replace. The present one counts until it is replaced."""
+        """Allow another answer; None if there is none to replace. The current one counts until it is replaced."""
         if self._answer is None or self._feedback is not None:
             return None
         self._open = True

@@ -18,19 +18,19 @@ from rb_dspy.protocols import Environment
 from rb_dspy.schema import MemoryDraft, Outcome, Task
 
 ANSWER = "ANSWER:"
-"""Begins the query that is handed in, if a task allows several."""
+"""Prefix of the query that is submitted, if a task allows several."""
 
 ROWS = 5
-"""Rows of a result that the agent is shown."""
+"""Maximum rows of a result that the agent is shown."""
 
 MAX_ROWS = 10_000
 """A result with more rows is wrong."""
 
 _LENGTH = 1_000_000
-"""Bytes of the longest text in a result."""
+"""Maximum bytes of a text in a result."""
 
 _STEPS = 20_000_000
-"""Of SQLite's machine, about two seconds; a query of the agent that takes more is stopped."""
+"""Steps of SQLite's virtual machine, about two seconds; a query of the agent that takes more is stopped."""
 
 Row = tuple[Any, ...]
 
@@ -43,26 +43,26 @@ class _Args(TaskArgs):
     """Path of the SQLite file; empty: the shop of ``seed``."""
     seed: int = 0
     evidence: str = ""
-    """What has to be known beside the schema."""
+    """Knowledge that is needed besides the schema."""
     reveal: Literal["none", "verdict", "evidence", "query"] = "evidence"
-    """What the agent is told after its answer."""
+    """Feedback to the agent after its answer."""
     queries: int = 1
-    """How many it may run; the last one, or the one that it hands in, is its answer."""
+    """How many queries the agent may run; the last one, or the one that it submits, is its answer."""
 
 
 class Sql:
-    """Questions to a database; the answer is the query. Success: it returns the rows of the gold query, in any order.
+    """Questions about a database; the answer is a query. Success: it returns the rows of the gold query, in any order.
 
-    ``tasks`` are about a shop that we made up: its codes for states, channels, grades and categories are drawn from the
-    seed, totals are in cents and days are numbers, and no table says so. After the answer the agent is told, as a
-    colleague would, what the codes of the question mean: the first time they can only be guessed, and they are needed
-    again. ``read_questions`` reads the published files of Spider and BIRD.
+    ``tasks`` are about a fictional shop: its codes for states, channels, grades and categories are drawn from the seed,
+    totals are in cents and days are numbers, and no table explains this. After the answer the agent is told, as a
+    colleague would, what the codes of the question mean: it can only guess them the first time, and needs them again
+    later. ``read_questions`` reads the published files of Spider and BIRD.
     """
 
     name = "sql"
 
     def check(self) -> None:
-        """Needs nothing."""
+        """Nothing to check."""
 
     def templates(self) -> Sequence[str]:
         return tuple(shop.QUESTIONS)
@@ -91,20 +91,20 @@ class Sql:
         return (_Args.of(task).query,)
 
     def random_action(self, environment: Environment, task: Task, rng: random.Random) -> str:
-        """A query to some table that needs no knowledge."""
+        """Return a query of a random table that needs no knowledge."""
         with _open(_Args.of(task)) as database:
             tables = [name for name, _ in _tables(database)]
         return f'SELECT {rng.choice(("count(*)", "*", "1"))} FROM "{rng.choice(tables)}"'
 
     def lessons(self, tasks: Sequence[Task]) -> Sequence[MemoryDraft]:
-        """What a perfect memory would hold: the evidence of ``tasks``, each sentence once."""
+        """Return the lessons of a perfect memory: the evidence of ``tasks``, each sentence once."""
         facts = dict.fromkeys(fact for task in tasks for fact in _sentences(_Args.of(task).evidence))
         return [
             MemoryDraft(title=fact[:80], description="When a query needs it.", content=f"{fact}.") for fact in facts
         ]
 
     def keeps_fact(self, task: Task, lesson: str) -> bool:
-        """Whether ``lesson`` has a code of ``task`` and what it means."""
+        """Whether ``lesson`` contains a code of ``task`` and its meaning."""
         words = set(re.findall(r"\w+", lesson.casefold()))
         pairs = re.findall(r"(\w+)'? means (\w+)", _Args.of(task).evidence.casefold())
         return any(words.issuperset(pair) for pair in pairs)
@@ -116,14 +116,14 @@ def read_questions(
     """Read the questions of Spider or BIRD, as published: a JSON list, beside a folder ``NAME/NAME.sqlite``.
 
     Args:
-        file: Such as ``dev.json``: objects with ``db_id``, ``question``, and ``query`` (Spider) or ``SQL`` and
+        file: The list, such as ``dev.json``, with ``db_id``, ``question``, and ``query`` (Spider) or ``SQL`` and
             ``evidence`` (BIRD).
-        databases: Such as ``database`` or ``dev_databases``.
-        reveal: What the agent is told after its answer: none, verdict, evidence or query.
-        queries: How many it may run a question.
+        databases: The folder, such as ``database`` or ``dev_databases``.
+        reveal: Feedback to the agent after its answer: none, verdict, evidence or query.
+        queries: How many queries the agent may run per question.
 
     Raises:
-        InputError: The file is no such list, or a database is missing.
+        InputError: The file is not such a list, or a database is missing.
     """
     try:
         rows = json.loads(Path(file).read_text(encoding="utf-8"))
@@ -224,7 +224,7 @@ class _Question:
 
 
 def _open(args: _Args, steps: int | None = None) -> _Reading:
-    """A connection that closes at the end of its ``with``, reads only, and stops a query after ``steps``."""
+    """Open a connection that closes at the end of its ``with``, reads only, and stops a query after ``steps``."""
     if args.database:
         if not Path(args.database).is_file():
             raise InputError(f"env_args.database: there is no file {args.database}")
@@ -236,7 +236,7 @@ def _open(args: _Args, steps: int | None = None) -> _Reading:
 
 
 class _Reading:
-    """``with`` of a connection ends its transaction; this one closes it."""
+    """Closes a connection at the end of ``with``; sqlite3's own ``with`` only ends the transaction."""
 
     def __init__(self, connection: sqlite3.Connection, steps: int | None) -> None:
         self._connection = connection
@@ -251,7 +251,7 @@ class _Reading:
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
         self._connection.set_authorizer(authorize)
         if self._steps is not None:
-            self._connection.set_progress_handler(lambda: True, self._steps)  # called first after so many steps
+            self._connection.set_progress_handler(lambda: True, self._steps)  # first called after this many steps
         return self._connection
 
     def __exit__(self, *_: object) -> None:
@@ -277,7 +277,7 @@ def _shown(rows: list[Row]) -> str:
 
 
 def _key(row: Row) -> Row:
-    """Equal for values that count as the same: 3 and 3.0, and sums that differ by rounding."""
+    """Return a key that is equal for rows that count as the same: 3 is 3.0, and rounding makes no difference."""
     return tuple(round(float(value), 6) if isinstance(value, int | float) else value for value in row)
 
 

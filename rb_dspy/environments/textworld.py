@@ -22,17 +22,17 @@ FOLDS: tuple[Fold, ...] = ("train", "dev", "test")
 """The engine's folds: each has its own objects to put away, or its own preparations of the same ingredients."""
 
 MAX_ACTION = 1_000
-"""Characters of an action that the engine reads; the longest valid one has about 60."""
+"""Maximum characters of an action that the engine reads; the longest valid one has about 60."""
 
 _SOLUTIONS = 8
-"""The engine's solutions are random walks: the oracle takes the shortest of so many."""
+"""The engine's solutions are random walks: the oracle takes the shortest of this many."""
 
 _REQUIRED = re.compile(r"(?:take|cook|slice|dice|chop) ")
 _ROOM = re.compile(r"You are in (the [^.]+)\.")
 
 
 class GameArgs(TaskArgs):
-    """What is needed to generate the game again."""
+    """The arguments to generate the game again."""
 
     params: str
     fold: Fold
@@ -42,7 +42,7 @@ class GameArgs(TaskArgs):
 
 @dataclass(frozen=True)
 class Variant:
-    """One setting of a game: its parameters in the engine's words, the step limit, and a note for the agent."""
+    """One setting of a game: its parameters in the engine's syntax, the step limit, and a note for the agent."""
 
     name: str
     params: str
@@ -65,7 +65,7 @@ class TextWorld:
     variants: tuple[Variant, ...]
     engine: Engine = ENGINE
     instruction_is_unique: bool = False
-    """What to cook or to put away is seen in the game, not in the instruction."""
+    """What to cook or to put away is shown in the game, not in the instruction."""
 
     def check(self) -> None:
         self.engine.check()
@@ -100,7 +100,7 @@ class TextWorld:
         return {f"{self.name}/{variant.name}/{fold}": (variant, fold) for variant, fold in pairs}
 
     def _draws(self, template: str, seed: int) -> Iterator[tuple[Hashable, Task] | None]:
-        """Yield what makes a game different from others, and its task; None for a seed without a game."""
+        """Yield what distinguishes a game from others, and its task; None for a seed without a game."""
         variant, fold = self._templates()[template]
         for number in itertools.count():
             game_seed = mixed_seed("textworld", template, seed, number)
@@ -113,7 +113,7 @@ class TextWorld:
                     continue
                 start = f"You start in {room[1]}." if (room := _ROOM.match(first.observation)) else ""
                 parts = (game.description(), variant.note, start, f"You have {args.step_limit} steps.")
-                # A solution walks by chance; what it takes and prepares is the task.
+                # A solution is a random walk; its take and prepare actions are the task.
                 required = frozenset(action for action in game.solution() if _REQUIRED.match(action))
             task = Task(
                 id=f"{template}/{seed}-{number}",
@@ -138,7 +138,7 @@ class GameEpisode:
     Any other text goes to the engine, whose message is the observation.
     """
 
-    # No hint of how to play: what the games ask for is what an agent has to learn.
+    # No hint of how to play: that is what an agent has to learn.
     action_rules = "An action is one command, copied from the list of valid actions; for example: look around"
 
     def __init__(self, engine: Engine, name: str) -> None:
@@ -167,7 +167,7 @@ class GameEpisode:
         return self._frame.observation, self._is_over(self._frame)
 
     def reopen(self) -> str | None:
-        """A game goes on if it is neither won nor lost nor out of steps."""
+        """Reopen a game that is neither won nor lost nor out of steps."""
         return None if self._is_over(self._current()[1]) else "The game goes on."
 
     def valid_actions(self) -> Sequence[str]:
@@ -196,7 +196,7 @@ class GameEpisode:
 
 
 def TWC(engine: Engine = ENGINE) -> TextWorld:
-    """TextWorld Commonsense: take what lies about and put it where such things usually go.
+    """TextWorld Commonsense: take objects that lie around and put them where they usually belong.
 
     Games with one object are left out: random play solves a third of them.
     """

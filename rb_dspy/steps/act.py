@@ -27,7 +27,7 @@ _log = logging.getLogger("rb_dspy")
 
 
 class Act(dspy.Module):
-    """ReAct (paper, section 3.1): a thought and an action a turn, until the environment ends or the step limit."""
+    """ReAct (paper, section 3.1): one thought and action per turn, until the episode ends or reaches the step limit."""
 
     def __init__(self, config: ActConfig | None = None) -> None:
         super().__init__()
@@ -42,18 +42,18 @@ class Act(dspy.Module):
         rollout: int = 0,
         temperature: float = 0.0,
     ) -> Trajectory:
-        """Do ``task`` in an environment of its own.
+        """Run one rollout of ``task`` in its own environment.
 
         Args:
-            task: The environment gets all of it, the agent its instruction.
+            task: The environment gets the whole task, the agent only the instruction.
             memory: The lessons, shown once at the start.
             environments: Makes the environment.
             rollout: Number of the rollout, from 0; distinguishes samples of one prompt.
             temperature: Used if neither ``ActConfig`` nor the language model sets one.
 
         Raises:
-            InfrastructureError: The environment failed, or a call of the language model did. An answer that cannot
-                be parsed raises nothing: the rollout ends as ``unparseable``.
+            InfrastructureError: The environment or a call of the language model failed. An answer that cannot be
+                parsed does not raise: the rollout ends with the stop reason ``unparseable``.
         """
         with open_environment(environments, task, rollout) as environment, metered() as ledger:
             episode = Episode(self.predict, self.config, task, memory, environment, rollout, temperature)
@@ -64,11 +64,11 @@ class Act(dspy.Module):
 
 @dataclass(eq=False)
 class Episode:
-    """A rollout under way, which can go on after its end (``Refine``).
+    """A running rollout, which ``Refine`` can continue after its end.
 
-    The prompt only grows at its end: task and lessons stand in the first turn, and ``dspy.History`` repeats earlier
-    turns byte for byte, so the prefix cache of every server holds from the second step on. Markers in what the task
-    and the environment say are escaped, and long observations are cut, in prompts only: steps are stored whole.
+    The prompt only grows at its end: task and lessons are in the first turn, and ``dspy.History`` repeats earlier
+    turns byte for byte, so the server's prefix cache stays valid from the second step on. Markers in texts of the task
+    and the environment are escaped, and long observations are cut, in prompts only: steps are stored whole.
     """
 
     _predict: Any
@@ -99,7 +99,7 @@ class Episode:
         }
 
     def play(self) -> None:
-        """Take turns until the environment ends, the step limit, or an answer that cannot be used."""
+        """Take turns until the episode ends, the step limit is reached, or an answer cannot be used."""
         first, stop_before = len(self._steps), self._stop
         temperature = self._temperature if self._config.temperature is None else self._config.temperature
         self._stop = "max_steps"
@@ -120,7 +120,7 @@ class Episode:
                     raise  # not even the task fits
                 self._stop = "context" if isinstance(exc, ContextOverflow) else "unparseable"
                 if first and len(self._steps) == first:
-                    self._stop = stop_before  # the attempt had ended, and stands as it was
+                    self._stop = stop_before  # the attempt had already ended: keep its stop reason
                 return
             check_cancelled()
             if self._step(str(said.get("thought") or ""), action):
@@ -128,7 +128,7 @@ class Episode:
                 return
 
     def reopen(self, notes: str) -> bool:
-        """Let the episode go on after its end, with ``notes`` under what the agent sees; False if it cannot."""
+        """Continue the episode after its end, with ``notes`` below the observation; return False if it cannot."""
         reopen: Callable[[], str | None] | None = getattr(self._environment, "reopen", None)
         if reopen is None or self._stop in ("context", "unparseable"):
             return False
@@ -141,7 +141,7 @@ class Episode:
         return True
 
     def trajectory(self, usage: Usage, checks: Sequence[Check] = ()) -> Trajectory:
-        """Return what happened so far."""
+        """Return the trajectory so far."""
         return Trajectory(
             task_id=self._task.id,
             steps=tuple(self._steps),
@@ -156,7 +156,7 @@ class Episode:
     def _step(self, thought: str, shown_action: str) -> bool:
         action = self._actions.get(shown_action.strip(), shown_action)
         result = _guarded("step", self._environment.step, action)
-        # numpy's bools are taken too
+        # numpy's bools are valid too
         if not (isinstance(result, tuple) and len(result) == 2 and str(result[1]) in ("True", "False")):
             raise InfrastructureError(f"the environment's step returned {result!r:.200}; expected (observation, done)")
         observation, done = _text(result[0], "step"), bool(result[1])
@@ -168,7 +168,7 @@ class Episode:
         return done
 
     def _shown(self, observation: str) -> dict[str, Any]:
-        """What a turn shows of the environment, by input field."""
+        """Return the input fields of a turn that come from the environment."""
         turn: dict[str, Any] = {"observation": self._observation(observation)}
         pattern = getattr(self._environment, "action_pattern", None)
         if pattern:
@@ -188,10 +188,10 @@ class Episode:
 
 @contextmanager
 def open_environment(environments: EnvironmentFactory, task: Task, rollout: int) -> Iterator[Environment]:
-    """Make the environment of a rollout, and close it after the block.
+    """Make the environment of a rollout and close it after the block.
 
     Raises:
-        InfrastructureError: The factory failed. A ``close`` that fails is logged: it costs no rollout.
+        InfrastructureError: The factory failed. If ``close`` fails, only a warning is logged.
     """
     environment = _guarded("factory", environments, task, str(rollout))
     try:
@@ -199,12 +199,12 @@ def open_environment(environments: EnvironmentFactory, task: Task, rollout: int)
     finally:
         try:
             environment.close()
-        except Exception as exc:  # noqa: BLE001 (whatever a user's environment raises)
+        except Exception as exc:  # noqa: BLE001 (a user's environment may raise anything)
             _log.warning("task %s: closing the environment failed: %s", task.id, summary_line(exc, 300))
 
 
 def _guarded(what: str, function: Callable[..., T], *args: Any) -> T:
-    """Call an environment; an exception of its own becomes an ``InfrastructureError`` of this task."""
+    """Call the environment; turn its exceptions into an ``InfrastructureError`` of this task."""
     check_cancelled()
     try:
         return function(*args)

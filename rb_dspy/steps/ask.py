@@ -1,4 +1,4 @@
-"""Ask a model about rollouts, with transcripts as long as its context window takes."""
+"""Ask a model about rollouts, with transcripts that are shortened until they fit its context window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rb_dspy.config import ContrastConfig, DistillConfig, JudgeConfig, RefineCon
 from rb_dspy.errors import ContextOverflow
 
 _SMALLEST = 100
-"""Tokens of a transcript below which shortening it further does not help: the rest of the prompt is too long."""
+"""Below this many tokens of transcript, shortening it does not help: the rest of the prompt is too long."""
 
 
 def ask(
@@ -25,10 +25,10 @@ def ask(
     rollouts: int = 1,
     rollout: int = 0,
 ) -> dspy.Prediction:
-    """Call ``predict`` with ``inputs(max_tokens)``; while the prompt does not fit, again with half as many tokens.
+    """Call ``predict`` with ``inputs(max_tokens)``; while the prompt does not fit, retry with half as many tokens.
 
-    The budget, ``config.view_tokens`` for each of ``rollouts``, is an estimate, and no configuration knows every
-    model's context window. Other arguments and errors are those of ``call``.
+    The budget, ``config.view_tokens`` for each of ``rollouts``, is an estimate and can exceed the model's context
+    window. Other arguments and errors are those of ``call``.
 
     Raises:
         ContextOverflow: Even a short transcript does not fit.

@@ -30,7 +30,7 @@ class Contrast(dspy.Module):
     def forward(
         self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
     ) -> Distilled:
-        """Return at most ``max_items`` drafts. ``verdicts``, one for each trajectory, are needed with labels.
+        """Return at most ``max_items`` drafts. ``verdicts``, one per trajectory, are required with labels.
 
         Raises:
             UnparseableOutput: The answer could not be parsed.

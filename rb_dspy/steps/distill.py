@@ -29,9 +29,9 @@ class Distilled:
 class Distill(dspy.Module):
     """Lessons from one rollout: what stays true, why it worked, or how to prevent the failure (paper, section 3.2).
 
-    Success and failure have predictors of their own, so that optimizers tell them apart. With ``prompts="facts"`` they
-    read what was done and what the environment said, and neither the agent's thoughts nor the judge's reasons: a small
-    model copies guesses from these. A verdict ``unknown`` teaches nothing, unless configured.
+    Success and failure have separate predictors, so that optimizers can tune each. With ``prompts="facts"`` they read
+    the actions and observations, but neither the agent's thoughts nor the judge's reasons, because a small model copies
+    guesses from these. A verdict ``unknown`` gives no lessons unless ``distill_unknown`` is set.
     """
 
     def __init__(self, config: DistillConfig | None = None) -> None:
@@ -99,7 +99,7 @@ def read_drafts(said: dspy.Prediction, predict: Any, role: str, limit: int) -> D
 
 
 def _overlap(one: MemoryDraft, other: MemoryDraft) -> bool:
-    """Equal titles, or contents that share four fifths of their words."""
+    """Return whether the titles are equal, or the contents share four fifths of their words."""
     if one.title.casefold() == other.title.casefold():
         return True
     a, b = (set(re.findall(r"\w+", text.casefold())) for text in (one.content, other.content))

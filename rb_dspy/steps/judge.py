@@ -30,7 +30,7 @@ class Judge(dspy.Module):
         """Return a verdict on ``trajectory``.
 
         Raises:
-            UnparseableOutput: The answer has no label. It is never taken for a failure.
+            UnparseableOutput: The answer has no label. This never counts as a failure.
             InfrastructureError: The call failed, or even a short transcript does not fit the context window.
         """
         said = ask(self.predict, "judge", self.config, partial(rollout_fields, task, trajectory))
@@ -43,11 +43,11 @@ class Judge(dspy.Module):
 def judge_rollout(judge: JudgeProtocol, task: Task, trajectory: Trajectory) -> Verdict:
     """Return the verdict of any judge, which may be async, a function or a ``dspy.Module``.
 
-    It gets no ground truth. Inside it, dspy's configured LM is that of the role judge. A verdict that the caller of
-    ``learn`` stated costs no call.
+    The judge gets no ground truth. While it runs, dspy's configured LM is that of the role judge. If the caller of
+    ``learn`` stated a verdict, the judge is not called.
 
     Raises:
-        InfrastructureError: The judge failed, or returned something else than a ``Verdict``.
+        InfrastructureError: The judge failed or did not return a ``Verdict``.
     """
     if trajectory.known_label is not None:
         return Verdict(label=trajectory.known_label, reasons=trajectory.feedback or "stated by the caller")

@@ -1,4 +1,4 @@
-"""What was retrieved for a task, and how an agent reads it."""
+"""The lessons retrieved for a task, and their text in the agent's prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_MEMORY = "(no lessons yet)"
 
 @dataclass(frozen=True)
 class Memory:
-    """The lessons for one task. ``items`` are those that ``block`` shows, in order; False if there are none."""
+    """The lessons for one task. ``items`` are those in ``block``, in order. Falsy if there are none."""
 
     retrieved: tuple[Retrieved, ...] = ()
     items: tuple[MemoryItem, ...] = ()
@@ -30,9 +30,9 @@ class Memory:
 
 
 def render(items: Iterable[MemoryItem], retrieved: Sequence[Retrieved] = (), max_tokens: int | None = None) -> Memory:
-    """Show ``items`` as an agent reads them (paper, section 3.2), each once: title, description if any, and content.
+    """Format ``items`` for the agent's prompt (paper, section 3.2), each once: title, description if any, and content.
 
-    Every line is quoted and dspy's field markers are broken up, so a stored text cannot pass for a turn of the
+    Every line is quoted and dspy's field markers are broken up, so that a stored text cannot look like a turn of the
     conversation. Items are shown in order until the next would exceed ``max_tokens`` (estimated; None: no limit).
     """
     lines: list[str] = []

@@ -22,7 +22,7 @@ from rb_dspy.text import summary_line
 
 @dataclass(frozen=True)
 class Refined:
-    """The attempts, oldest first (more than one if an environment could not go on), and what broke the last, if any."""
+    """The attempts, oldest first (several if an environment could not be reopened), and the last error, if any."""
 
     trajectories: tuple[Trajectory, ...]
     passes: int
@@ -32,9 +32,9 @@ class Refined:
 class Refine(dspy.Module):
     """Sequential scaling (paper, section 3.3): ``passes`` over one trajectory; the first is the attempt itself.
 
-    Each further pass is a check that confirms or revises; the first is thorough, later ones are short. A revision goes
-    on in the same environment if it can be reopened, else it is a new attempt in a fresh one, which sees the findings.
-    The checks stand in the trajectory, so that judge and distiller read them.
+    Each further pass is a check that confirms or revises; the first check is thorough, later ones are short. A revision
+    continues in the same environment if it can be reopened; otherwise it is a new attempt in a fresh one, with the
+    findings in its prompt. The checks are part of the trajectory, so that judge and distiller read them.
     """
 
     def __init__(self, config: RefineConfig | None = None) -> None:
@@ -44,7 +44,7 @@ class Refine(dspy.Module):
         self.again = dspy.Predict(signatures.CheckAgain)
 
     def forward(self, act: Act, task: Task, memory: Memory, environments: EnvironmentFactory, passes: int) -> Refined:
-        """Make up to ``passes`` passes. An error after the first attempt keeps what was reached before it.
+        """Make up to ``passes`` passes. If an error occurs after the first attempt, earlier results are returned.
 
         Raises:
             InfrastructureError: The first attempt failed.
@@ -83,7 +83,7 @@ class Refine(dspy.Module):
                 return Refined(tuple(attempts), done)
 
     def _check(self, task: Task, trajectory: Trajectory, findings: Sequence[str]) -> Check:
-        """One look back. A check that cannot be parsed confirms."""
+        """Check the work so far. A check that cannot be parsed counts as confirm."""
         numbered = "\n".join(f"{number}. {each}" for number, each in enumerate(findings, 1))
         earlier = {"earlier_checks": escape_markers(numbered)} if findings else {}
 
@@ -103,7 +103,7 @@ class Refine(dspy.Module):
 
 
 def _notes(findings: Sequence[str]) -> str:
-    """What checks found, as the agent reads it when it goes on or begins again; empty for none."""
+    """Return the findings as the agent reads them when it continues or starts again; empty if there are none."""
     if not findings:
         return ""
     return "You checked your work on this task before, and found:\n" + "\n".join(f"- {each}" for each in findings)

@@ -14,11 +14,11 @@ from rb_dspy.text import summary_line
 
 
 class Retrieve(dspy.Module):
-    """The nearest lessons by the task's own text (paper, section 3.2).
+    """Retrieves the lessons nearest to the task's own text (paper, section 3.2).
 
-    A task never retrieves a lesson that a task with its own id gave first: a score would measure repetition. Reads the
-    bank, never writes to it. With a ``reranker`` the bank returns ``RetrieveConfig.candidates`` matches, and the first
-    ``k`` of what the reranker returns are shown.
+    A task never retrieves a lesson that was first learned from a task with the same id, because a score would then
+    measure repetition. The bank is only read. With a ``reranker`` the bank returns ``RetrieveConfig.candidates``
+    matches, and the first ``k`` that the reranker returns are shown.
     """
 
     def __init__(self, config: RetrieveConfig | None = None, reranker: Reranker | None = None) -> None:
@@ -27,7 +27,7 @@ class Retrieve(dspy.Module):
         self.reranker = reranker
 
     def forward(self, task: Task, bank: MemoryBank, own_lessons: bool = False) -> Memory:
-        """Return the lessons for ``task``; ``own_lessons``: also those that the same task taught before."""
+        """Return the lessons for ``task``; with ``own_lessons``, also those first learned from the same task."""
         config = self.config
         k = max(config.k, config.candidates) if self.reranker is not None and config.k else config.k
         floor = getattr(bank.embedder, "min_score", None) if config.mode == "dense" else None
@@ -53,5 +53,5 @@ class Retrieve(dspy.Module):
         except Exception as exc:
             raise InfrastructureError(f"the reranker failed: {type(exc).__name__}: {summary_line(exc)}") from exc
         if not all(isinstance(each, Retrieved) for each in ranked):
-            raise InfrastructureError("the reranker must return a list of the Retrieved objects that it was given")
+            raise InfrastructureError("the reranker must return a list of the Retrieved objects passed to it")
         return ranked

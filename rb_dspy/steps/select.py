@@ -1,4 +1,4 @@
-"""Select: which of several rollouts is handed in?"""
+"""Select: which of several rollouts is submitted?"""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Selection:
     """The chosen rollout.
 
     Attributes:
-        index: Its place among the trajectories.
-        analysis: The selector's words.
-        votes: For each trajectory, in how many orders it was chosen.
+        index: Its position among the trajectories.
+        analysis: The selector's explanation.
+        votes: In how many orders each trajectory was chosen.
         note: Which calls gave no vote, and why.
     """
 
@@ -45,10 +45,10 @@ class Selection:
 class Select(dspy.Module):
     """Best of n by one selector call (paper, section 3.3).
 
-    Language models favour places in a list, so the order is shuffled for each task, by its id and the seed; with
-    ``orders`` above one the selector is asked again with the list turned by a place, and votes are counted. Ties, and
-    calls that fail, are decided by the verdicts if the selector reads them, then by how many rollouts gave the same
-    answer, then by the shuffled order.
+    Language models favor some positions in a list, so the order is shuffled per task, seeded by its id and ``seed``.
+    With ``orders`` above one the selector is asked again with the list rotated by one, and votes are counted. Ties and
+    failed calls are decided by the verdicts if the selector reads them, then by how many rollouts gave the same answer,
+    then by the shuffled order.
     """
 
     def __init__(self, config: SelectConfig | None = None) -> None:
@@ -59,7 +59,7 @@ class Select(dspy.Module):
     def forward(
         self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
     ) -> Selection:
-        """Return the choice among one or more rollouts. ``verdicts`` are needed if the selector reads them.
+        """Return the choice among one or more rollouts. ``verdicts`` are required if the selector reads them.
 
         Raises:
             BackboneError: The selector's language model cannot be used at all.
@@ -112,7 +112,7 @@ class Select(dspy.Module):
 
 
 def _equal_answers(trajectories: Sequence[Trajectory]) -> list[int]:
-    """For each rollout, how many gave its answer, itself included (case and spaces ignored); 0 without an answer."""
+    """Return how many rollouts gave each rollout's answer, itself included (case and spaces ignored); 0 without one."""
     keys = [None if each.answer is None else " ".join(each.answer.casefold().split()) for each in trajectories]
     counts = Counter(key for key in keys if key is not None)
     return [0 if key is None else counts[key] for key in keys]

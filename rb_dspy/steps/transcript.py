@@ -1,4 +1,4 @@
-"""What judge, distiller, contraster and selector read of a rollout. The stored trajectory stays whole."""
+"""Transcripts of rollouts for judge, distiller, contraster and selector. The stored trajectory is not changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rb_dspy.schema import Check, Step, Task, Trajectory, Verdict
 from rb_dspy.text import estimate_tokens
 
 _STATE_TOKENS = 400
-"""At most so many tokens of the last observation, and of the answer, stand in a final state."""
+"""Maximum tokens of the last observation, and of the answer, in a final state."""
 
 _FIELD_START, _FIELD_END = re.compile(r"\[\[(?=\s*##)"), re.compile(r"(?<=##)(\s*)\]\]")
 
@@ -17,19 +17,19 @@ _MARKER = re.compile(
     r"(?im)(?:^|(?<=[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]))"
     r"(?=[^\S\n]*(?:\[(?:step|start|check|attempt)\b|={2,}\s*attempt|(?:final answer|last observation|judged)\s*:))"
 )
-"""Where a line begins that would pass for a part of a transcript, with whatever white space before it."""
+"""Start of a line that looks like a part of a transcript, even after white space."""
 
 
 def escape_fields(text: str) -> str:
-    """Return ``text`` in which nothing passes for a field of dspy's chat format, however it is spaced."""
+    """Break up everything in ``text`` that looks like a field of dspy's chat format, however it is spaced."""
     return _FIELD_START.sub("[ [", _FIELD_END.sub(r"\1] ]", text))
 
 
 def escape_markers(text: str) -> str:
-    """Return ``text`` in which nothing passes for a field, a step, an attempt, or a final answer of a transcript.
+    """Escape everything in ``text`` that looks like a field, step, attempt or final answer of a transcript.
 
-    A line that would is marked with a backslash in front. Used on every text that a task, an environment or an agent
-    wrote, before the markers of the transcript are added.
+    Such a line gets a backslash in front. Apply this to every text that a task, an environment or an agent wrote,
+    before the markers of the transcript are added.
     """
     return _MARKER.sub(r"\\", escape_fields(text))
 
@@ -38,7 +38,7 @@ def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True
     """Return the steps of ``trajectory`` in about ``max_tokens`` estimated tokens, with or without thoughts.
 
     If it does not fit, long texts are cut in their middle; if that is not enough, steps in the middle are left out,
-    because the start shows the plan and the end shows what decided it. Every cut is marked. Deterministic.
+    because the start shows the plan and the end shows the result. Every cut is marked. Deterministic.
     """
     if not thoughts:
         trajectory = trajectory.model_copy(
@@ -53,7 +53,7 @@ def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True
     middle = blocks[1:-1]
     used = estimate_tokens("\n".join([*head, *tail]))
     n_head = n_tail = 0
-    # From both ends inwards, two from the end for one from the start: a verdict depends on how the rollout ended.
+    # Fill from both ends, two from the end for one from the start: a verdict depends on how the rollout ended.
     while n_head + n_tail < len(middle):
         from_end = n_tail <= 2 * n_head
         block = middle[len(middle) - 1 - n_tail] if from_end else middle[n_head]
@@ -67,9 +67,9 @@ def transcript(trajectory: Trajectory, max_tokens: int, *, thoughts: bool = True
 
 
 def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
-    """Return the last observation and the answer, and why the rollout ended early.
+    """Return the last observation, the answer, and the reason if the rollout ended early.
 
-    The two are cut to about ``max_tokens`` each, or 400 if that is less.
+    Observation and answer are cut to about ``max_tokens`` each, at most 400.
     """
     limit = min(_STATE_TOKENS, max_tokens)
     lines = [f"last observation: {_shown(last_observation(trajectory), limit) or '(none)'}"]
@@ -84,12 +84,12 @@ def final_state(trajectory: Trajectory, max_tokens: int = _STATE_TOKENS) -> str:
 
 
 def last_observation(trajectory: Trajectory) -> str:
-    """Return what the environment said last."""
+    """Return the environment's last observation."""
     return trajectory.steps[-1].observation if trajectory.steps else trajectory.first_observation
 
 
 def rollout_fields(task: Task, trajectory: Trajectory, max_tokens: int) -> dict[str, str]:
-    """Return the input fields with which one rollout is judged or checked."""
+    """Return the input fields for judging or checking one rollout."""
     return {
         "task": escape_markers(task.instruction),
         "trajectory": transcript(trajectory, max_tokens),
@@ -102,7 +102,7 @@ def number_attempts(
 ) -> str:
     """Return the transcripts of several rollouts, numbered from 1, in about ``max_tokens`` together.
 
-    Each has an equal share; what a short one does not use goes to the longer ones. ``verdicts`` are shown if given.
+    Each gets an equal share; tokens that a short one does not use go to the longer ones. ``verdicts`` are optional.
     """
     sizes = [estimate_tokens(transcript(each, max_tokens)) for each in trajectories]
     shares, left = [0] * len(sizes), max_tokens
@@ -118,7 +118,7 @@ def number_attempts(
 
 
 def cut(text: str, max_tokens: int) -> str:
-    """Return ``text`` in about ``max_tokens``, cut in its middle, with the number of characters that are left out."""
+    """Cut the middle of ``text`` to keep about ``max_tokens``, and insert the number of characters left out."""
     half = max(1, int(max_tokens * 1.75))  # 3.5 characters a token
     if len(text) <= 2 * half:
         return text
@@ -130,7 +130,7 @@ def _shown(text: str, limit: int | None) -> str:
 
 
 def _blocks(trajectory: Trajectory, limit: int | None) -> Iterator[str]:
-    """The start, each step, and each check of the work, every text in at most about ``limit`` tokens."""
+    """Yield the start, each step, and each check of the work, every text in at most about ``limit`` tokens."""
     yield f"[start] observation: {_shown(trajectory.first_observation, limit)}"
     checks = list(trajectory.checks)
     yield from (_check(check, limit) for check in checks if check.after == 0)

@@ -15,19 +15,20 @@ from rb_dspy.stream.run import run_stream
 from rb_dspy.stream.stream import TaskStream
 
 RUN_ID = "compile"
-"""Run id of every call. It may repeat, since each call writes to a fork of its own."""
+"""Run id of every call. It may repeat, because each call writes to its own fork."""
 
 
 class StreamProgram(dspy.Module):
     """Runs ``program`` over a whole stream in one call: ``stream_program(stream=stream)``.
 
-    Every call starts from a fresh fork of a bank and discards it, so it can be repeated, copied, and made from several
-    threads. The predictors are those of ``program``; neither bank nor embedder is a part of the state.
+    Every call starts from a fresh fork of a bank and discards it, so calls can be repeated or made from several
+    threads, and the program can be copied. The predictors are those of ``program``; the state contains neither bank nor
+    embedder.
 
     Args:
         program: A ``ReasoningBank``, or a ``MaTTS``.
         bank: Forked by every call; None: an empty bank in memory.
-        embedder: Of the empty bank.
+        embedder: Embedder of the empty bank.
     """
 
     def __init__(
@@ -44,13 +45,13 @@ class StreamProgram(dspy.Module):
         """Run ``stream`` from a fork of the bank.
 
         Returns:
-            ``report`` (``RunReport``) and ``score``: the share of solved tasks, of those with ground truth and those
-            that failed; None if there are none. A program whose every task fails scores 0.
+            ``report`` (``RunReport``) and ``score``: the share of solved tasks among those with ground truth and those
+            that failed; None if there are none. If every task fails, the score is 0.
 
         Raises:
             BackboneError: A language model cannot be used at all.
-            InputError: ``stream`` is no ``TaskStream`` or has no tasks, or the bank has learned from one in a run with
-                the name "compile".
+            InputError: ``stream`` is not a ``TaskStream`` or has no tasks, or the bank has learned from one of them in
+                a run named "compile".
         """
         if not isinstance(stream, TaskStream) or not len(stream):
             raise InputError(f"got {stream!r:.80} for stream; expected a TaskStream with at least one task")
@@ -63,19 +64,19 @@ class StreamProgram(dspy.Module):
 
 
 def stream_example(stream: TaskStream) -> Any:
-    """The ``dspy.Example`` for ``StreamProgram``."""
+    """Return the ``dspy.Example`` for ``StreamProgram``."""
     return dspy.Example(stream=stream).with_inputs("stream")
 
 
 class _Start:
-    """Where every call begins; copies of a program share it, since banks and embedders may hold files and locks."""
+    """The start of every call; copies of a program share it, because banks and embedders may hold files and locks."""
 
     def __init__(self, bank: MemoryBank | None, embedder: Embedder | str | None) -> None:
         self._bank = bank
         self._embedder = embedder
 
     def fork(self) -> MemoryBank:
-        """A bank to write to, which the caller closes."""
+        """Return a bank to write to, which the caller closes."""
         if self._bank is None:
             return MemoryBank.open(None, scope=RUN_ID, embedder=self._embedder)
         return self._bank.fork()
@@ -84,4 +85,4 @@ class _Start:
         return self
 
     def __reduce__(self) -> Any:
-        raise TypeError("a StreamProgram cannot be pickled, since banks cannot; save the state of its program")
+        raise TypeError("a StreamProgram cannot be pickled, because banks cannot; save the state of its program")

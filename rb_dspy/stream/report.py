@@ -1,4 +1,4 @@
-"""What a run did: task by task, and in numbers."""
+"""The results of a run: task by task, and in numbers."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class TaskResult:
     prediction: dspy.Prediction | None = None
     """What the program returned."""
     outcome: Outcome | None = None
-    """Ground truth of the rollout that was handed in, read after the program was done; None if there is none."""
+    """Ground truth of the submitted rollout, read after the program was done; None if there is none."""
     usage: Usage = field(default_factory=dict)
-    """What this run used for the task; of a resumed task that excludes its rollouts."""
+    """Usage of this run for the task; for a resumed task, without its rollouts."""
     error: str = ""
     resumed: bool = False
-    """Learned from a rollout that waited in the bank. Its outcome is unknown."""
+    """Learned from a rollout that was pending in the bank. Its outcome is unknown."""
     outcomes: tuple[Outcome | None, ...] = ()
-    """Of each of ``rollouts``; empty if resumed."""
+    """Ground truth of each of ``rollouts``; empty if resumed."""
     passes: tuple[Outcome | None, ...] = ()
     """Sequential scaling: ground truth after each pass, over all attempts."""
     run_id: str = ""
     position: int | None = None
-    """In the stream, from 1; the same in every part of a run that was interrupted."""
+    """Position in the stream, from 1; the same in every part of an interrupted run."""
 
     @property
     def rollouts(self) -> tuple[Trajectory, ...]:
-        """Those that ended; without scaling the one."""
+        """The finished rollouts; without scaling only one."""
         if self.prediction is None:
             return ()
         rollouts: tuple[Trajectory, ...] = self.prediction.get("trajectories") or (self.prediction.trajectory,)
@@ -52,13 +52,13 @@ class TaskResult:
 
     @property
     def label(self) -> Label | None:
-        """The judge's verdict on what was handed in; None if the judge was not asked."""
+        """The judge's verdict on the submitted rollout; None if the judge was not asked."""
         verdict = self.prediction.verdict if self.prediction is not None else None
         return verdict.label if verdict is not None else None
 
     @property
     def solved(self) -> bool | None:
-        """By ground truth; None if there is none."""
+        """Whether the task succeeded by ground truth; None if there is none."""
         return self.outcome.success if self.outcome is not None else None
 
     @property
@@ -74,7 +74,7 @@ class TaskResult:
         return (self.label == "success") == self.solved
 
     def row(self) -> dict[str, Any]:
-        """Flat, for JSON Lines, CSV or pandas; None if unknown."""
+        """Return a flat row for JSON Lines, CSV or pandas; unknown values are None."""
         done = self.prediction
         return {
             "run_id": self.run_id,
@@ -102,12 +102,12 @@ class TaskResult:
 class Summary(pydantic.BaseModel):
     """A run in numbers. Rates are None if there is nothing to count.
 
-    Of several rollouts of a task the one that was handed in counts, except in ``truncated``, ``scaling`` and ``usage``.
+    If a task has several rollouts, only the submitted one counts, except in ``truncated``, ``scaling`` and ``usage``.
     """
 
     tasks: int
     skipped: int
-    """Tasks that the run had learned from before; they are not in ``tasks``."""
+    """Tasks that the run had already learned from; they are not in ``tasks``."""
     resumed: int
     infrastructure_errors: int
     """Tasks with an ``error``, whether or not they were scored."""
@@ -115,14 +115,14 @@ class Summary(pydantic.BaseModel):
     """Tasks with ground truth."""
     solved: int
     judged: int
-    """Of the scored: the judge said success or failure."""
+    """Scored tasks that the judge called a success or a failure."""
     agreements: int
-    """Of the judged: the judge was right."""
+    """Judged tasks on which the judge was right."""
     false_successes: int
-    """Of the judged: only the judge called it a success."""
+    """Judged tasks that only the judge called a success."""
     unknown_verdicts: int
     judge_base_rate: float | None
-    """The ``judge_agreement`` of a judge that always gives the same verdict, the better of the two."""
+    """The best ``judge_agreement`` of a judge that always gives the same verdict."""
     truncated: int
     """Rollouts that ended at the step limit or because the context was full."""
     mean_steps: float | None
@@ -136,24 +136,24 @@ class Summary(pydantic.BaseModel):
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def success_rate(self) -> float | None:
-        """Solved of scored."""
+        """Share of the scored tasks that were solved."""
         return _rate(self.solved, self.scored)
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def judge_agreement(self) -> float | None:
-        """Agreements of judged; compare it with ``judge_base_rate``."""
+        """Share of the judged tasks on which the judge was right; compare it with ``judge_base_rate``."""
         return _rate(self.agreements, self.judged)
 
 
 @dataclass(repr=False)
 class RunReport:
-    """What a run did so far."""
+    """The results of a run so far."""
 
     run_id: str
     results: list[TaskResult] = field(default_factory=list)
     skipped: int = 0
-    """Tasks that the run had learned from before."""
+    """Tasks that the run had already learned from."""
 
     def __repr__(self) -> str:
         summary = self.summary()
@@ -170,7 +170,7 @@ class RunReport:
         ]
 
     def summary(self) -> Summary:
-        """The run in numbers."""
+        """Return the run in numbers."""
         done = [result.prediction for result in self.results if result.prediction is not None]
         scored = [result for result in self.results if result.outcome is not None]
         judged = [result for result in scored if result.agreed is not None]
@@ -198,7 +198,7 @@ class RunReport:
 
 
 def total_usage(usages: Sequence[Usage]) -> Usage:
-    """The sum for each role."""
+    """Return the sum for each role."""
     total: Usage = {}
     for usage in usages:
         for role, used in usage.items():

@@ -25,11 +25,11 @@ from rb_dspy.stream.stream import TaskStream
 from rb_dspy.text import summary_line
 
 _OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
-"""Errors that say nothing about the next task."""
+"""Errors that affect only one task."""
 
 
 class Program(Protocol):
-    """What runs over a stream: ``ReasoningBank``, ``MaTTS``, or anything that is called as they are."""
+    """A program for a stream: ``ReasoningBank``, ``MaTTS``, or anything that is called in the same way."""
 
     environments: EnvironmentFactory
 
@@ -40,7 +40,7 @@ class Program(Protocol):
         ...
 
     def resume(self, pending: Pending) -> dspy.Prediction:
-        """Learn from rollouts that wait in a bank."""
+        """Learn from pending rollouts."""
         ...
 
 
@@ -57,31 +57,32 @@ def run_stream(
 ) -> RunReport:
     """Run ``program`` over the tasks of ``stream`` in order. Lessons of a task are in ``bank`` before the next begins.
 
-    A run that was interrupted (Ctrl-C, a crash, a full disk) goes on if it is called again with its ``run_id``: first
-    it learns from its rollouts that wait in the bank, then it does the tasks that it has not learned from. An error of
-    one task is a result, ``TaskResult.error``, and the run goes on; if the task's rollout waits in the bank, the next
-    call with this ``run_id`` learns from it.
+    An interrupted run (Ctrl-C, a crash, a full disk) continues if it is called again with its ``run_id``: it first
+    learns from its pending rollouts in the bank, then does the tasks that it has not learned from. An error of one task
+    is stored in ``TaskResult.error``, and the run continues; if the task's rollout is pending, the next call with this
+    ``run_id`` learns from it.
 
     Args:
-        program: What does the tasks.
+        program: Does the tasks.
         stream: A stream, or a list of tasks, texts or dicts; see ``TaskStream``. A text in a list is passed to the
             program as text.
         bank: Read, and appended to if ``learn``.
         run_id: Name of the run; by default a new one, see ``RunReport.run_id``.
-        learn: If False, every task is done once more with the bank as it is, and the bank is not written to.
-        environments: Instead of the program's own.
+        learn: If False, every task is done once more with the current bank, which is not changed.
+        environments: Used instead of the program's own.
         on_result: Called after each task, in this thread.
-        stop_after: So many ``InfrastructureError`` in a row end the run, since a server is probably down; None: never.
+        stop_after: The run ends after this many ``InfrastructureError`` in a row, because a server is probably down;
+            None: never.
 
     Returns:
         The results of this call, in order; resumed tasks first.
 
     Raises:
         BackboneError: A language model cannot be used at all.
-        ConfigError: A setting that every task would meet.
+        ConfigError: A setting is wrong for every task.
         InfrastructureError: ``stop_after`` tasks in a row failed.
         BankError: The bank cannot be read or written.
-        InputError: Before anything is done: an argument cannot be used, or two tasks have one id.
+        InputError: Before anything is done: an argument is invalid, or two tasks have the same id.
     """
     if not (callable(program) and hasattr(program, "environments") and hasattr(program, "resume")):
         raise InputError(f"got {type(program).__name__} for program; expected a ReasoningBank, or a MaTTS")
@@ -114,7 +115,7 @@ def run_stream(
     jobs = [(waiting.task, partial(resume, waiting)) for waiting in pending]
     jobs += [(task, partial(do, task)) for task in tasks if task.id not in done]
     failed = 0
-    with dspy.context(disable_history=True):  # dspy would keep 17 KB of every call for the life of the process
+    with dspy.context(disable_history=True):  # dspy would keep 17 KB per call until the process ends
         for task, job in jobs:
             with metered() as ledger:
                 try:
@@ -136,7 +137,7 @@ def run_stream(
 
 
 def _scored(program: Program, task: Task, prediction: dspy.Prediction, scored: ScoredEnvironments) -> TaskResult:
-    """A task that was done just now, with the ground truth of every rollout."""
+    """Return the result of a finished task, with the ground truth of every rollout."""
     result = TaskResult(task, prediction)
     chosen, ids = prediction.trajectory.rollout_id, [rollout.rollout_id for rollout in result.rollouts]
     errors = [scored.broke(task.id, rollout_id) for rollout_id in (chosen, *ids)]

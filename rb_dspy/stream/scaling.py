@@ -1,4 +1,4 @@
-"""What test-time scaling gained, by ground truth: pass@k, the selected rollout, and the gap to an oracle."""
+"""Gains of test-time scaling, by ground truth: pass@k, the selected rollout, and the gap to an oracle."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class PassAt(pydantic.BaseModel):
-    """The chance that ``j`` rollouts of a task, drawn from those it has, contain a success; the mean over ``tasks``."""
+    """The chance that ``j`` randomly drawn rollouts of a task contain a success; the mean over ``tasks``."""
 
     j: int
     rate: float
     tasks: int
-    """Those with at least ``j`` scored rollouts."""
+    """Tasks with at least ``j`` scored rollouts."""
 
 
 class Passes(pydantic.BaseModel):
-    """Sequential scaling: of ``tasks`` with ground truth, how many were solved after the first and the last pass."""
+    """Sequential scaling: how many of ``tasks`` with ground truth were solved after the first and the last pass."""
 
     tasks: int
     after_first: int
@@ -32,22 +32,22 @@ class Passes(pydantic.BaseModel):
 
 
 class Scaling(pydantic.BaseModel):
-    """Test-time scaling in numbers. ``passes`` is of mode sequential, ``pass_at`` to ``fallbacks`` of the others."""
+    """Test-time scaling in numbers. ``passes`` is for mode sequential, ``pass_at`` to ``fallbacks`` for the others."""
 
     launched: int
-    """Rollouts (sequential: passes) that were started, of the tasks that were done in this run."""
+    """Rollouts (sequential: passes) that were started for the tasks that were done in this run."""
     lost: int
-    """Of these, the ones that failed."""
+    """Launched rollouts that failed."""
     mean_distinct: float
-    """Mean over tasks: different sequences of actions among the rollouts."""
+    """Number of different sequences of actions among a task's rollouts, as a mean over tasks."""
     pass_at: tuple[PassAt, ...] = ()
     """For j = 1 up to the most scored rollouts of a task. Lost rollouts are left out; they do not count as failures."""
     compared: int = 0
     """Tasks with ground truth of the selected rollout."""
     handed_in: int = 0
-    """Of the compared: the selected rollout succeeded."""
+    """Compared tasks whose selected rollout succeeded."""
     solvable: int = 0
-    """Of the compared: some rollout succeeded, which an oracle would select."""
+    """Compared tasks with a rollout that succeeded, which an oracle would select."""
     fallbacks: int = 0
     """Tasks for which no call of the selector gave a vote."""
     passes: Passes | None = None
@@ -55,7 +55,7 @@ class Scaling(pydantic.BaseModel):
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def best_of_n(self) -> float | None:
-        """Success rate of the rollouts that were handed in."""
+        """Success rate of the submitted rollouts."""
         return self.handed_in / self.compared if self.compared else None
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
@@ -67,12 +67,12 @@ class Scaling(pydantic.BaseModel):
     @pydantic.computed_field  # type: ignore[prop-decorator]
     @property
     def selector_gap(self) -> float | None:
-        """What a perfect selector would add."""
+        """Success rate that a perfect selector would add."""
         return (self.solvable - self.handed_in) / self.compared if self.compared else None
 
 
 def scaling(results: Sequence[TaskResult]) -> Scaling | None:
-    """The scaled tasks among ``results`` in numbers; None if there are none."""
+    """Return the scaled tasks among ``results`` in numbers; None if there are none."""
     scaled = [each for each in results if each.prediction is not None and "trajectories" in each.prediction]
     if not scaled:
         return None
@@ -103,7 +103,7 @@ def pass_at(j: int, rollouts: int, successes: int) -> float:
 
 
 def _pass_at(tasks: Sequence[Sequence[bool]]) -> tuple[PassAt, ...]:
-    """Of the scored rollouts of each task."""
+    """Return pass@j for every ``j``, from the scored rollouts of each task."""
     rates = {
         j: [pass_at(j, len(scored), sum(scored)) for scored in tasks if len(scored) >= j]
         for j in range(1, max(map(len, tasks), default=0) + 1)

@@ -1,4 +1,4 @@
-"""A stream in three parts for compiling, choosing and testing, which no kind of task has in common."""
+"""Split a stream into parts for compiling, choosing and testing that share no kind of task."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rb_dspy.stream.templates import PARTS, family_attribute, fold_of
 from rb_dspy.text import counted
 
 COMPILE_SHARES: dict[str, float] = {"compile": 0.4, "dev": 0.2, "held_out": 0.4}
-"""Part -> its share of the tasks. Of 40 tasks 16 are held out, which in eight orders show a gain of 21 points."""
+"""Part -> its share of the tasks. Of 40 tasks 16 are held out, enough to show a gain of 21 points in eight orders."""
 
 NEAR = 0.4
-"""Two tasks are near-duplicates if the Jaccard similarity of their word trigrams is at least this. Measured: of
-reasoning-gym's 84 templates two pairs reach it, both of one kind; of GSM8K's 869,221 pairs of test questions two, each
-one story told twice."""
+"""Two tasks are near-duplicates if the Jaccard similarity of their word trigrams is at least this. Measured: two pairs
+of reasoning-gym's 84 templates reach it, both of one kind; so do two of GSM8K's 869,221 pairs of test questions, each
+the same story told twice."""
 
 _CHARACTERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 """Characters of scripts without spaces between words; each counts as one word."""
@@ -62,13 +62,13 @@ def split_streams(
     """Split ``stream`` so that tasks that belong together stay together.
 
     Tasks belong together if they share a template, or are near-duplicates. Folds that a family states
-    (``EnvironmentFamily.fold_of``) go to their parts whatever the shares: train is compiled on, dev is dev, test is
-    held out. Deterministic for the tasks and ``seed``, in whatever order the tasks are; the parts keep that order.
+    (``EnvironmentFamily.fold_of``) go to their parts regardless of the shares: train is compiled on, dev is dev, test
+    is held out. Deterministic for the tasks and ``seed``, whatever the order of the tasks; the parts keep that order.
 
     Args:
         stream: The tasks.
-        shares: Relative sizes, met as nearly as whole groups allow.
-        seed: Draws which groups go where.
+        shares: Relative sizes; approximate, because groups stay whole.
+        seed: Determines which group goes to which part.
         check: If False, only templates are kept together.
 
     Raises:
@@ -82,7 +82,7 @@ def split_streams(
     empty = [part for part in COMPILE_SHARES if part not in fixed]
     if fixed.count(None) < len(empty):
         raise InputError(
-            f"{stream.name}: no tasks are left for {' and '.join(empty)}, since {counted(len(tasks), 'task')} make only"
+            f"{stream.name}: no tasks are left for {' and '.join(empty)}: {counted(len(tasks), 'task')} make only"
             f" {counted(len(groups), 'group')} that share a template, a fold or nearly the same text; add tasks of"
             " other templates (and folds), or keep only templates apart with check=False"
         )
@@ -104,7 +104,7 @@ def split_streams(
 
 
 def near_duplicates(tasks: Sequence[Task]) -> Iterator[tuple[int, int]]:
-    """The pairs of tasks that ask nearly the same, as positions: Jaccard similarity of at least ``NEAR``.
+    """Yield the positions of each pair of tasks that ask nearly the same: Jaccard similarity of at least ``NEAR``.
 
     Tasks of a family whose ``instruction_is_unique`` is False are compared by ``env_args``.
     """
@@ -123,7 +123,7 @@ def near_duplicates(tasks: Sequence[Task]) -> Iterator[tuple[int, int]]:
 
 
 def _shingles(task: Task) -> frozenset[str]:
-    """Each three words in a row; a shorter text is one."""
+    """Return each three words in a row; a shorter text is one."""
     if task.env_args and not family_attribute(task.env, "instruction_is_unique", True):
         return frozenset({f"{task.env} {json.dumps(task.env_args, sort_keys=True)}"})
     words = _WORD.findall(unicodedata.normalize("NFKC", task.instruction).casefold())
@@ -131,7 +131,7 @@ def _shingles(task: Task) -> frozenset[str]:
 
 
 def _ties(tasks: Sequence[Task], *, check: bool = True) -> Iterator[tuple[int, int, str]]:
-    """The pairs of tasks that belong together, and why; if not ``check``, only those of one template."""
+    """Yield the pairs of tasks that belong together, and why; without ``check``, only those of one template."""
     first: dict[object, int] = {}
     for position, task in enumerate(tasks):
         if task.template is not None:
@@ -145,7 +145,7 @@ def _ties(tasks: Sequence[Task], *, check: bool = True) -> Iterator[tuple[int, i
 
 
 def _groups(count: int, ties: Iterator[tuple[int, int, str]]) -> list[list[int]]:
-    """Positions that are tied, directly or through others."""
+    """Return groups of positions that are tied, directly or through others."""
     groups = {position: [position] for position in range(count)}
     for one, other, _ in ties:
         if groups[one] is not groups[other]:
@@ -156,7 +156,7 @@ def _groups(count: int, ties: Iterator[tuple[int, int, str]]) -> list[list[int]]
 
 
 def _part(name: str, group: Sequence[Task]) -> str | None:
-    """The part that a group must go to for its fold."""
+    """Return the part that a group must go to for its fold; None if it has no fold."""
     found = {fold: task for task in group if (fold := fold_of(task.env, task.template)) is not None}
     if len(found) > 1:
         (fold, one), (other_fold, other), *_ = found.items()

@@ -38,10 +38,10 @@ FIELDS = tuple(Task.model_fields)
 
 @dataclass(frozen=True, repr=False, init=False)
 class TaskStream:
-    """Tasks in a fixed order, under a name. Iterable; a slice is a stream, too.
+    """Tasks in a fixed order, with a name. Iterable; a slice is a stream, too.
 
-    A task may also be given as text (see ``ReasoningBank``) or as a dict with the fields of ``Task``; if ``id`` is
-    missing, it is the stream's name and the task's ``fingerprint``.
+    A task may also be a str (see ``ReasoningBank``) or a dict with the fields of ``Task``; if ``id`` is
+    missing, it is made of the stream's name and the task's ``fingerprint``.
 
     Raises:
         InputError: An id occurs twice, or ``tasks`` are not tasks.
@@ -63,28 +63,28 @@ class TaskStream:
 
     @classmethod
     def of(cls, tasks: Iterable[Task | str | Mapping[str, Any]]) -> TaskStream:
-        """``tasks`` if they are a stream, else a stream of them called ``tasks``."""
+        """Return ``tasks`` if it is a stream, else a stream of them called ``tasks``."""
         return tasks if isinstance(tasks, TaskStream) else cls("tasks", tasks)
 
     @classmethod
     def named(
         cls, name: str, *, n: int, seed: int = 0, split: Split = "all", templates: Sequence[str] | None = None
     ) -> Self:
-        """The first ``n`` tasks of ``named_tasks``; fewer if the stream ends before."""
+        """Return the first ``n`` tasks of ``named_tasks``; fewer if the stream ends earlier."""
         if not isinstance(n, int) or n < 0:
             raise InputError(f"n is {n!r:.40}; expected a number of tasks, 0 or more")
         return cls(name, islice(named_tasks(name, seed=seed, split=split, templates=templates), n))
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> Self:
-        """Tasks from JSON Lines: an object with at least ``instruction`` in each line.
+        """Read tasks from JSON Lines: an object with at least ``instruction`` in each line.
 
-        The fields are those of ``Task``. ``answer``, ``answers`` and ``reveal`` may stand beside ``instruction``: they
-        are arguments of the environment ``question``.
+        The fields are those of ``Task``. ``answer``, ``answers`` and ``reveal`` are allowed beside ``instruction``:
+        they are arguments of the environment ``question``.
 
         Raises:
             InputError: The file cannot be used; the message has file and line.
-            InvalidTask: A task cannot be used; likewise.
+            InvalidTask: A task cannot be used; the message has file and line.
         """
         path = Path(path)
         objects = read_objects(path, "a JSON object with 'instruction'")
@@ -92,7 +92,7 @@ class TaskStream:
 
     @classmethod
     def from_csv(cls, path: str | Path, *, columns: Mapping[str, str] | None = None) -> Self:
-        """Tasks from comma-separated values in UTF-8 below a line of column names; see ``from_dataset``."""
+        """Read tasks from a UTF-8 CSV file with a line of column names; see ``from_dataset``."""
         path = Path(path)
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
@@ -110,7 +110,7 @@ class TaskStream:
 
     @classmethod
     def from_parquet(cls, path: str | Path, *, columns: Mapping[str, str] | None = None) -> Self:
-        """Tasks from a Parquet file; see ``from_dataset``."""
+        """Read tasks from a Parquet file; see ``from_dataset``."""
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -128,14 +128,14 @@ class TaskStream:
     def from_dataset(
         cls, dataset: datasets.Dataset, *, columns: Mapping[str, str] | None = None, name: str | None = None
     ) -> Self:
-        """Tasks from the rows of a dataset, as ``datasets.load_dataset`` returns one for each split.
+        """Read tasks from the rows of a dataset, as ``datasets.load_dataset`` returns one for each split.
 
         Args:
-            dataset: Nothing is downloaded here.
+            dataset: The dataset; nothing is downloaded.
             columns: Field of a task -> column: ``{"instruction": "question", "env_args.answer": "gold"}``; other
                 columns are ignored. By default every column must be a field of ``Task``, ``env_args.<argument>``, or an
                 argument of ``question``, as in ``from_jsonl``. ``env_args`` may be an object as JSON text.
-            name: Of the stream.
+            name: Name of the stream.
 
         Raises:
             InputError: A column is missing, or the dataset has no rows.
@@ -148,13 +148,13 @@ class TaskStream:
         return cls(name, _tasks(name, _mapped(places, columns), name))
 
     def to_jsonl(self, path: str | Path) -> None:
-        """Write one JSON object a line; ``from_jsonl`` reads equal tasks. The file is replaced whole or not at all."""
+        """Write one JSON object per line; ``from_jsonl`` reads equal tasks. The file is replaced atomically."""
         lines = [encode({"id": task.id, **task.model_dump(exclude_defaults=True)}) for task in self]
         with atomic_write(path) as file:
             file.writelines(lines)
 
     def to_dataset(self) -> datasets.Dataset:
-        """A row for each task; ``env_args`` as JSON text, so that arguments of any shape fit one column."""
+        """Return a row for each task; ``env_args`` as JSON text, so that arguments of any shape fit one column."""
         import datasets
 
         rows = [task.model_dump() | {"env_args": json.dumps(task.env_args)} for task in self]
@@ -164,20 +164,20 @@ class TaskStream:
 
     @cached_property
     def digest(self) -> str:
-        """20 hex digits that name order, ids and contents of the tasks; equal in every process and file format."""
+        """20 hex digits that identify order, ids and contents of the tasks; equal in every process and file format."""
         digest = hashlib.sha256(b"rb_dspy tasks 1\n")
         for task in self:
-            fields = task.model_dump(exclude_defaults=True)  # a field that Task gains later changes no digest
+            fields = task.model_dump(exclude_defaults=True)  # so that new fields of Task change no digest
             digest.update(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n")
         return digest.hexdigest()[:20]
 
     def permuted(self, seed: int) -> TaskStream:
-        """The tasks in an order drawn from ``seed`` and their ids; leaving a task out moves no other."""
+        """Return the tasks in an order drawn from ``seed`` and their ids; removing a task keeps the order."""
         drawn = sorted(self.tasks, key=lambda task: hashlib.sha256(f"{seed}\n{task.id}".encode()).digest())
         return TaskStream(f"{self.name}/perm{seed}", drawn)
 
     def windows(self, size: int) -> list[TaskStream]:
-        """The stream in parts of ``size`` tasks; the last may be shorter."""
+        """Split the stream into parts of ``size`` tasks; the last may be shorter."""
         if size < 1:
             raise InputError(f"{self.name}: windows of {size} tasks; expected at least 1")
         return [self[start : start + size] for start in range(0, len(self), size)]
@@ -198,7 +198,7 @@ class TaskStream:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    def __hash__(self) -> int:  # a task has a dict, and no hash
+    def __hash__(self) -> int:  # tasks contain a dict and have no hash
         return hash((self.name, tuple(task.id for task in self.tasks)))
 
     def __repr__(self) -> str:
@@ -206,19 +206,19 @@ class TaskStream:
 
 
 def stream_names() -> list[str]:
-    """The names that ``named_tasks`` accepts."""
+    """Return the names that ``named_tasks`` accepts."""
     return sorted([*environment_names(), *PRESETS])
 
 
 def named_tasks(
     name: str, *, seed: int = 0, split: Split = "all", templates: Sequence[str] | None = None
 ) -> Iterator[Task]:
-    """The tasks of an installed environment, or of a preset, made one by one; most streams never end.
+    """Generate the tasks of an installed environment or a preset, one by one; most streams never end.
 
     Deterministic for name, seed, split and templates. Splits share no template, and no fold if the family has folds.
 
     Raises:
-        InputError: Now, not later: an unknown name or template, or a split without templates.
+        InputError: Raised at the call: an unknown name or template, or a split without templates.
         MissingDependency: The environment cannot run here.
     """
     if name not in stream_names():
@@ -234,13 +234,13 @@ def named_tasks(
 
 
 def fingerprint(task: Task) -> str:
-    """10 hex digits of what is to be done: equal for the same task under another id, or in another file."""
+    """10 hex digits that identify the work: equal for the same task under another id, or in another file."""
     content = json.dumps([task.instruction, task.env, task.env_args], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
 def _tasks(name: str, rows: Iterable[tuple[str, Any]], source: object = None) -> tuple[Task, ...]:
-    """The task of each value, after the place of the value in its ``source``, a file or a dataset with tasks."""
+    """Return the task of each value; each value comes with its place in ``source``, a file or a dataset with tasks."""
     times: Counter[str] = Counter()
     tasks = tuple(_task(name, place, value, times) for place, value in rows)
     if source and not tasks:
@@ -256,7 +256,7 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
         if isinstance(value, Task):
             return value
         if not isinstance(value, Mapping):
-            from rb_dspy.program import as_task  # dspy takes a second, and most streams need none of it
+            from rb_dspy.program import as_task  # importing dspy takes a second, and most streams do not need it
 
             return as_task(value)
         value = _with_arguments(value)
@@ -274,7 +274,7 @@ def _task(name: str, place: str, value: Any, times: Counter[str]) -> Task:
 
 
 def _with_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """``answer``, ``answers`` and ``reveal`` beside ``instruction`` are arguments of the environment ``question``."""
+    """Move ``answer``, ``answers`` and ``reveal`` into ``env_args``, as arguments of the environment ``question``."""
     short = {name: value for name, value in fields.items() if name in (*ANSWERS, REVEAL)}
     env_args = fields.get("env_args")
     if not short or not isinstance(env_args, Mapping | None):
@@ -286,7 +286,7 @@ def _with_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _mapped(
     rows: Iterable[tuple[str, Mapping[str, Any]]], columns: Mapping[str, str] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The fields of a task from each row of a table; an empty cell is the field's default."""
+    """Yield the fields of a task for each row of a table; an empty cell means the field's default."""
     for place, row in rows:
         fields: dict[str, Any] = {}
         chosen = columns or {name: name for name in row}

@@ -23,13 +23,13 @@ PARTS: dict[Fold, str] = {"train": "compile", "dev": "dev", "test": "held_out"}
 
 
 def split_templates(templates: Sequence[str], split: Split, *, env: str = "") -> list[str]:
-    """The templates of ``split``, in their order; the splits are disjoint and cover all templates.
+    """Return the templates of ``split``, in their order; the splits are disjoint and cover all templates.
 
     They are drawn with a fixed seed, so a template stays in its split across runs and machines. Templates for which the
     family ``env`` states a fold are not drawn: train goes to ``compile``, dev to ``dev``, test to ``held-out``.
 
     Raises:
-        InputError: An unknown split, or one for which the folds leave nothing.
+        InputError: The split is unknown, or the folds leave no template for it.
     """
     if split == "all":
         return list(templates)
@@ -55,7 +55,7 @@ def split_templates(templates: Sequence[str], split: Split, *, env: str = "") ->
 
 
 def fold_of(env: str, template: str | None) -> Fold | None:
-    """The fold that the family ``env`` states for a template; None if it states none, or is not installed.
+    """Return the fold that the family ``env`` states for a template; None if it states none or is not installed.
 
     Raises:
         MissingDependency: The family states a fold that does not exist.
@@ -65,14 +65,14 @@ def fold_of(env: str, template: str | None) -> Fold | None:
     if fold is not None and fold not in PARTS:
         raise MissingDependency(
             f"the environment {env!r} cannot be split: it states a fold {str(fold)[:40]!r}; expected"
-            f" {', '.join(PARTS)}; tell its maker, or choose another environment"
+            f" {', '.join(PARTS)}; report this to its author, or choose another environment"
         )
     return fold
 
 
 @functools.cache
 def family_attribute(env: str, name: str, default: Any) -> Any:
-    """An optional attribute of an installed family; ``default`` for an environment of the caller's own factory."""
+    """Return an optional attribute of a family, or ``default`` if the family is not installed."""
     try:
         return getattr(environment_family(env), name, default)
     except RBError:

@@ -11,14 +11,14 @@ import numpy as np
 from rb_dspy.protocols import Vectors
 
 _READ = 20_000
-"""Characters of a text that are read; a real model has a limit too."""
+"""Maximum characters of a text that are read; a real model has a limit too."""
 
 
 class HashEmbedder:
     """Bag of words and character trigrams, hashed into ``dimension`` buckets; unit rows.
 
-    Texts that share words are near each other, which is all that it knows. Equal text gives equal vectors to the bit,
-    on every machine and in every process. ``salt`` makes another space of the same dimension, with another ``id``.
+    Texts that share words are near each other; meaning is ignored. Equal texts give bit-identical vectors, on every
+    machine and in every process. ``salt`` makes another space of the same dimension, with another ``id``.
     """
 
     def __init__(self, dimension: int = 64, *, salt: str = "") -> None:
@@ -27,25 +27,25 @@ class HashEmbedder:
 
     @property
     def id(self) -> str:
-        """``hash-DIMENSION``, and the salt where there is one."""
+        """``hash-DIMENSION``, plus the salt if there is one."""
         return f"hash-{self.dimension}" + (f"-{self.salt}" if self.salt else "")
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Shape ``(len(texts), dimension)``."""
+        """Return unit rows of shape ``(len(texts), dimension)``."""
         rows = np.zeros((len(texts), self.dimension), dtype=np.float64)
         for row, text in zip(rows, texts, strict=True):
             for feature in _features(text):
                 digest = hashlib.blake2b(f"{self.salt}\0{feature}".encode("utf-8", "replace"), digest_size=8).digest()
                 number = int.from_bytes(digest, "little")
                 row[(number >> 1) % self.dimension] += 1.0 if number & 1 else -1.0
-            if not row.any():  # features that cancel out, which needs few of them
+            if not row.any():  # a few features can cancel out
                 row[0] = 1.0
             row /= np.linalg.norm(row)
         return rows.astype(np.float32)
 
 
 def _features(text: str) -> list[str]:
-    """Words, and the trigrams inside them; the text itself where it has no word."""
+    """Words, and the trigrams inside them; the text itself if it has no word."""
     words = re.findall(r"\w+", text[:_READ].lower())
     trigrams = [f"#{word[i : i + 3]}" for word in words for i in range(len(word) - 2)]
     return [*words, *trigrams] or [text[:_READ]]

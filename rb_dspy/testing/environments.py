@@ -12,7 +12,7 @@ from rb_dspy.schema import Outcome, Task
 class Corridor:
     """Walk to the end of a corridor: ``length`` times ``forward``. Lists its valid actions.
 
-    ``env_args``: ``length`` (default 3). Reward: the part of the way that was walked.
+    ``env_args``: ``length`` (default 3). Reward: the fraction of the corridor that was walked.
     """
 
     action_rules = "one of the listed actions"
@@ -23,7 +23,7 @@ class Corridor:
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Corridor:
-        """An ``EnvironmentFactory``."""
+        """Make one for ``task``; an ``EnvironmentFactory``."""
         length = task.env_args.get("length", 3)
         return cls(int(str(length)))
 
@@ -60,7 +60,7 @@ class Corridor:
 class Lock:
     """Answer with the code of a lock. All locks of one ``maker`` open in the same way, so a lesson helps on the next.
 
-    ``env_args``: ``code``, which the task's text does not tell.
+    ``env_args``: ``code``, which is not in the instruction.
     """
 
     action_rules = "the code, nothing else"
@@ -71,7 +71,7 @@ class Lock:
 
     @classmethod
     def make(cls, task: Task, rollout_id: str) -> Lock:
-        """An ``EnvironmentFactory``."""
+        """Make one for ``task``; an ``EnvironmentFactory``."""
         return cls(str(task.env_args["code"]))
 
     def reset(self, task: Task) -> str:
@@ -99,7 +99,7 @@ Method = Literal["reset", "step", "reopen", "valid_actions", "answer", "outcome"
 
 
 class Faulty:
-    """Another environment that fails, or shows far too much.
+    """Wraps an environment so that it fails or returns very long observations.
 
     Its method ``at`` raises ``error`` from call number ``after`` + 1 on; ``padding`` characters follow every
     observation.

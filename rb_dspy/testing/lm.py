@@ -1,4 +1,4 @@
-"""A language model made of a function: what it answers depends on what it is asked, never on when or in which order."""
+"""A language model made from a function: its answer depends only on the prompt, never on time or the order of calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASKED = re.compile(r"\n\nRespond with (?:the corresponding output fields|a JSON
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a call asked. ``prompt["name"]`` is the latest value of an input field, over all turns."""
+    """The prompt of one call. ``prompt["name"]`` is the latest value of an input field, over all turns."""
 
     system: str
     messages: tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """Everything the model gets to read."""
+        """All text that the model reads."""
         return "\n".join([self.system, *(text for _, text in self.messages)])
 
     @property
@@ -70,29 +70,29 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer with all that a provider says of it: cut off, refused, thought only, or with calls of tools."""
+    """An answer with a provider's metadata: truncated, refused, thought only, or with tool calls."""
 
     said: Mapping[str, Any] | str = ""
     """Values of the output fields; or the raw text."""
     finish: Literal["stop", "length", "tool_call", "content_filter", "error"] = "stop"
-    """Why it ended there."""
+    """The finish reason."""
     usage: tuple[int | None, int | None] | None = None
     """Tokens of the prompt and of the answer, each None if the provider reports none. None: estimated by length."""
     tool_calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    """Name and arguments of each."""
+    """Name and arguments of each tool call."""
     thought: str = ""
-    """What it thought before it said anything, where the provider keeps that apart."""
+    """The reasoning before the answer, if the provider returns it separately."""
 
 
 Reply = Mapping[str, Any] | str | Answer
-"""Values of the output fields; the raw text that comes back, for answers that cannot be read; or an ``Answer``."""
+"""Values of the output fields; raw text, for answers that cannot be parsed; or an ``Answer``."""
 
 Script = Callable[[Prompt], Reply]
-"""May raise: an ``lm15`` error is what a provider's failure looks like to dspy."""
+"""May raise: dspy treats an ``lm15`` error as a failure of the provider."""
 
 
 class ScriptedEngine:
-    """A dspy engine around a script. Keeps every prompt it saw, in ``prompts``. Thread-safe."""
+    """A dspy engine that runs a script and stores every prompt in ``prompts``. Thread-safe."""
 
     supports_response_schema = True
     supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
@@ -125,7 +125,7 @@ class ScriptedEngine:
 
 
 class AsyncScriptedEngine:
-    """The same for asyncio; shares the script and the record of prompts."""
+    """``ScriptedEngine`` for asyncio; shares its script and its prompts."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.engine = engine
@@ -158,7 +158,7 @@ class ScriptedLM(dspy.LM):
 
 
 def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 0.0, **kwargs: Any) -> Any:
-    """A ``dspy.LM`` that answers with ``script``; ``lm.engine.prompts`` is what it was asked.
+    """A ``dspy.LM`` that answers with ``script``; ``lm.engine.prompts`` lists the prompts.
 
     ``script`` takes a ``Prompt`` and returns the output fields by name: ``prompt.wants`` lists them, ``prompt["task"]``
     is an input field, and ``"task" in prompt`` tests for one::
@@ -171,7 +171,7 @@ def scripted_lm(script: Script, *, model: str = "scripted/lm", latency: float = 
             lesson = {"title": "Say 42", "description": "", "content": "Say it at once."}
             return {"analysis": "So it is.", "memory_items": [lesson]}
 
-    A text is returned as it is; an ``Answer`` also says why it ended, what it cost, and which tools it calls.
+    A text is returned as it is; an ``Answer`` also sets finish reason, usage and tool calls.
     ``latency`` is in seconds a call. Not cached and not retried by default.
     """
     engine = ScriptedEngine(script, latency=latency)
@@ -196,7 +196,7 @@ def _response(request: lm15.Request, prompt: Prompt, answer: Answer) -> lm15.Res
     said: object = answer.said
     if not isinstance(said, str | Mapping):
         raise TypeError(
-            f"the script gave a {type(said).__name__}; expected the output fields by name, a text, or an Answer"
+            f"the script returned a {type(said).__name__}; expected the output fields by name, a text, or an Answer"
         )
     text = said if isinstance(said, str) else _render(said, as_json=request.config.response_format is not None)
     parts = [

@@ -96,7 +96,7 @@ def test_an_answer_may_be_calls_of_tools_or_a_thought_alone() -> None:
 
 @pytest.mark.parametrize("given", [None, 7, ["a"]])
 def test_a_script_that_gives_something_else_is_told_so(bank: MemoryBank, given: Any) -> None:
-    said = rf"the script gave a {type(given).__name__}; expected the output fields by name, a text, or an"
+    said = rf"the script returned a {type(given).__name__}; expected the output fields by name, a text, or an"
     for reply in (given, Answer(given)):
         program = ReasoningBank(backbones={"agent": scripted_lm(lambda prompt, r=reply: r)}, environments=Corridor.make)
         with pytest.raises(InfrastructureError, match=said):
