@@ -39,7 +39,7 @@ def clustered(n: int, seed: int) -> np.ndarray:
     """Unit rows distributed like embedded text; uniform rows mislead approximate indexes. Shape ``(n, DIMENSION)``.
 
     A mean, 40 domains, 2,000 topics of uneven size, and 96 directions in each domain; one row in ten restates another.
-    The constants were fitted to MiniLM embeddings of docstrings. Clusters are the same for every seed; it only draws rows.
+    The constants were fitted to MiniLM embeddings of docstrings. All seeds share the clusters; a seed draws rows.
     """
 
     def power(count: int, offset: float, exponent: float) -> np.ndarray:
