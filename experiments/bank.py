@@ -3,10 +3,10 @@
     python experiments/bank.py [query] [append] [import] [fork] [disk] [--million] [--quick] [--no-peers] [--rounds N]
                                [--postgres URL] [--plot docs/queries.svg]
 
-The sides take turns; a number is the median [quartiles] over rounds, after one warm-up round. Absolute
-times depend on the machine, ratios less so. One thread computes. Lessons have 700 bytes of text, three in an
-experience, and vectors that are looked up: embedding is left out. ``--postgres`` also measures a bank in that database,
-which should be new and is not cleaned up. The other memories are installed into build/peers on first use.
+The sides take turns; a number is the median [quartiles] over rounds, after one warm-up round. Absolute times depend on
+the machine, ratios less so. One thread computes. Lessons have 700 bytes of text, three in an experience. Vectors are
+looked up, so embedding is not measured. ``--postgres`` also measures a bank in that database, which should be new
+and is not cleaned up. The other memories are installed into build/peers on first use.
 """
 
 from __future__ import annotations

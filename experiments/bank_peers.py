@@ -157,7 +157,7 @@ class ReasoningBank:
         self.bank = Bank(self.refuse, store=self.store, embedder=self)
 
     async def refuse(self, *arguments: object, **more: object) -> str:
-        raise RuntimeError("asked for a language model")
+        raise RuntimeError("bank_peers: unexpected call of a language model")
 
     def embed(self, texts: list[str]) -> list[list[float]]:
         return self.lookup.embed(texts).tolist()

@@ -1,4 +1,4 @@
-"""How well lessons keep what the environment said, and how well later tasks find them.
+"""How well lessons keep facts from the environment, and how well later tasks retrieve them.
 
 Run: ``python experiments/facts.py --model local/qwen2.5-coder-1.5b`` (about an hour on two cores; resumable), and
 ``--compile`` to compile the distiller's prompts with GEPA on the first half and compare on the second.

@@ -159,7 +159,7 @@ def import_(
         typer.Option("--origin", metavar="NAME", help="Origin of this import; bank rollback origin:NAME removes it."),
     ] = "",
 ) -> None:
-    """Import exported experiences; skips those that this bank already has or had removed."""
+    """Import exported experiences; skips those that are in this bank or were removed from it."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.admission import checked_name
     from rb_dspy.bank.transfer import read

@@ -149,7 +149,7 @@ def _print(numbers: dict[str, Any], seconds: float) -> None:
     if numbers["errors"]:
         err.print(Text(f"{counted(numbers['errors'], 'error')}: tasks with an error count as not solved", "yellow"))
     out.print(
-        f"\nWith memory {numbers['with']} of {tasks} tasks were solved, without {numbers['without']}. To try a model of"
-        " your own, add --set agent=PROVIDER/MODEL; to measure the difference on your own tasks: rb-dspy evaluate TASKS",
+        f"\nWith memory {numbers['with']} of {tasks} tasks were solved, without {numbers['without']}. To try another"
+        " model, add --set agent=PROVIDER/MODEL; to measure the difference on your own tasks: rb-dspy evaluate TASKS",
         soft_wrap=True,
     )

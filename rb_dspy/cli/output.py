@@ -50,7 +50,7 @@ def warn(text: str) -> None:
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines. Ids are never cut, because other commands take them."""
+    """A table without lines. Ids are never cut, because other commands need them."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         made.add_column(

@@ -32,7 +32,7 @@ class Source:
     text: str | None = None
 
     def key(self, n: int | None) -> str:
-        """A digest of the tasks that ``take(n)`` chooses from: equal for equal arguments."""
+        """A digest of the tasks that ``take(n)`` chooses from; the same for the same arguments."""
         if self.stream is not None:
             content: tuple[object, ...] = (self.stream.digest, n)
         else:

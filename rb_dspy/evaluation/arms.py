@@ -45,7 +45,7 @@ class Arm:
     placebo        as ``bank``, with neutral text of the same length instead of each lesson
     shuffled       as ``bank``, with as many other lessons of the bank instead of the retrieved ones
     raw            whole earlier cases (steps and verdict, cut to 2,000 characters) instead of lessons
-    bank           the program as it is
+    bank           the unchanged program
     success_only   as ``bank``, but only lessons from rollouts that were judged successes
     true_verdicts  as ``bank``, with the ground truth instead of the judge
     oracle         correct lessons, written by hand; nothing is learned

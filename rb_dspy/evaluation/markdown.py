@@ -57,7 +57,7 @@ def verdict_sentence(report: Report) -> str:
 
 
 def sentences(report: Report) -> list[str]:
-    """What was compared and which gain that can show; then the gain of oracle lessons, if measured."""
+    """What was compared and which gain this can show; then the gain of oracle lessons, if measured."""
     comparison = report.comparisons[report.primary]
     design = (
         f"{counted(report.tasks, 'task')} x {counted(report.orders, 'order')}, {counted(len(report.arms), 'arm')},"

@@ -30,7 +30,7 @@ class ArmReport(pydantic.BaseModel):
     repeated: bool
     """One order was run and counts for all: nothing is learned, and the agent samples at temperature 0."""
     success: Interval | None
-    """Share of solved tasks, over tasks and orders; what broke counts as a failure."""
+    """Share of solved tasks, over tasks and orders; errors count as failures."""
     steps: float | None
     """Mean number of steps per task."""
     tokens: int

@@ -140,7 +140,7 @@ class CompileRun:
             self._run.metrics({"best": progress.best}, step=progress.metric_calls)
 
     def log_compiled(self, compiled: Compiled) -> None:
-        """Log the result: scores before and after, what it cost, the prompts and their changes, all candidates."""
+        """Log the result: scores before and after, the cost, the prompts and their changes, all candidates."""
         run = self._run
         run.retry()
         run.params(

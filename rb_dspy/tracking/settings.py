@@ -30,7 +30,7 @@ _OPTIONS = {
     "logit_bias", "reasoning", "reasoning_effort", "thinking", "verbosity", "extra_body", "response_format",
     "parallel_tool_calls", "service_tier", "api_version", "aws_region_name", "vertex_location", "vertex_project",
 }  # fmt: skip
-"""Settings of an LM that are stored; others may hold keys."""
+"""Settings of an LM that are stored; others may contain keys."""
 
 
 def program_settings(program: BankProgram, environments: str | None = None) -> dict[str, Any]:
