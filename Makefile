@@ -1,7 +1,7 @@
 # From a bare Python to a running program: `make run`. From a fresh clone to tested: `make test`.
 #
-# The set-up is done once. Each finished part leaves a stamp in the virtual environment, named after the contents it was made
-# from, so a second run does nothing, and a changed lock, pyproject.toml or location does that part again.
+# The set-up runs once. Each finished part leaves a stamp in the virtual environment, named after a checksum of its inputs.
+# So a second run does nothing, and a changed lock, pyproject.toml or location repeats that part.
 
 MODEL      := qwen2.5-coder-1.5b
 TEST_MODEL := smollm2-135m
@@ -26,17 +26,17 @@ stamp   = @mkdir -p $(STAMPS) && rm -f $(STAMPS)/$(1)-* && touch $@
 help:
 	@echo 'make run     set up, fetch the language model, run the same tasks without and with memory (ARGS="..." goes to rb-dspy run)'
 	@echo 'make test    set up, fetch the small test model, run all tests              (ARGS="..." goes to pytest)'
-	@echo 'make stress  all tests, those with random examples and many kills too       (ARGS="..." goes to pytest)'
+	@echo 'make stress  all tests, with random examples, many kills and real models    (ARGS="..." goes to pytest)'
 	@echo 'make check   lint, formatting, types, floors'
 	@echo 'make setup   only the virtual environment in $(VENV): locked dependencies and this package'
-	@echo 'make bfcl    the package bfcl-eval, for the environment bfcl (make test does it)'
-	@echo 'make lock    pin the dependencies of pyproject.toml again, changing only what must (UPGRADE=1: the newest of all)'
+	@echo 'make bfcl    install the package bfcl-eval, for the environment bfcl (make test does it too)'
+	@echo 'make lock    pin the dependencies of pyproject.toml again, with as few changes as possible (UPGRADE=1: the newest versions)'
 	@echo 'make clean   remove the virtual environment and caches; banks and models stay'
 	@echo 'PYTHON=...   the interpreter to set up with (3.11 or newer); MODEL=... the language model for make run'
 
 CHOSEN = $(if $(filter file,$(origin MODEL)),,--set backbones.agent.model=local/$(MODEL))
 
-# The models lie in the user's cache, which others may clean, so their presence is checked each time; that is quick.
+# Models are in the user's cache, which may be cleaned, so each run checks for them; that is quick.
 run: setup
 	@$(BIN)/rb-dspy models get $(MODEL)
 	$(BIN)/rb-dspy run --memory both --seed $(shell date +%Y%m%d) $(CHOSEN) $(ARGS)
@@ -49,7 +49,7 @@ stress: setup bfcl
 	@$(BIN)/rb-dspy models get $(TEST_MODEL)
 	HYPOTHESIS_PROFILE=stress $(BIN)/python -m pytest -n 2 -m "stress or not stress" $(ARGS)
 
-# The package pins an old numpy, which it does not need for data, simulators and checker.
+# Without dependencies: the package pins an old numpy, which its data, simulators and checker do not need.
 bfcl: setup
 	@$(BIN)/python -c 'import bfcl_eval' 2>/dev/null || $(PIP) --no-deps --require-hashes -r requirements-bfcl.txt
 
@@ -61,7 +61,7 @@ check: setup
 
 setup: $(PACKAGE)
 
-# The first usable interpreter. A virtual environment that was made in another folder, or whose Python is gone, is replaced.
+# Use the first suitable interpreter. Replace a virtual environment from another folder, or whose Python is missing.
 $(CREATED):
 	@usable='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))'; python=; seen=; \
 	for each in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14 python); do \
@@ -71,9 +71,9 @@ $(CREATED):
 	  fi; \
 	done; \
 	if [ -z "$$seen" ]; then \
-	  echo 'error: no Python from 3.11 to 3.14 found$(if $(PYTHON), as "$(PYTHON)"); install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; \
+	  echo 'error: no Python from 3.11 to 3.14 found$(if $(PYTHON), as "$(PYTHON)"); install one, or set it: make PYTHON=/path/to/python3' >&2; exit 1; \
 	elif [ -z "$$python" ]; then \
-	  echo "error: $$seen cannot make virtual environments; install its venv module (Debian, Ubuntu: the package python3-venv)" >&2; exit 1; \
+	  echo "error: $$seen cannot create virtual environments; install its venv module (Debian, Ubuntu: the package python3-venv)" >&2; exit 1; \
 	fi; \
 	clear=; if ls $(STAMPS)/venv-* >/dev/null 2>&1 || ! $(BIN)/python -c '' >/dev/null 2>&1; then clear=--clear; fi; \
 	echo "Creating $(VENV) with $$($$python --version)"; \
@@ -82,9 +82,9 @@ $(CREATED):
 
 BUILD := editables|hatchling|packaging|pathspec|pluggy|setuptools|tomlkit|trove-classifiers
 
-# Build tools first: a few dependencies come as source and are built with these, not with whatever is newest today.
-# pycosat needs a C compiler; only reasoning-gym needs it. torch carries no hash, so that a CPU build that pip finds
-# on the machine may serve; requirements-torch.txt pins what the other builds need as well.
+# Build tools first: a few dependencies are source packages, and are built with these instead of the newest versions.
+# pycosat needs a C compiler; only reasoning-gym needs pycosat. torch has no hash, so that pip may use a CPU build that
+# it finds on the machine; requirements-torch.txt also pins the dependencies of the other builds.
 $(LOCKED): $(CREATED)
 	@echo 'Installing the locked dependencies (some minutes; with a CPU build of torch about 0.7 GB to download, 2.6 GB on disk)'
 	@awk '/^[a-z]/ { chosen = /^($(BUILD))==/ } chosen' requirements.lock >$(STAMPS)/build.txt
@@ -92,7 +92,7 @@ $(LOCKED): $(CREATED)
 	@if $(BIN)/python -c 'import os, shutil, sys, sysconfig as s; \
 	    sys.exit(not (shutil.which(s.get_config_var("CC").split()[0]) and os.path.exists(s.get_path("include") + "/Python.h")))'; \
 	then cp requirements.lock $(STAMPS)/requirements.txt; \
-	else echo 'No C compiler, or no Python headers: leaving out pycosat'; \
+	else echo 'No C compiler, or no Python headers: skipping pycosat'; \
 	  awk '/^[a-z]/ { chosen = !/^pycosat==/ } chosen' requirements.lock >$(STAMPS)/requirements.txt; fi
 	@$(PIP) --no-deps --no-build-isolation --require-hashes -r $(STAMPS)/requirements.txt
 	@echo 'Installing torch'
@@ -104,8 +104,8 @@ $(PACKAGE): $(LOCKED)
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	$(call stamp,package)
 
-# One resolution for all: requirements.lock without torch and what belongs to its GPU builds, which are in
-# requirements-torch.txt. Pins that still fit stay, unless UPGRADE is set.
+# One resolution for both files: torch and the dependencies of its GPU builds are in requirements-torch.txt, the rest in
+# requirements.lock. Pins that still fit stay, unless UPGRADE is set.
 TORCH  := torch==2.13.0
 EXTRAS := --extra local --extra text --extra dev
 UV     ?= build/uv/bin/uv

@@ -1,12 +1,12 @@
-"""What the bank costs, beside bare FAISS, bare SQLite and two other memories, measured in the same run.
+"""The cost of the bank beside bare FAISS, bare SQLite and two other memories, measured in the same run.
 
     python experiments/bank.py [query] [append] [import] [fork] [disk] [--million] [--quick] [--no-peers] [--rounds N]
                                [--postgres URL] [--plot docs/queries.svg]
 
-The sides take turns; a number is the median [quartiles] over rounds, after one round that does not count. Absolute
-times depend on the machine, ratios less so. One thread computes. Lessons have 700 bytes of text, three in an
-experience, and vectors that are looked up: embedding is left out. ``--postgres`` also measures a bank in that database,
-which should be new and is not cleaned up. The other memories are installed into build/peers on first use.
+The sides take turns; a number is the median [quartiles] over rounds, after one warm-up round. Absolute times depend on
+the machine, ratios less so. One thread computes. Lessons have 700 bytes of text, three in an experience. Vectors are
+looked up, so embedding is not measured. ``--postgres`` also measures a bank in that database, which should be new
+and is not cleaned up. The other memories are installed into build/peers on first use.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ QUERY_BOUNDS = {10_000: "at most 1", 100_000: "at most 8", MILLION: "at most 5"}
 
 Value = TypeVar("Value")
 Sides = Mapping[str, Sequence[float]]
-"""Values by the name of what was measured, one a round."""
+"""Name of a side -> its values, one per round."""
 
 
 class Setup(NamedTuple):
-    """What all parts share. ``sizes`` are those of queries; ``scale`` divides all other sizes."""
+    """The options of all parts. ``sizes`` are for queries; ``scale`` divides all other sizes."""
 
     folder: Path
     sizes: Sequence[int]
@@ -147,7 +147,7 @@ def measure_size(setup: Setup, size: int) -> dict[str, float]:
         recalls = {name: [recall(bank, number) for number in range(200)] for name, bank in banks.items()}
         finders = {name: partial(items, bank) for name, bank in banks.items()} | {FLAT: exact}
         sides = {name: lambda turn, find=find: query_times(find, numbers(turn, each)) for name, find in finders.items()}
-        few = min(each, max(1, 20_000 // size))  # the others need seconds at some sizes
+        few = min(each, max(1, 20_000 // size))  # other memories need seconds at some sizes
         sides |= {name: lambda turn, peer=peer: peer.ask(find=numbers(turn, few)) for name, peer in peers.items()}
         times = setup.in_turns(sides)
     cpu = {name: [one[0] for one in values] for name, values in times.items() if name != POSTGRES}
@@ -306,11 +306,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="|".join(PARTS), help="all if none is named")
     parser.add_argument("--million", action="store_true", help="query a million items too: minutes to fill, 3 GB")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, two rounds: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: a tenth of the sizes, two rounds")
     parser.add_argument("--no-peers", action="store_true", help="leave the other memories out")
     parser.add_argument("--postgres", metavar="URL", help="also measure a bank in this database")
     parser.add_argument("--rounds", type=int, help="default 15; with --quick 2")
-    parser.add_argument("--plot", type=Path, help="draw the queries")
+    parser.add_argument("--plot", type=Path, help="draw the query times to this SVG file")
     options = parser.parse_args()
     if unknown := {*options.parts} - {*PARTS}:
         parser.error(f"no part {', '.join(sorted(unknown))}")

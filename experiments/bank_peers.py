@@ -1,7 +1,7 @@
-"""Other memories, each in a process of its own, and the texts and vectors that all sides of ``bank.py`` share.
+"""Other memories, each in its own process, and the texts and vectors that all sides of ``bank.py`` share.
 
 Imports nothing of rb_dspy: the processes run this file with the interpreter of the other memories, which are installed
-into build/peers on first use (some minutes). No language model is asked, nothing is embedded, and there is no network.
+into build/peers on first use (some minutes). No language model is called, nothing is embedded, and there is no network.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ REQUIREMENTS = (
 
 
 def clustered(n: int, seed: int) -> np.ndarray:
-    """Unit rows that lie as embedded text does; uniform ones mislead approximate indexes. Shape ``(n, DIMENSION)``.
+    """Unit rows distributed like embedded text; uniform rows mislead approximate indexes. Shape ``(n, DIMENSION)``.
 
     A mean, 40 domains, 2,000 topics of uneven size, and 96 directions in each domain; one row in ten restates another.
-    The constants were fitted to MiniLM embeddings of docstrings. Clusters are equal for every seed, which draws rows.
+    The constants were fitted to MiniLM embeddings of docstrings. All seeds share the clusters; a seed draws rows.
     """
 
     def power(count: int, offset: float, exponent: float) -> np.ndarray:
@@ -74,7 +74,7 @@ def clustered(n: int, seed: int) -> np.ndarray:
 
 
 class Lookup:
-    """An embedder for generated texts: a letter (item, task, query) and a number lead to the vector."""
+    """An embedder for generated texts: a letter (item, task, query) and a number select the vector."""
 
     id, dimension, dim = "lookup-384", DIMENSION, DIMENSION
 
@@ -131,7 +131,7 @@ class Mem0:
         return self.lookup.vector(text).tolist()
 
     def fill(self, numbers: range) -> None:
-        """Through the store: its public way writes both files anew for each memory."""
+        """Fill the store directly, because the public method rewrites both files for each memory."""
         texts = ["\n".join(item_texts(number)) for number in numbers]
         payloads = [{"data": text, "user_id": "user"} for text in texts]
         self.memory.vector_store.insert([self.embed(text) for text in texts], payloads, [str(n) for n in numbers])
@@ -147,7 +147,7 @@ class ReasoningBank:
     """reasoning-bank's own bank on its SQLite store."""
 
     def __init__(self, folder: Path, lookup: Lookup) -> None:
-        with contextlib.suppress(ImportError):  # many a Python's SQLite loads no extensions
+        with contextlib.suppress(ImportError):  # the SQLite of many Python builds loads no extensions
             sys.modules["sqlite3"] = __import__("pysqlite3")
         from reasoning_bank import ReasoningBank as Bank
         from reasoning_bank.stores.sqlite_vec import SQLiteVecStore
@@ -157,7 +157,7 @@ class ReasoningBank:
         self.bank = Bank(self.refuse, store=self.store, embedder=self)
 
     async def refuse(self, *arguments: object, **more: object) -> str:
-        raise RuntimeError("asked for a language model")
+        raise RuntimeError("bank_peers: unexpected call of a language model")
 
     def embed(self, texts: list[str]) -> list[list[float]]:
         return self.lookup.embed(texts).tolist()
@@ -190,9 +190,9 @@ def query_times(find: Callable[[int], Sequence[object]], numbers: Iterable[int])
 
 
 def serve(name: str, folder: Path, items: int) -> None:
-    """Be the other memory ``name``: read one request a line, write one answer a line."""
+    """Serve the memory ``name``: read one request per line, write one answer per line."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the memory itself prints is no answer
+    os.dup2(2, 1)  # output of the memory itself is not an answer
     peer = PEERS[name](folder, Lookup(items + 10_000))
     peer.fill(range(items))
     for line in sys.stdin:
@@ -229,7 +229,7 @@ class Peer:
             self.process = subprocess.Popen(command, env=os.environ | offline | proxies, **pipes)
 
     def ask(self, **request: Any) -> Any:
-        """Its answer; raises ``RuntimeError`` with the end of its errors if it has ended."""
+        """Send a request and return the answer; raises ``RuntimeError`` with the last errors if the process ended."""
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(request), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()

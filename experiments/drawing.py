@@ -1,4 +1,4 @@
-"""Lines as an SVG for light pages, and a second one, with ``-dark`` in its name, for dark ones."""
+"""Draw lines as two SVG files: one for light pages, one with ``-dark`` in its name for dark pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STYLES = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True)
 class Line:
-    """A line with its name at its right end."""
+    """A line, labeled with its name at the right end."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -28,10 +28,10 @@ def draw_lines(
     Args:
         path: An .svg file.
         lines: At most four; those without points are skipped.
-        x: Label of the axis.
-        y: Likewise.
-        log: Both axes are logarithmic.
-        limits: Of the y axis.
+        x: Label of the x axis.
+        y: Label of the y axis.
+        log: Whether both axes are logarithmic.
+        limits: Limits of the y axis.
     """
     import matplotlib as mpl
 

@@ -1,11 +1,11 @@
-"""The evidence beside ``rb-dspy evaluate``: headroom of the streams, several rollouts, and the README's picture.
+"""Evidence in addition to ``rb-dspy evaluate``: headroom of the streams, several rollouts, and the README's picture.
 
 Run: ``python experiments/evidence.py screens``, ``scaling`` or ``picture``.
 
-``screens`` does 20 tasks of a stream without
-memory and with the right lessons in the bank; ``scaling`` compares one rollout with three. Both take hours on two
-cores, and continue if they are started again. ``picture`` draws the learning curves of the evaluation in
-``evidence/directory``; ``LOG.md`` has its command. Results are in ``experiments/evidence/``.
+``screens`` runs 20 tasks of each stream without memory and with oracle lessons in the bank; ``scaling`` compares one
+rollout with three. Both take hours on two cores, and continue if they are started again. ``picture`` draws the
+learning curves of the evaluation in ``evidence/directory``; ``LOG.md`` has its command. Results are in
+``experiments/evidence/``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WINDOW = 8
 
 
 def screens(program: ReasoningBank) -> None:
-    """Would perfect lessons help?"""
+    """Check whether perfect lessons would help."""
     for name, templates in STREAMS.items():
         stream = TaskStream.named(name, n=20, seed=SEED, templates=templates)
         print(name, screen(program, stream, folder=EVIDENCE / "screens" / name, on_progress=print), flush=True)
@@ -71,7 +71,7 @@ def picture(_: ReasoningBank) -> None:
 
 
 def main() -> None:
-    """Run one of them."""
+    """Run one part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("screens", "scaling", "picture"))
     parser.add_argument("--model", default="local/qwen2.5-coder-1.5b")

@@ -1,4 +1,4 @@
-"""How well lessons keep what the environment said, and how well later tasks find them.
+"""How well lessons keep facts from the environment, and how well later tasks retrieve them.
 
 Run: ``python experiments/facts.py --model local/qwen2.5-coder-1.5b`` (about an hour on two cores; resumable), and
 ``--compile`` to compile the distiller's prompts with GEPA on the first half and compare on the second.
@@ -75,7 +75,7 @@ def _has(text: str, words: Sequence[str]) -> bool:
 
 
 def played(task: Task, actions: Sequence[str]) -> tuple[Trajectory, bool]:
-    """The rollout of these actions."""
+    """The rollout of these actions, and whether it succeeded."""
     environment = make_environment(task, "0")
     first, steps = environment.reset(task), []
     for action in actions:
@@ -126,7 +126,7 @@ def _codes() -> Iterator[Record]:
 
 
 def _rules() -> Iterator[Record]:
-    """Wrong answers only: a right one is told nothing that was not in it."""
+    """Wrong answers only: the environment reveals nothing new after a right one."""
     for number, (question, answer, question_later) in enumerate(RULES):
         task = Task(id=f"rule/{number}", instruction=question, env_args={"answer": answer, "reveal": "answer"})
         later = Task(id=f"rule/{number}/later", instruction=question_later, env_args={"answer": answer})
@@ -168,7 +168,7 @@ def distilled(distill: Distill, record: Record) -> list[MemoryDraft]:
 
 
 def measured(name: str, distill: Distill, every: Sequence[Record], path: Path) -> list[dict[str, Any]]:
-    """One row a record: facts kept, and found by the later task in a bank of all lessons of this arm."""
+    """One row per record: facts kept, and found by the later task in a bank of all lessons of this arm."""
     done = {row["task"]: row for row in _rows(path) if row["arm"] == name}
     for record in every:
         if record.task.id not in done:
@@ -191,7 +191,7 @@ def measured(name: str, distill: Distill, every: Sequence[Record], path: Path) -
 
 
 def judged(judge: Judge, every: Sequence[Record], path: Path) -> list[dict[str, Any]]:
-    """One row a record: the verdict beside the truth."""
+    """One row per record: the verdict and the ground truth."""
     done = {row["task"]: row for row in _rows(path) if row["arm"] == "judge"}
     for record in every:
         if record.task.id not in done:
@@ -255,7 +255,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="local/qwen2.5-coder-1.5b")
-    parser.add_argument("--compile", type=int, default=0, metavar="BUDGET", help="metric calls of GEPA; 0: do not")
+    parser.add_argument(
+        "--compile", type=int, default=0, metavar="BUDGET", help="metric calls of GEPA; 0: do not compile"
+    )
     options = parser.parse_args()
     every = records()
     path = FOLDER / "facts.jsonl"

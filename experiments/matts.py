@@ -1,4 +1,4 @@
-"""What MaTTS and the loop cost beside a language model that takes 50 ms a call.
+"""The overhead of MaTTS and the loop with a language model that takes 50 ms per call.
 
 Run: ``python experiments/matts.py``. Prints the wall time of a task with k rollouts, as a ratio to k = 2, and the
 CPU of a 10-step episode beside that of its bare dspy calls with the same prompts.

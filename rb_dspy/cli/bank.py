@@ -1,4 +1,4 @@
-"""``rb-dspy bank``: look into a bank. What changes it is in ``bank_change``."""
+"""``rb-dspy bank``: inspect a bank. The commands that change it are in ``bank_change``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rb_dspy.text import counted
 if TYPE_CHECKING:
     from rb_dspy.bank import MemoryBank, Pending
 
-app = typer.Typer(no_args_is_help=True, help="Look into a bank, change it, back it up.")
+app = typer.Typer(no_args_is_help=True, help="Inspect a bank, change it, back it up.")
 
 _SOURCES = 5
-"""How many of the experiences that taught a lesson are shown."""
+"""Maximum number of source experiences shown for a lesson."""
 
 
 @app.command("list")
@@ -31,10 +31,10 @@ def list_items(
     on: options.OnBank,
     last: Annotated[int | None, typer.Option("--last", min=1, help="Only the newest N.")] = None,
     experiences: Annotated[
-        bool, typer.Option("--experiences", help="The tasks that were learned from, with or without lessons.")
+        bool, typer.Option("--experiences", help="List experiences, including those without lessons.")
     ] = False,
 ) -> None:
-    """The lessons, oldest first."""
+    """List the lessons, oldest first."""
     with on.open() as opened:
         found: Any = (opened.experiences() if experiences else opened.items())[-last if last else 0 :]
         learned_from = 0 if found else len(opened.seen_tasks())
@@ -70,7 +70,7 @@ def show(
     on: options.OnBank,
     id: Annotated[str, typer.Argument(help="Id of a lesson or of an experience.")],
 ) -> None:
-    """One lesson with where it comes from, or one experience with its whole trajectory."""
+    """Show one lesson with its sources, or one experience with its full trajectory."""
     with on.open() as opened:
         found = opened.get(id)
         if on.json_:
@@ -85,24 +85,24 @@ def show(
 @options.shared
 def search(
     on: options.OnBank,
-    query: Annotated[str, typer.Argument(help="A task, in words.")],
-    k: Annotated[int | None, typer.Option("-k", min=1, help="How many; default: program.retrieve.k.")] = None,
+    query: Annotated[str, typer.Argument(help="The text of a task.")],
+    k: Annotated[int | None, typer.Option("-k", min=1, help="Number of results; default: program.retrieve.k.")] = None,
     unit: Annotated[
         Literal["item", "experience"] | None,
-        typer.Option(help="Compare with lessons (item) or tasks (experience); default: program.retrieve.unit."),
+        typer.Option(help="Match lessons (item) or tasks (experience); default: program.retrieve.unit."),
     ] = None,
     mode: Annotated[
         Literal["dense", "lexical", "hybrid"] | None, typer.Option(help="Ranking; default: program.retrieve.mode.")
     ] = None,
 ) -> None:
-    """The lessons nearest to a task, best first, and which of them an agent would be shown."""
+    """Find the lessons nearest to a task, best first; marks those that agents are not shown."""
     from rb_dspy.steps.memory import render
 
     usual = on.settings.program.retrieve
     how: dict[str, Any] = {"mode": mode or usual.mode, "unit": unit or usual.unit}
     with on.open(embeds=how["mode"] != "lexical") as opened:
         found = opened.retrieve(query, k=k or max(usual.k, 1), **how)
-        floor = None  # lexical and hybrid scores have none
+        floor = None  # lexical and hybrid scores have no minimum
         if how["mode"] == "dense" and found:
             floor = getattr(opened.embedder, "min_score", None) if usual.min_score is None else usual.min_score
         near = opened.retrieve(query, k=usual.k, min_score=floor, polarity=usual.polarity, **how) if found else []
@@ -125,7 +125,7 @@ def search(
 def stats(
     on: options.OnBank,
 ) -> None:
-    """Counts and sizes, the embedder, and the scopes of the bank."""
+    """Show counts, sizes, the embedder, and the scopes of the bank."""
     with on.open_any_scope() as opened:
         found, scopes = opened.stats(), opened.scopes()
     if on.json_:
@@ -143,16 +143,16 @@ def stats(
 @options.shared
 def pending(
     on: options.OnBank,
-    learn: Annotated[bool, typer.Option("--learn", help="Judge them, and learn from them, now.")] = False,
+    learn: Annotated[bool, typer.Option("--learn", help="Judge these rollouts and learn from them now.")] = False,
     set_: options.Set = None,
 ) -> None:
-    """Rollouts that wait to be learned from, oldest first."""
+    """List pending rollouts, which are not learned from yet, oldest first."""
     if learn:
         where = {"bank__url": on.bank, "bank__scope": on.scope}
         _learn(options.program_settings(on.config, set_, None, None, **where), json_=on.json_)
         return
     if set_:
-        raise InputError("--set is for --learn; add it")
+        raise InputError("bank pending: --set needs --learn; add --learn")
     with on.open() as opened:
         found = opened.pending()
     shown = table("id", "task", "run", "rollouts", "tries", "last error", right=("rollouts", "tries"))
@@ -166,11 +166,11 @@ def pending(
         task, error = Text(one_line(each.task.id)), Text(one_line(each.error, 200), "dim")
         shown.add_row(each.id, task, Text(each.run_id), str(rollouts), str(each.tries), error)
     if not on.json_:
-        out.print(shown if found else "nothing waits to be learned from")
+        out.print(shown if found else "no pending rollouts")
 
 
 def _learn(chosen: Any, *, json_: bool) -> None:
-    """Learn from what is pending. Raises the last error if every one failed."""
+    """Learn from all pending rollouts. Raises the last error if every one failed."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.cli.program import build_program
     from rb_dspy.matts import MaTTS
@@ -192,7 +192,7 @@ def _learn(chosen: Any, *, json_: bool) -> None:
             else:
                 _print_learned(each, experience.items, "", json_=json_)
     if not waiting and not json_:
-        say("nothing waits to be learned from")
+        say("no pending rollouts")
     if errors and len(errors) == len(waiting):
         raise errors[-1]
 
@@ -207,7 +207,7 @@ def _print_learned(waiting: Pending, items: Iterable[MemoryItem], error: str, *,
 
 
 def show_item(item: MemoryItem, changes: Iterable[Change] = ()) -> None:
-    """One lesson whole, where it comes from, and its edits."""
+    """Print a lesson in full, with its sources and edits."""
     out.print(Text.assemble((item.title, "bold"), "  ", (item.id, "dim")))
     out.print(Text(f"{item.description}\n\n{item.content}\n"))
     for source in item.provenances[:_SOURCES]:

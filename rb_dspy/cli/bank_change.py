@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 SourceArgument = Annotated[str, typer.Argument(help="Id of an experience or a lesson, run:NAME, or origin:NAME.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
-NoteOption = Annotated[str, typer.Option("--note", help="Why; kept in the history.")]
+NoteOption = Annotated[str, typer.Option("--note", help="Reason; stored in the history.")]
 
 app = typer.Typer()
 
 _LISTED = 20
-"""How many experiences, and how many lessons, are listed of a removal."""
+"""Maximum number of experiences, and of lessons, listed for a removal."""
 
 
 @app.command()
@@ -43,7 +43,7 @@ def add(
     description: Annotated[str, typer.Option(help="When it helps, in one sentence.")] = "",
     origin: Annotated[str, typer.Option(help="Who wrote it; bank rollback origin:NAME removes it.")] = "user",
 ) -> None:
-    """Add a lesson that you wrote; a bank that does not exist is made."""
+    """Add a lesson that you wrote; creates the bank if it does not exist."""
     with on.open(embeds=True, create=True) as opened:
         _print_item(opened.add(title, content, description, origin), json_=on.json_)
 
@@ -58,7 +58,7 @@ def edit(
     content: Annotated[str | None, typer.Option(help="The new content.")] = None,
     note: NoteOption = "",
 ) -> None:
-    """Give a lesson another text; bank show still shows the text before."""
+    """Edit the text of a lesson; bank show also shows its earlier text."""
     if title is None and description is None and content is None:
         raise InputError("nothing to change; give --title, --description or --content")
     with on.open(embeds=True) as opened:
@@ -76,7 +76,7 @@ def delete(
 ) -> None:
     """Remove a lesson, or an experience with its lessons; the history keeps them.
 
-    What was learned under their influence stays: bank rollback removes that too.
+    Experiences learned under their influence stay; bank rollback removes those too.
     """
     with on.open() as opened:
         removal = opened.delete(id, dry_run=True)
@@ -92,13 +92,13 @@ def rollback(
     on: options.OnBank,
     source: SourceArgument,
     keep_descendants: Annotated[
-        bool, typer.Option("--keep-descendants", help="Keep what was learned under its influence.")
+        bool, typer.Option("--keep-descendants", help="Keep experiences learned under its influence.")
     ] = False,
     dry_run: DryRunOption = False,
     yes: options.Yes = False,
     note: NoteOption = "",
 ) -> None:
-    """Remove all that came from a source, and what was learned under its influence; the history keeps it."""
+    """Remove everything from a source and everything learned under its influence; the history keeps it."""
     with on.open() as opened:
         descendants = not keep_descendants
         removal = opened.rollback(source, descendants=descendants, dry_run=True)
@@ -117,21 +117,21 @@ def purge(
     source: SourceArgument,
     yes: options.Yes = False,
 ) -> None:
-    """Delete a text for good, history included: a secret, for example. Backups, exports and MLflow are not reached."""
+    """Delete a source permanently, with its history: for secrets. Backups, exports and MLflow keep their copies."""
     with on.open() as opened:
         if not yes:
-            confirm(f"delete what came from {source} for good, with its history?")
+            confirm(f"permanently delete everything from {source}, with its history?")
         removal = opened.purge(source)
-    print_json(removal) if on.json_ else say(("deleted for good: ", "bold"), _counts(removal))
+    print_json(removal) if on.json_ else say(("permanently deleted: ", "bold"), _counts(removal))
 
 
 @app.command("export")
 @options.shared
 def export_(
     on: options.OnBank,
-    file: Annotated[str, typer.Argument(help="Where to; - is standard output.")] = "-",
+    file: Annotated[str, typer.Argument(help="Target file; - is standard output.")] = "-",
 ) -> None:
-    """Write a scope as JSON Lines: every experience whole, with its provenance."""
+    """Export a scope as JSON Lines: every experience in full, with its provenance."""
     with on.open() as opened, tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "export.jsonl" if file == "-" else Path(file)
         number = opened.export_jsonl(target)
@@ -145,7 +145,7 @@ def export_(
     if on.json_:
         print_json({"path": file, "experiences": number, "pending": waiting})
         return
-    left = f"; rollouts of {counted(waiting, 'task')} wait to be learned from, and are not in it" if waiting else ""
+    left = f"; not included: pending rollouts of {counted(waiting, 'task')}" if waiting else ""
     say(f"{counted(number, 'experience')} written to {file}{left}")
 
 
@@ -153,12 +153,13 @@ def export_(
 @options.shared
 def import_(
     on: options.OnBank,
-    file: Annotated[Path, typer.Argument(help="A file of bank export; - is standard input.")],
+    file: Annotated[Path, typer.Argument(help="A file written by bank export; - is standard input.")],
     origin: Annotated[
-        str, typer.Option("--origin", metavar="NAME", help="Who brought it; bank rollback origin:NAME removes it.")
+        str,
+        typer.Option("--origin", metavar="NAME", help="Origin of this import; bank rollback origin:NAME removes it."),
     ] = "",
 ) -> None:
-    """Append what was exported; what is here already, or was removed here, is not repeated."""
+    """Import exported experiences; skips those that are in this bank or were removed from it."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.admission import checked_name
     from rb_dspy.bank.transfer import read
@@ -166,7 +167,7 @@ def import_(
     chosen = on.settings.bank
     with _as_file(file) as path:
         for _ in read(path, checked_name("origin", origin) if origin else ""):
-            pass  # before a bank is made
+            pass  # validate the file before a bank is created
         with (
             err.status("embedding …"),
             MemoryBank.open(chosen.url, scope=chosen.scope, embedder=chosen.embedder) as opened,
@@ -177,18 +178,18 @@ def import_(
     if on.json_:
         print_json({"path": file, "experiences": len(ids), "new": new})
         return
-    others = f"; {len(ids) - new:,} were here before, or had been removed" if len(ids) > new else ""
+    others = f"; {len(ids) - new:,} skipped: already here, or removed here" if len(ids) > new else ""
     say(f"{counted(new, 'experience')} imported into {without_secrets(chosen.url)}, scope {chosen.scope}{others}")
 
 
 @app.command()
 def backup(
-    file: Annotated[str, typer.Argument(help="Where the copy goes; the file must not exist.")],
+    file: Annotated[str, typer.Argument(help="File for the copy; it must not exist.")],
     bank: options.Bank = None,
     config: options.Config = None,
     json_: options.Json = False,
 ) -> None:
-    """Copy the bank's file with all scopes, also while others write to it."""
+    """Copy the bank's file with all scopes; other processes may write to it meanwhile."""
     from rb_dspy.bank import MemoryBank
 
     url = options.settings(config, None, bank__url=bank).bank.url
@@ -198,12 +199,12 @@ def backup(
 
 @app.command()
 def restore(
-    copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is only read.")],
+    copy: Annotated[str, typer.Argument(help="A copy of a bank's file; it is not changed.")],
     bank: options.Bank = None,
     config: options.Config = None,
     json_: options.Json = False,
 ) -> None:
-    """Put a copy in the place of the bank's file, once it has been checked; the old file is moved aside."""
+    """Check a copy and replace the bank's file with it; the old file is moved aside."""
     from rb_dspy.bank import MemoryBank
 
     url = options.settings(config, None, bank__url=bank).bank.url
@@ -223,7 +224,7 @@ def reindex(
         str | None, typer.Option("--embedder", metavar="NAME", help="Move the whole bank to this embedding model.")
     ] = None,
 ) -> None:
-    """Make vectors that are missing, in all scopes."""
+    """Compute missing vectors, in all scopes."""
     with err.status("embedding …"), on.open_any_scope(embeds=embedder is None) as opened:
         made = opened.reindex(embedder)
         name = opened.stats().embedder
@@ -232,7 +233,7 @@ def reindex(
         return
     moved = embedder is not None and embedder != on.settings.bank.embedder
     hint = f'; set bank.embedder = "{embedder}" in rb.toml' if moved else ""
-    say(f"{counted(made, 'vector')} made{hint}")
+    say(f"{counted(made, 'vector')} computed{hint}")
 
 
 @app.command()
@@ -240,14 +241,14 @@ def reindex(
 def doctor(
     on: options.OnBank,
 ) -> None:
-    """Read everything, and say what is wrong and what to do. Exits with 6 if anything is."""
+    """Check the whole bank; reports each problem and its fix. Exits with 6 if there is a problem."""
     from rb_dspy.bank import MemoryBank
     from rb_dspy.bank.opening import scopes
 
     url = on.settings.bank.url
     names = scopes(url) if on.scope is None else [on.scope]
-    findings: dict[Any, None] = {}  # what is wrong with the file is found in every scope
-    with err.status("reading everything …"):
+    findings: dict[Any, None] = {}  # a problem of the file is found in every scope
+    with err.status("checking the bank …"):
         for name in names:
             with MemoryBank.open(url, scope=name, create=False) as opened:
                 findings |= dict.fromkeys(opened.doctor())
@@ -279,7 +280,7 @@ def _print_removal(removal: Removal, shown: Table, verb: str, *, json_: bool) ->
 
 
 def _titles(bank: MemoryBank, removal: Removal) -> Table:
-    """What a removal would remove."""
+    """The experiences and lessons of a removal, as a table."""
     shown = table("id", "what")
     for ids in (removal.experiences, removal.items):
         for id in ids[:_LISTED]:
@@ -304,7 +305,7 @@ def _title(bank: MemoryBank, id: str) -> str:
 
 @contextlib.contextmanager
 def _as_file(file: Path) -> Iterator[Path]:
-    """``file``, or a copy of standard input: an import is read twice."""
+    """Yield ``file``, or a copy of standard input, because import reads the file twice."""
     if str(file) != "-":
         yield file
         return

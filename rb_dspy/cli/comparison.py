@@ -44,7 +44,7 @@ def compare_memory(program: BankProgram, name: str, tasks: Sequence[Task], chose
         _print(summary, time.monotonic() - started)
     for report in (without, with_memory):
         if all(result.error for result in report.results):
-            raise InfrastructureError(f"every task failed; the last one: {report.results[-1].error}")
+            raise InfrastructureError(f"every task failed; last error: {report.results[-1].error}")
 
 
 def _run(
@@ -56,7 +56,7 @@ def _run(
     before: RunReport | None = None,
     json_: bool,
 ) -> None:
-    """One pass over the tasks; the second, which learns, prints the results of both."""
+    """Run one pass over the tasks; the second pass learns, and prints the results of both."""
     marks = {result.task.id: _mark(result) for result in before.results} if before is not None else None
     name = "without memory" if marks is None else "with memory"
     status = out.status(Text(f"{name}: task 1 of {len(tasks)} …", "dim"))
@@ -80,7 +80,7 @@ def _run(
 
 
 def _show(result: TaskResult, number: int, marks: Sequence[Text]) -> None:
-    """The task and its answer on one line; below it what was learned, wrapped and whole."""
+    """Print the task and its answer on one line, and the learned lessons in full below."""
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(width=3, justify="right", style="dim")
     for _ in marks:
@@ -106,7 +106,7 @@ def _mark(result: TaskResult) -> Text:
 
 
 def _summary(tasks: Sequence[Task], without: RunReport, with_memory: RunReport) -> dict[str, Any]:
-    """The comparison in numbers; ``facts_kept``: lessons that keep their task's fact, if the environment can tell."""
+    """The comparison in numbers. ``facts_kept``: tasks whose tasks taught the fact, if the environment can tell."""
     late = {task.id for task in tasks[len(tasks) // 2 :]}
 
     def late_solved(report: RunReport) -> int:
@@ -142,14 +142,14 @@ def _print(numbers: dict[str, Any], seconds: float) -> None:
         shown.add_row(name, *(f"{numbers[f'{side}{end}']} of {of}" for side in ("without", "with")))
     out.print()
     out.print(shown)
-    facts = f"; {numbers['facts_kept']} of {tasks} lessons keep the fact" if "facts_kept" in numbers else ""
+    facts = f"; {numbers['facts_kept']} of {tasks} tasks taught the fact" if "facts_kept" in numbers else ""
     judge = f"with memory the judge was right on {numbers['judge_right']} of {numbers['judged']}"
     took = f"{seconds / 60:.1f} minutes" if seconds > 60 else f"{seconds:.0f} seconds"
     out.print(f"{judge}{facts}; {took}", soft_wrap=True)
     if numbers["errors"]:
-        err.print(Text(f"{counted(numbers['errors'], 'error')}: such tasks count as not solved", "yellow"))
+        err.print(Text(f"{counted(numbers['errors'], 'error')}: tasks with an error count as not solved", "yellow"))
     out.print(
-        f"\nWith memory {numbers['with']} of {tasks} tasks were solved, without {numbers['without']}. To try your"
-        " own model, add --set agent=PROVIDER/MODEL; to measure the difference on your tasks: rb-dspy evaluate TASKS",
+        f"\nWith memory {numbers['with']} of {tasks} tasks were solved, without {numbers['without']}. To try another"
+        " model, add --set agent=PROVIDER/MODEL; to measure the difference on your own tasks: rb-dspy evaluate TASKS",
         soft_wrap=True,
     )

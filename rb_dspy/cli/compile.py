@@ -35,25 +35,25 @@ def compile_(
     on: options.OnTasks,
     optimizer: Annotated[str, typer.Option(help="gepa, miprov2, simba, bootstrap or bootstrap_rs.")] = "gepa",
     step: Annotated[Literal["all", "judge", "select", "agent"], typer.Option(help="One step, or all.")] = "all",
-    budget: Annotated[int, typer.Option(min=1, help="How many examples may be run and rated in the search.")] = 100,
+    budget: Annotated[int, typer.Option(min=1, help="Metric calls: examples that the search may run and score.")] = 100,
     reflection: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Proposes prompts: a model or a role; default: the agent's.")
+        str | None, typer.Option(metavar="MODEL", help="Model or role that proposes prompts; default: the agent's.")
     ] = None,
-    orders: Annotated[int, typer.Option(min=1, help="Orders of the tasks in scoring.")] = 8,
-    window: Annotated[int | None, typer.Option(min=1, help="Tasks of one example of --step all.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Examples at the same time.")] = 1,
-    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="Where the result goes.")] = Path("program.json"),
+    orders: Annotated[int, typer.Option(min=1, help="Number of task orders in scoring.")] = 8,
+    window: Annotated[int | None, typer.Option(min=1, help="Tasks in each example of --step all.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Examples run in parallel.")] = 1,
+    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="File for the result.")] = Path("program.json"),
     register: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Register the result in MLflow; the champion if it improved.")
+        str | None, typer.Option(metavar="NAME", help="Register the result in MLflow, as champion if it improved.")
     ] = None,
     bank: options.StartBank = None,
     scope: options.Scope = None,
     yes: options.Yes = False,
 ) -> None:
-    """Compile the prompts on some of the tasks, and measure before and after on others.
+    """Compile the prompts on some of the tasks; measure before and after on the others.
 
-    The right answers of the tasks must be known. A compile that was interrupted asks only for what is missing if the
-    same command is given again.
+    The tasks need ground truth. To continue an interrupted compile, run the same command again: it makes only the
+    model calls that are missing.
     """
     from rb_dspy.cli.program import reflection_model, start_bank, tracker
     from rb_dspy.cli.tasks import compile_streams
@@ -69,7 +69,7 @@ def compile_(
     if save.is_dir() or not save.absolute().parent.is_dir():
         raise InputError(f"--save {save}: expected the name of a file in a folder that exists")
     if save.exists():
-        read_state(save)  # another file is never replaced
+        read_state(save)  # raises for any other file, so that it is not replaced
     built = on.build(chosen)
     tracking = tracker(chosen, on.track)
     registry = None if register is None else tracker(chosen, True)
@@ -87,7 +87,7 @@ def compile_(
             say((str(plan), "dim"))
         confirm_cost(plan.calls, yes=yes or on.json_)
         with (
-            ends_on_interrupt("answers are in DSPy's cache; the same command asks only for what is missing"),
+            ends_on_interrupt("answers are in DSPy's cache; run the same command to continue"),
             tracking.compile_run(Path(found.name).stem, built, streams, params={"seed": chosen.run.seed}) as tracked,
             bar(budget) as show,
         ):
@@ -124,7 +124,7 @@ def compile_(
 
 
 def _print_result(compiled: Compiled) -> None:
-    """Before and after, the changed prompts, and the cost."""
+    """Print the scores before and after, the changed prompts, and the cost."""
     out.print(Rule("scores", align="left", style="dim"))
     shown = table("", "before", "after", "difference", "tasks", "", right=("tasks",))
     for name, each in (("dev", compiled.dev), ("held-out", compiled.held_out)):
@@ -132,7 +132,7 @@ def _print_result(compiled: Compiled) -> None:
         cells = (f"{each.before:.2f}", f"{each.after:.2f}", f"{each.difference:+}", str(each.tasks))
         shown.add_row(Text(name, "bold"), *cells, verdict if name == "held-out" else "")
     out.print(shown)
-    say((f"measured: {compiled.measure}; prompts were chosen on dev, which flatters them", "dim"))
+    say((f"measured: {compiled.measure}; dev scores are optimistic: prompts were chosen on dev", "dim"))
     out.print(Rule("prompts", align="left", style="dim"))
     if compiled.changed:
         print_diff(compiled.diff())

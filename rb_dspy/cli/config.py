@@ -25,7 +25,7 @@ def config(
     set_: options.Set = None,
     json_: options.Json = False,
 ) -> None:
-    """Every key of rb.toml and --set: its value, its default, and what it means.
+    """List every key of rb.toml and --set, with its value, default and meaning.
 
     matts is off until one of its keys is set; a role of backbones uses the agent's model until its own is set.
     """
@@ -67,14 +67,14 @@ def _keys(model: type[pydantic.BaseModel], default: Any, now: Any, above: str = 
 
 
 def _bare(annotation: Any) -> Any:
-    """The type without None; the first of several."""
+    """The type without None; the first type of a union."""
     if get_origin(annotation) in (Union, UnionType):
         return next(kind for kind in get_args(annotation) if kind is not NoneType)
     return annotation
 
 
 def _open(value: Any) -> Any:
-    """``value`` without the passwords of addresses."""
+    """``value`` with the passwords in addresses removed."""
     if isinstance(value, list | tuple):
         return [_open(each) for each in value]
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""``rb-dspy envs``: the environments, and the streams of tasks that they make."""
+"""``rb-dspy envs``: the environments, and the streams of tasks that they generate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rb_dspy.text import counted
 
 
 def envs(
-    name: Annotated[str | None, typer.Argument(help="One stream; default: all of them, a line each.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one stream; default: list all.")] = None,
     json_: options.Json = False,
 ) -> None:
-    """The environments, their templates, and whether they can run here."""
+    """List environments, their templates, and whether they can run here."""
     from rb_dspy.plugins import environment_family, environment_names
     from rb_dspy.stream import PRESETS
 
@@ -41,11 +41,11 @@ def envs(
         shown.add_row(Text(stream), Text(env), str(templates or "your file"), ready)
     if not json_:
         out.print(shown)
-        say(("rb-dspy envs NAME shows one; rb-dspy run NAME runs its tasks; --env takes one of your own", "dim"))
+        say(("rb-dspy envs NAME shows one; rb-dspy run NAME runs its tasks; --env uses your own environment", "dim"))
 
 
 def _show(name: str, *, json_: bool) -> None:
-    """The templates of one, and its first task."""
+    """Print the templates of one stream, and its first task."""
     from rb_dspy.plugins import environment_family
     from rb_dspy.stream import PRESETS, TaskStream
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rb_dspy.matts import BankProgram
 
 SCREENED = 20
-"""Tasks of --screen, unless -n says otherwise."""
+"""Default number of tasks of --screen."""
 
 
 @options.shared
@@ -34,23 +34,24 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Compare these models as the agent, also in roles without one of their own.",
+            help="Compare these models as the agent; roles without a model of their own use them too.",
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The arm to compare with; default: none, else the first.")
+        str | None, typer.Option(help="The arm to compare with; default: the arm none, else the first.")
     ] = None,
-    orders: Annotated[int, typer.Option(min=1, help="Orders of the tasks; fewer than 8 are exploratory.")] = 8,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Streams that run side by side.")] = 1,
+    orders: Annotated[int, typer.Option(min=1, help="Number of task orders; fewer than 8 are exploratory.")] = 8,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Streams run in parallel.")] = 1,
     lessons: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Lessons of the arm oracle, as JSON Lines with title and content."),
+        typer.Option(metavar="FILE", help="Lessons for the arm oracle, as JSON Lines with title and content."),
     ] = None,
     screen: Annotated[
-        bool, typer.Option("--screen", help="Only ask whether perfect lessons would help: none against oracle.")
+        bool, typer.Option("--screen", help="Only check whether perfect lessons would help: none against oracle.")
     ] = False,
     folder: Annotated[
-        Path | None, typer.Option(help="Results and report; an evaluation there continues. Default: rb-evaluations/...")
+        Path | None,
+        typer.Option(help="Folder of results and report; continues an evaluation there. Default: rb-evaluations/..."),
     ] = None,
     bank: options.StartBank = None,
     scope: options.Scope = None,
@@ -59,7 +60,7 @@ def evaluate(
     """Compare arms on the same tasks in the same orders: LEARNING, NULL, HARM or UNRESOLVED, with an interval.
 
     Without --arms: no memory against a bank that starts empty. Start with --screen, which needs few tasks: if perfect
-    lessons do not help, no memory can. An interrupted evaluation continues if the same command is given again.
+    lessons do not help, no memory can. To continue an interrupted evaluation, run the same command again.
     """
     from rich.markdown import Markdown
 
@@ -69,7 +70,7 @@ def evaluate(
     from rb_dspy.evaluation.plan import describe, describe_sources, digest, plan_of
 
     if lessons is not None and not screen and (models is not None or "oracle" not in arms.split(",")):
-        raise InputError("--lessons is of the arm oracle; add it to --arms, or use --screen")
+        raise InputError("evaluate: --lessons is for the arm oracle; add oracle to --arms, or use --screen")
     chosen = on.settings()
     found = on.source(chosen)
     stream = task_stream(found, on.number or (SCREENED if screen else None))
@@ -89,7 +90,7 @@ def evaluate(
             say((f"{estimate}; results in {place}", "dim"))
         confirm_cost(estimate.calls, yes=yes or on.json_)
         with (
-            ends_on_interrupt(f"results are in {place}; the same command continues"),
+            ends_on_interrupt(f"results are in {place}; run the same command to continue"),
             tracker(chosen, on.track).evaluation_run(stream.name, stream) as tracked,
             bar(plan.total) as show,
         ):

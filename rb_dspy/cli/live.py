@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a block for each task, filled in by dspy's callbacks around the steps."""
+"""Live output of a run: a block for each task, filled in by dspy callbacks around the steps."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Display(BaseCallback):
                 self._row("selected", Text(middle_cut(outputs.analysis, 300), "dim"))
 
     def on_result(self, result: TaskResult) -> None:
-        """Show what came of a task."""
+        """Show the result of a task."""
         with self._lock:
             self._heading(result.task)
             if result.error:
@@ -112,7 +112,7 @@ class Display(BaseCallback):
                 self._learned(prediction.experience)
             self._truth(result)
             if result.resumed:
-                self._row("resumed", Text("an earlier rollout, learned from now; its outcome is unknown", "dim"))
+                self._row("resumed", Text("learned from an earlier rollout, whose outcome is unknown", "dim"))
             usage = result.usage.values()
             tokens = sum(used.prompt_tokens + used.completion_tokens for used in usage)
             if tokens:

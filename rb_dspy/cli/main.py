@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 # Before dspy is imported: litellm would otherwise fetch a price list, which stalls for seconds without a network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-# MLflow's own progress bars and notes would stand between our lines.
+# Keep MLflow's progress bars and notes out of the output.
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 
@@ -65,7 +65,7 @@ def _options(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; ``args`` default to the process's own.
 
-    Exit codes: 0 done; 1 any other error of ours; 2 bad input or usage; 3 something is not installed or downloaded; 4 a
+    Exit codes: 0 done; 1 any other rb_dspy error; 2 bad input or usage; 3 something is not installed or downloaded; 4 a
     language model cannot be used; 5 infrastructure broke; 6 the bank or the disk refused; 130 interrupted, 143 ended by
     SIGTERM. If the reader of the output closes it early, as ``head`` does, the command ends quietly with 0.
     """
@@ -80,7 +80,7 @@ def main(args: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             code = 130
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to fail at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing at exit cannot fail
         except OSError as exc:
             if exc.filename is not None or exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
                 raise

@@ -1,4 +1,4 @@
-"""``rb-dspy models``: files of language models for this machine, and whether the models of all roles answer."""
+"""``rb-dspy models``: download local language models; check that the model of every role answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import err, out, print_json, say, table
 from rb_dspy.errors import BackboneError
 
-app = typer.Typer(no_args_is_help=True, help="Language models: files for this machine, and a check of every role.")
+app = typer.Typer(no_args_is_help=True, help="Language models: local files, and a check of every role.")
 
 
 @app.command("list")
@@ -20,10 +20,10 @@ def list_models(
     verify: Annotated[bool, typer.Option("--verify", help="Compute the checksums of files; slow.")] = False,
     json_: options.Json = False,
 ) -> None:
-    """The models that can run on this machine, and which files are here."""
+    """List models that can run on this machine, and which are downloaded."""
     from rb_dspy.backbones import models
 
-    shown = table("name", "size", "licence", "here", "SHA-256")
+    shown = table("name", "size", "license", "here", "SHA-256")
     for spec in models.catalogue():
         status = models.status(spec.name, verify=verify)
         if json_:
@@ -39,10 +39,10 @@ def list_models(
 def get(
     name: Annotated[str, typer.Argument(help="A name from rb-dspy models list.")],
     source: Annotated[Path | None, typer.Option("--from", help="Copy this file instead of downloading.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Check a file that is here; replace a bad one.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check an existing file; replace it if damaged.")] = False,
     json_: options.Json = False,
 ) -> None:
-    """Download a model, unless it is here. An interrupted download continues."""
+    """Download a model, unless it exists. Continues an interrupted download."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from rb_dspy.backbones import models
@@ -60,14 +60,14 @@ def get(
 
 @app.command()
 def check(config: options.Config = None, set_: options.Set = None, json_: options.Json = False) -> None:
-    """Ask the model of each role once: its answer and its time, or what is wrong."""
+    """Call the model of each role once; shows its answer and time, or the problem."""
     from dataclasses import asdict
 
     from rb_dspy.backbones.check import check as probes
 
     shown = table("role", "model", "seconds", "answer")
     problems: dict[str, list[str]] = {}
-    with err.status("asking each model once …"):
+    with err.status("calling each model once …"):
         for probe in probes(options.settings(config, set_).backbones):
             if json_:
                 print_json(asdict(probe))

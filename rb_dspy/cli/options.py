@@ -1,4 +1,4 @@
-"""The options that several commands share, and the settings that come of them."""
+"""Options that several commands share, and the settings that they select."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = ", ".join(mode.replace("_", "-") for mode in get_args(MattsMode))
 
 
 def default(key: str, value: object) -> str:
-    """The end of the help of an option that a setting replaces."""
+    """Help text for the default of an option: its setting, or ``value``."""
     return f"default: {key} in {CONFIG_FILE}, else {value}."
 
 
@@ -37,8 +37,8 @@ Config = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override one setting; may be repeated.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value a line.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, one value per line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 Bank = Annotated[
     str | None,
@@ -79,7 +79,7 @@ Env = Annotated[
     typer.Option(
         "--env",
         metavar="MODULE:NAME",
-        help="Environment of your own, imported from this folder: a function (task, rollout_id) that returns one, an"
+        help="Your own environment, imported from this folder: a function (task, rollout_id) that returns one, an"
         " Environment class (called without arguments, or with the task), or an EnvironmentFamily class.",
     ),
 ]
@@ -102,7 +102,7 @@ Matts = Annotated[
 K = Annotated[
     int | None,
     typer.Option(
-        "--k", "-k", metavar="N", help=f"Rollouts, or passes, of --matts; {default('matts.k', MattsConfig().k)}"
+        "--k", "-k", metavar="N", help=f"Rollouts or passes of --matts; {default('matts.k', MattsConfig().k)}"
     ),
 ]
 Track = Annotated[
@@ -110,7 +110,7 @@ Track = Annotated[
     typer.Option(
         "--track/--no-track",
         show_default=False,
-        help="Track in MLflow; default: tracking.enabled in rb.toml, else if it has a table [tracking].",
+        help="Track in MLflow; default: tracking.enabled in rb.toml, else on if it has a table [tracking].",
     ),
 ]
 
@@ -141,7 +141,7 @@ class OnBank:
             raise EmbedderMismatch(f"{exc}; set bank.embedder in rb.toml to the bank's embedder") from None
 
     def open_any_scope(self, *, embeds: bool = False) -> MemoryBank:
-        """Open the bank for what concerns all its scopes; only ``--scope`` itself must exist."""
+        """Open the bank in any scope, for commands on all scopes; ``--scope`` must exist if it is set."""
         from rb_dspy.bank import MemoryBank
         from rb_dspy.bank.opening import scopes
 
@@ -173,11 +173,11 @@ class OnTasks:
     json_: Json = False
 
     def settings(self, **options: Any) -> Settings:
-        """The settings of the command; ``options``: its own as ``section__key=value``."""
+        """The settings of the command; ``options``: its own options as ``section__key=value``."""
         return program_settings(self.config, self.set_, self.matts, self.k, run__seed=self.seed, **options)
 
     def source(self, chosen: Settings, text: str | None = None) -> Source:
-        """The tasks; ``text`` stands for them. Raises ``InputError`` if they cannot be used."""
+        """The tasks, or ``text`` as the only task. Raises ``InputError`` if they cannot be used."""
         from rb_dspy.cli.tasks import source
 
         return source(chosen.run, self.tasks, text=text, seed=self.seed, any_env=self.env is not None)
@@ -190,7 +190,7 @@ class OnTasks:
 
 
 def shared(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` as typer reads it: its parameter ``on``, a dataclass of options, is replaced by these options."""
+    """Replace the parameter ``on`` of ``command``, a dataclass of options, with these options, for typer."""
     hints = get_type_hints(command, include_extras=True)
     group = hints.pop("on")
     ours = get_type_hints(group, include_extras=True)
@@ -210,7 +210,7 @@ def shared(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings(config: Path | None, overrides: list[str] | None, **options: Any) -> Settings:
-    """Settings of all sources. ``options``: the command's own as ``section__key=value``; None: not given."""
+    """Settings of all sources. ``options``: the command's own as ``section__key=value``; None: not set."""
     from rb_dspy.config_file import load_settings, own_file
 
     path = config if config is not None else (CONFIG_FILE if CONFIG_FILE.exists() else None)
@@ -232,7 +232,7 @@ def program_settings(
         raise ConfigError(f"--matts {matts!r}: no such mode; expected {MODES}, or off")
     chosen = settings(config, overrides, **options)
     if k is not None and (mode == "off" or (mode is None and chosen.matts is None)):
-        raise ConfigError(f"--k {k} is for test-time scaling; choose it with --matts MODE: {MODES}")
+        raise ConfigError(f"--k {k} needs test-time scaling; add --matts MODE: {MODES}")
     if mode == "off":
         return chosen.model_copy(update={"matts": None})
     return settings(config, overrides, matts__mode=mode, matts__k=k, **options)

@@ -21,9 +21,9 @@ from rb_dspy.text import printable
 
 
 class SafeConsole(Console):
-    """A console that escapes what a terminal would execute: tasks, answers and lessons may contain anything.
+    """A console that escapes control characters, because tasks, answers and lessons may contain any text.
 
-    Print such text as ``rich.text.Text``, because no escape of markup is right for every backslash and bracket.
+    Print such text as ``rich.text.Text``, because rich cannot escape every backslash and bracket in markup.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
@@ -33,7 +33,7 @@ class SafeConsole(Console):
 
 
 MANY_CALLS = 1_000
-"""Calls of language models before which a person is asked."""
+"""Number of language model calls above which the user must confirm."""
 
 out = SafeConsole(highlight=False, soft_wrap=False, emoji=False)
 err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -50,7 +50,7 @@ def warn(text: str) -> None:
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines. Ids are never cut, because other commands take them."""
+    """A table without lines. Ids are never cut, because other commands need them."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         made.add_column(
@@ -116,21 +116,21 @@ def usage_table(usage: Any, money: Any = None) -> Table:
 
 
 def confirm(question: str) -> None:
-    """Ask a person. Raises ``InputError`` if nobody can answer; ends the command on no."""
+    """Ask the user to confirm; ends the command on no. Raises ``InputError`` without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InputError("this needs an answer, and there is no terminal; give --yes")
+        raise InputError("this command needs a confirmation, but there is no terminal; pass --yes")
     typer.confirm(question, abort=True, err=True)
 
 
 def confirm_cost(calls: int, *, yes: bool) -> None:
-    """Ask a person on a terminal, unless ``yes`` or the calls of language models are few."""
+    """Ask the user to confirm many language model calls, if there is a terminal and not ``yes``."""
     if calls > MANY_CALLS and not yes and sys.stdin.isatty() and sys.stdout.isatty():
         confirm("start?")
 
 
 @contextmanager
 def ends_on_interrupt(text: str) -> Iterator[None]:
-    """End the command if it is interrupted inside the block, with one line that says ``text``."""
+    """End the command with the line ``text`` if the block is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
@@ -140,7 +140,7 @@ def ends_on_interrupt(text: str) -> Iterator[None]:
 
 @contextmanager
 def bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on a terminal; yields a function that shows how much is done, of how much, and a text."""
+    """Show a progress bar on a terminal. Yields a function ``(done, total, about)`` that updates it."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     text = TextColumn("{task.description}", markup=False)
@@ -163,7 +163,7 @@ def library_log(path: Path) -> Iterator[None]:
 
 
 def print_diff(diff: str) -> None:
-    """A unified diff in colours."""
+    """Print a unified diff in color."""
     styles = {"---": "bold", "+++": "bold", "@@": "dim", "+": "green", "-": "red"}
     for line in diff.splitlines():
         style = next((style for sign, style in styles.items() if line.startswith(sign)), "")
@@ -171,12 +171,12 @@ def print_diff(diff: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """``value`` on one line of standard output; pydantic models in their own JSON form."""
+    """Print ``value`` as one line of JSON; pydantic models in their own JSON form."""
     text = json.dumps(value, default=_plain, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-        escape = printable(text) != text  # what a terminal would execute
-    except UnicodeEncodeError:  # a lone surrogate, or a terminal of few characters
+        escape = printable(text) != text  # control characters
+    except UnicodeEncodeError:  # a lone surrogate, or a character that the encoding lacks
         escape = True
     print(json.dumps(value, default=_plain) if escape else text, flush=True)
 

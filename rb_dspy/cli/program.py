@@ -1,4 +1,4 @@
-"""The program that a command works with: built from the settings, with saved prompts; and where it is tracked."""
+"""Build the program of a command from the settings and saved prompts, and its tracker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build_program(chosen: Settings, env: str | None = None, prompts: str | None 
 
 
 def _load_prompts(program: BankProgram, name: str, chosen: Settings) -> None:
-    """Give ``program`` the prompts of a file or of a registered program; MaTTS has some that others lack."""
+    """Set the prompts of ``program`` to those of a file or of a registered program."""
     from rb_dspy.compile.state import load_program, set_state, state_of
 
     if not name.startswith("models:/") and (Path(name).exists() or Path(name).suffix == ".json"):
@@ -60,9 +60,9 @@ def start_bank(chosen: Settings, bank: str | None, scope: str | None) -> Abstrac
 
 
 def reflection_model(chosen: Settings, name: str | None) -> Any:
-    """The language model that proposes prompts: of a role, or any by its name; None: the optimizer's default.
+    """The language model that proposes prompts, by role or model name; None: the optimizer's default.
 
-    Raises ``BackboneError`` if it does not answer: a compile calls it only after a while.
+    Raises ``BackboneError`` if it does not answer, because a compile would call it late.
     """
     from rb_dspy.backbones import Backbones
     from rb_dspy.backbones.check import check
@@ -77,7 +77,7 @@ def reflection_model(chosen: Settings, name: str | None) -> Any:
 
 
 def tracker(chosen: Settings, track: bool | None) -> Tracker:
-    """The tracker, on or off: as ``--track`` says, else ``tracking.enabled``, else whether there is ``[tracking]``."""
+    """The tracker; on or off by ``--track``, else by ``tracking.enabled``, else on if ``[tracking]`` exists."""
     from rb_dspy.tracking import Tracker
 
     on = chosen.tracking.enabled if track is None else track

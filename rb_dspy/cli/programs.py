@@ -29,7 +29,7 @@ def list_programs(
     set_: options.Set = None,
     json_: options.Json = False,
 ) -> None:
-    """Programs and their versions, and what held-out tasks say about each."""
+    """List programs and their versions, with their scores on held-out tasks."""
     from rb_dspy.cli.program import tracker
 
     found = tracker(options.settings(config, set_), True).programs(name)
@@ -54,7 +54,7 @@ def show(
     set_: options.Set = None,
     json_: options.Json = False,
 ) -> None:
-    """One version: its scores, and its prompts."""
+    """Show the scores and prompts of one version."""
     from rb_dspy.cli.program import tracker
     from rb_dspy.compile.state import prompts_of
 
@@ -65,7 +65,7 @@ def show(
     champion = next((each for each in found if each.champion), found[-1])
     each = champion if version is None else next((each for each in found if each.version == version), None)
     if each is None:
-        raise InputError(f"{name} has no version {version}; known: {', '.join(str(each.version) for each in found)}")
+        raise InputError(f"{name} has no version {version}; existing: {', '.join(str(each.version) for each in found)}")
     prompts = prompts_of(tracking.program(name, version=each.version))
     if json_:
         print_json({**_as_json(each), "prompts": prompts})
@@ -82,8 +82,8 @@ def show(
 
 @app.command()
 def register(
-    name: Annotated[str, typer.Argument(help="The name; a program of this name gets a new version.")],
-    file: Annotated[Path, typer.Argument(help="A file of rb-dspy compile, or of save_program.")],
+    name: Annotated[str, typer.Argument(help="Name; an existing program of this name gets a new version.")],
+    file: Annotated[Path, typer.Argument(help="A file saved by rb-dspy compile or save_program.")],
     env: options.Env = None,
     matts: options.Matts = None,
     k: options.K = None,
@@ -93,7 +93,7 @@ def register(
     set_: options.Set = None,
     json_: options.Json = False,
 ) -> None:
-    """Register a program with its prompts, settings and the names of its models; the champion if it improved."""
+    """Register a program with its prompts, settings and the names of its models; as champion if it improved."""
     from rb_dspy.cli.program import build_program, start_bank, tracker
     from rb_dspy.compile.result import Compiled
     from rb_dspy.errors import RBError
@@ -113,14 +113,14 @@ def register(
     say((f"{name} version {number}", "bold"), " is the champion" if each.champion else " is registered")
     if not each.champion:
         say((f"held-out tasks: {each.held_out or 'not measured'}", "dim"))
-        say("make it the champion all the same: ", (f"rb-dspy programs promote {name} {number} --force", "bold"))
+        say("make it the champion anyway: ", (f"rb-dspy programs promote {name} {number} --force", "bold"))
 
 
 @app.command()
 def promote(
     name: NameArgument,
     version: Annotated[int, typer.Argument(help="Number of the version.")],
-    force: Annotated[bool, typer.Option("--force", help="Even if held-out tasks do not show an improvement.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Promote even if held-out tasks show no improvement.")] = False,
     config: options.Config = None,
     set_: options.Set = None,
     json_: options.Json = False,

@@ -1,7 +1,7 @@
-"""The results of runs, kept beside their bank: one JSON Lines file a run, a head and then a row for each result.
+"""The results of runs, stored beside their bank: one JSON Lines file per run, a head and then a row for each result.
 
-A file survives the end of its process at any moment: rows are appended, and a line that was cut is skipped. A task that
-was run twice, since it failed, has two rows, of which the last one counts.
+A file survives a crash: rows are appended, and an incomplete line is skipped. A task that failed and was run again has
+two rows; the last one counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rb_dspy.jsonl import append, read_appended
 
 FORMAT = "rb_dspy-run"
 NO_FILE = Path("rb-runs")
-"""The folder of the runs of banks without a file."""
+"""The folder for runs of banks without a file."""
 
 
 @dataclass
@@ -52,13 +52,13 @@ class Record:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other processes away from this run. Raises ``InputError`` if it is active in one."""
+        """Lock this run. Raises ``InputError`` if it is active in another process."""
         lock = filelock.FileLock(self.path.with_suffix(".lock"), timeout=0)
         try:
             lock.acquire()
         except filelock.Timeout:
             raise InputError(
-                f"run {self.id} of these tasks is active in another process; --new starts another"
+                f"run {self.id} of these tasks is active in another process; --new starts a new run"
             ) from None
         try:
             yield
@@ -81,7 +81,7 @@ def folder_of(url: str) -> Path:
 
 
 def new_record(folder: Path, tasks: Iterable[str], **head: Any) -> Record:
-    """Begin a run, under a new id."""
+    """Create a run with a new id."""
     id = secrets.token_hex(6)
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     known = {"format": FORMAT, "version": 1, "run_id": id, "created_at": created_at, **head, "tasks": list(tasks)}
@@ -89,13 +89,13 @@ def new_record(folder: Path, tasks: Iterable[str], **head: Any) -> Record:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise StorageError(f"{folder}: cannot be made: {exc.strerror}; it would hold the results of runs") from exc
+        raise StorageError(f"{folder}: cannot create the folder for run results: {exc.strerror}") from exc
     append(record.path, known)
     return record
 
 
 def records(folder: Path) -> list[Record]:
-    """All runs in a folder, oldest first; files that are none are left out."""
+    """All runs in a folder, oldest first; other files are skipped."""
     found = [record for path in sorted(folder.glob("*.jsonl")) if (record := _read(path)) is not None]
     return sorted(found, key=lambda record: (record.head["created_at"], record.path.stat().st_mtime_ns))
 
@@ -112,7 +112,7 @@ def find_record(folder: Path, name: str) -> Record:
 
 
 def unfinished(folder: Path, **head: Any) -> Record | None:
-    """The newest run with this head, if some of its tasks are still to be done."""
+    """The newest run with this head if it has unfinished tasks, else None."""
     same = [each for each in records(folder) if all(each.head.get(name) == value for name, value in head.items())]
     return same[-1] if same and not same[-1].finished else None
 

@@ -1,4 +1,4 @@
-"""``rb-dspy run``: the program over tasks, each of which is learned from."""
+"""``rb-dspy run``: run the program over tasks and learn from each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
         str | None, typer.Option(metavar="TEXT", help="One question of your own, instead of TASKS.")
     ] = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Start another run, also of tasks that the bank has learned from.")
+        bool, typer.Option("--new", help="Start a new run, including tasks that the bank has learned from.")
     ] = False,
     memory: Annotated[
         Literal["on", "frozen", "off", "both"] | None,
@@ -46,8 +46,8 @@ def run(
 ) -> None:
     """Run the program over tasks; it learns from each.
 
-    Tasks that the bank has learned from are left out. A run that was interrupted goes on if the same command is given
-    again. Results are kept beside the bank: see rb-dspy runs.
+    Tasks that the bank has learned from are skipped. To continue an interrupted run, run the same command again.
+    Results are stored beside the bank: see rb-dspy runs.
     """
     from rb_dspy.cli.program import model_names, tracker
     from rb_dspy.cli.records import NO_FILE, folder_of
@@ -75,8 +75,8 @@ def run(
             if on.json_:
                 print_json({"run_id": None, "finished": True, "summary": None})
             else:
-                others = "" if found.stream is not None else ", another --seed gives others"
-                say(f"the bank has learned from all of these tasks of {found.name}; --new does them again{others}")
+                others = "" if found.stream is not None else ", another --seed chooses other tasks"
+                say(f"the bank has learned from all of these tasks of {found.name}; --new runs them again{others}")
             return
         record, todo = planned
         with record.writing():
@@ -84,7 +84,7 @@ def run(
 
 
 def _open_bank(chosen: Settings, program: BankProgram) -> MemoryBank:
-    """The bank of the settings; if memory is off an empty one, of which ``program`` is shown nothing."""
+    """Open the bank of the settings. If memory is off, open an empty bank and make ``program`` retrieve nothing."""
     from rb_dspy.bank import MemoryBank
 
     config, memory = chosen.bank, chosen.run.memory
@@ -104,7 +104,7 @@ def _plan(
     *,
     new: bool,
 ) -> tuple[Record, list[Task]] | None:
-    """The run of these tasks that is unfinished, or a new one, and all its tasks; None if nothing is left to do."""
+    """The unfinished run of these tasks, or a new one, and all its tasks; None if nothing is left to do."""
     from rb_dspy.cli.records import new_record, unfinished
     from rb_dspy.stream import TaskStream
 
@@ -117,7 +117,7 @@ def _plan(
     if not tasks:
         return None
     if left_out:
-        err.print(Text(f"left out: {counted(left_out, 'task')} that the bank has learned from; --new does them too"))
+        err.print(Text(f"skipped: {counted(left_out, 'task')} that the bank has learned from; --new includes them"))
     stream = TaskStream(found.name, tasks)
     about = {"stream": found.name, "digest": stream.digest, "seed": chosen.run.seed}
     return new_record(folder, [task.id for task in tasks], **about, **head), tasks
@@ -134,14 +134,14 @@ def _run(
     *,
     json_: bool,
 ) -> None:
-    """Run what is left of a run, and print its results, also if it is interrupted or a language model fails."""
+    """Run the remaining tasks and print the results, even if the run is interrupted or a language model fails."""
     from rb_dspy.cli.live import Display
     from rb_dspy.stream import RunReport, TaskStream, run_stream
 
     learns = chosen.run.memory == "on"
     if learns:
         _add_missing(record, bank)
-    else:  # the bank does not know what has been done
+    else:  # the bank does not record which tasks are done
         tasks = [task for task in tasks if task.id not in record.done]
     report = RunReport(record.id)
     left = len(tasks) - (len(record.done) if learns else 0)
@@ -162,7 +162,7 @@ def _run(
 
     params = {"seed": chosen.run.seed, "memory": chosen.run.memory}
     stream = TaskStream(found.name, tasks)
-    with ends_on_interrupt(f"what was learned is stored; the same command continues run {record.id}"):
+    with ends_on_interrupt(f"learned lessons are stored; run the same command to continue run {record.id}"):
         try:
             with (
                 tracker.stream_run(program, stream, bank, run_id=record.id, params=params) as tracked,
@@ -176,7 +176,7 @@ def _run(
 
 
 def _add_missing(record: Record, bank: MemoryBank) -> None:
-    """Add rows for tasks that were learned from when the process ended before their rows were written."""
+    """Add missing rows: tasks that were learned from before the process ended without writing their rows."""
     from rb_dspy.stream import TaskResult
 
     learned = bank.learned(record.id)
@@ -203,7 +203,7 @@ def _print_head(program: BankProgram, found: Source, bank: MemoryBank, record: R
         say((f"continues this run: {len(record.done)} of {counted(len(record.tasks), 'task')} are done", "yellow"))
     others = sum(waiting.run_id != record.id for waiting in bank.pending())
     if others:
-        text = f"{counted(others, 'task')} of other runs wait to be learned from: rb-dspy bank pending --learn"
+        text = f"pending: {counted(others, 'task')} of other runs; to learn from them: rb-dspy bank pending --learn"
         say((text, "yellow"))
 
 
@@ -235,7 +235,7 @@ def _print_end(
         say(f"\n{counted(len(bank), 'lesson')} in bank {without_secrets(chosen.bank.url)}, scope {chosen.bank.scope}")
     if any(row["learned"] for row in rows):
         back = (f"rb-dspy bank rollback run:{record.id}{place}", "bold")
-        say("look at them: ", (f"rb-dspy bank list{place}", "bold"), "; take this run back: ", back)
+        say("list the lessons: ", (f"rb-dspy bank list{place}", "bold"), "; undo this run: ", back)
     results = f"rb-dspy runs show {record.id}{place.partition(' --scope')[0]}"
     say("results: ", (results, "bold"), f"; in MLflow: run {run_id}" if run_id else "")
 
@@ -246,6 +246,6 @@ def _check_errors(report: RunReport) -> None:
         return
     last = report.results[-1].error
     if any(result.prediction is not None for result in report.results):
-        warn(f"no task could be scored; the last one: {last}")
+        warn(f"no task could be scored; last error: {last}")
     else:
-        raise InfrastructureError(f"every task failed; the last one: {last}")
+        raise InfrastructureError(f"every task failed; last error: {last}")

@@ -11,16 +11,16 @@ from rb_dspy.cli import options
 from rb_dspy.cli.output import one_line, out, print_json, say, table
 from rb_dspy.text import counted
 
-app = typer.Typer(no_args_is_help=True, help="The results of earlier runs, kept beside the bank.")
+app = typer.Typer(no_args_is_help=True, help="The results of earlier runs, stored beside the bank.")
 
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Id of a run, or how it begins; 'last' means the newest run.")
+    str, typer.Argument(metavar="RUN", help="Id of a run, or the beginning of an id; 'last' means the newest run.")
 ]
 
 
 @app.command("list")
 def list_runs(bank: options.Bank = None, config: options.Config = None, json_: options.Json = False) -> None:
-    """The runs, oldest first."""
+    """List runs, oldest first."""
     from rb_dspy.cli.records import folder_of, records
     from rb_dspy.cli.summary import numbers
 
@@ -41,14 +41,14 @@ def list_runs(bank: options.Bank = None, config: options.Config = None, json_: o
         texts = (cell if isinstance(cell, Text) else Text(cell) for cell in (*cells, solved, head["memory"]))
         shown.add_row(each.id, *texts)
     if not json_:
-        out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run makes one")
+        out.print(shown) if every else say(f"{folder}: no runs yet; rb-dspy run starts one")
 
 
 @app.command()
 def show(
     run: RunArgument, bank: options.Bank = None, config: options.Config = None, json_: options.Json = False
 ) -> None:
-    """One run: its summary, and a line for each task."""
+    """Show one run: its summary, and a line for each task."""
     from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.cli.summary import numbers, print_summary
 
@@ -82,7 +82,7 @@ def compare(
     config: options.Config = None,
     json_: options.Json = False,
 ) -> None:
-    """Two runs on the tasks that both have: the difference, with a paired 95 % interval."""
+    """Compare two runs on their common tasks: the difference, with a paired 95 % interval."""
     from rb_dspy.cli.records import find_record, folder_of
     from rb_dspy.errors import InputError
     from rb_dspy.evaluation import compare as paired

@@ -1,4 +1,4 @@
-"""A run in numbers, from the rows of its results."""
+"""The summary of a run, from its result rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def numbers(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
-    """The numbers of ``rows``, of a run of ``total`` tasks."""
+    """Print the summary of ``rows``; the run has ``total`` tasks."""
     found = numbers(rows)
     out.print(Rule("summary", align="left", style="dim"))
     table = facts()
@@ -59,7 +59,7 @@ def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
         ("resumed", "resumed", "learned from an earlier rollout, outcome unknown"),
         ("cut off", "cut_off", "ended at the limit of steps or context"),
         ("unknown", "unknown_verdicts", "whose verdict is unknown"),
-        ("failed", "errors", "neither solved nor unsolved; the next run does them again"),
+        ("failed", "errors", "neither solved nor unsolved; the next run repeats them"),
     ):
         if found[key]:
             table.add_row(name, Text(f"{counted(found[key], 'task')} {text}", "red" if key == "errors" else ""))
@@ -73,7 +73,7 @@ def print_summary(rows: Sequence[dict[str, Any]], total: int) -> None:
 
 
 def print_scaling(scaling: Scaling) -> None:
-    """What several rollouts, or passes, gained."""
+    """Print the gain of several rollouts or passes."""
     out.print(Rule("scaling", align="left", style="dim"))
     table = facts()
     for each in scaling.pass_at:
@@ -87,13 +87,13 @@ def print_scaling(scaling: Scaling) -> None:
         table.add_row("selected", share(scaling.handed_in, scaling.compared, "task", " solved", _NO_TRUTH))
         table.add_row("best", share(scaling.solvable, scaling.compared, "task", " solved by some rollout", _NO_TRUTH))
     if scaling.fallbacks:
-        table.add_row("no vote", f"[yellow]the selector gave none for {counted(scaling.fallbacks, 'task')}[/]")
+        table.add_row("no vote", f"[yellow]the selector chose none for {counted(scaling.fallbacks, 'task')}[/]")
     table.add_row("rollouts", f"{scaling.launched} started, {scaling.lost} lost; {scaling.mean_distinct:.1f} distinct")
     out.print(table)
 
 
 def share(part: int, whole: int, what: str, rest: str, nothing: str) -> str:
-    """``2 of 3 tasks, by ground truth (67%)``, or ``nothing`` if there is none to count."""
+    """``2 of 3 tasks, by ground truth (67%)``, or ``nothing`` if ``whole`` is 0."""
     return f"{part} of {counted(whole, what)}{rest} ({part / whole:.0%})" if whole else nothing
 
 

@@ -1,4 +1,4 @@
-"""The TASKS argument, ``--task`` and ``--env``: what is to be done, and in which environment."""
+"""The TASKS argument, ``--task`` and ``--env``: the tasks of a command."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Source:
     name: str
     config: RunConfig
     stream: TaskStream | None = None
-    """Of a file or a text, in order; None for a named stream, which may never end."""
+    """The tasks of a file or a text, in order; None for a named stream, which may be endless."""
     text: str | None = None
 
     def key(self, n: int | None) -> str:
-        """A digest of the tasks that ``take(n)`` chooses from: equal for equal arguments."""
+        """A digest of the tasks that ``take(n)`` chooses from; the same for the same arguments."""
         if self.stream is not None:
             content: tuple[object, ...] = (self.stream.digest, n)
         else:
@@ -41,9 +41,9 @@ class Source:
         return hashlib.sha256(repr(content).encode()).hexdigest()[:20]
 
     def take(self, n: int | None, seen: Collection[str] = ()) -> tuple[list[Task], int]:
-        """The first ``n`` tasks that are not in ``seen``, and how many were left out before them.
+        """The first ``n`` tasks that are not in ``seen``, and how many were skipped.
 
-        None: all tasks of a file, ``run.tasks`` of a named stream.
+        ``n`` None: all tasks of a file, ``run.tasks`` of a named stream.
         """
         n = n or (None if self.stream is not None else self.config.tasks)
         tasks, left_out = [], 0
@@ -65,7 +65,7 @@ class Source:
                 tasks[task.id] = task
             if not missing:
                 return [tasks[id] for id in ids]
-        raise InputError(f"{self.name}: has no task {min(missing)!r} any more; start another run with --new")
+        raise InputError(f"{self.name}: no longer has the task {min(missing)!r}; start a new run with --new")
 
     def _tasks(self) -> Iterator[Task]:
         from rb_dspy.stream import named_tasks
@@ -81,14 +81,14 @@ def source(
 ) -> Source:
     """The source that TASKS or ``--task TEXT`` names, else ``run.stream``.
 
-    ``any_env``: tasks may be of environments that are not installed, since ``--env`` makes them.
+    ``any_env``: tasks may name environments that are not installed, because ``--env`` replaces them.
     Raises ``InputError`` if it cannot be used.
     """
     from rb_dspy.stream import TaskStream
 
     if text is not None:
         if tasks is not None:
-            raise InputError("TASKS and --task: give a file or stream, or one question")
+            raise InputError("TASKS and --task cannot be combined; pass a file or stream, or one question")
         return Source("your task", config, TaskStream("your task", [text]), text)
     name = tasks if tasks is not None else config.stream
     if not name.lower().endswith(SUFFIXES):
@@ -112,7 +112,7 @@ def task_stream(found: Source, n: int | None) -> TaskStream:
 
 
 def compile_streams(found: Source, n: int | None) -> Streams:
-    """Three parts without a template in common: a file is split, a named stream has splits.
+    """Split the tasks into three parts that share no template; a named stream has its own splits.
 
     ``n``: tasks of all three together; None: all of a file, ``COMPILED`` of a named stream.
     """

@@ -1,4 +1,4 @@
-"""From a program and streams of tasks to a program with better prompts, and how much better it is."""
+"""``compile_program``: compile better prompts on streams of tasks, and measure the gain."""
 
 from __future__ import annotations
 
@@ -43,34 +43,34 @@ def compile_program(
     threads: int = 1,
     on_progress: OnProgress | None = None,
 ) -> Compiled:
-    """Compile the prompts of ``program``, or of one step, and measure on held-out tasks what that changed.
+    """Compile the prompts of ``program``, or of one step, and measure the change on held-out tasks.
 
-    Language models answer from DSPy's cache. So a compile that was interrupted and is started again with the same
-    arguments asks only for the answers that are missing.
+    Language models use DSPy's cache. So an interrupted compile that is started again with the same arguments makes only
+    the missing calls.
 
     Args:
-        program: It is not changed. Without backbones of its own the active ones are used, or DSPy's configured LM.
-        streams: Compiled on, chosen by, and measured on; see ``split_streams``.
-        optimizer: ``gepa``, ``miprov2``, ``simba``, ``bootstrap``, ``bootstrap_rs``, or an optimizer of DSPy; for the
-            metric of yours see ``rb_dspy.compile.metric.Metric``.
+        program: Not changed. If it has no backbones, the active ones are used, or DSPy's configured LM.
+        streams: Tasks to compile on, to choose by, and to measure on; see ``split_streams``.
+        optimizer: ``gepa``, ``miprov2``, ``simba``, ``bootstrap``, ``bootstrap_rs``, or an optimizer of DSPy; for
+            its metric see ``rb_dspy.compile.metric.Metric``.
         step: ``all``: the whole program, on windows of a stream. ``judge``, ``select`` or ``agent``: one step, on
             examples from runs of the program; much cheaper.
-        budget: Metric calls: how often a candidate is run on an example. Runs that examples are taken from and the
-            scoring before and after come on top; ``plan_compile`` estimates all of it.
-        reflection: Proposes prompts: an LM, a ``BackboneConfig`` or a model's name; None: the agent's.
-        bank: Every run begins with a fork of it; None: an empty bank.
-        embedder: Of the empty bank.
-        orders: Orders in which the streams are scored; a whole program only.
-        window: Tasks of one example of a whole program; None: from 2 to 10, by the length of the streams.
-        seed: Of the optimizer, the sampling of examples and the orders.
-        threads: Examples at the same time. Above 1 DSPy runs an example again that takes longer than two minutes.
+        budget: Metric calls: runs of a candidate on an example. It excludes the runs that collect examples and the
+            scoring before and after; ``plan_compile`` estimates the total.
+        reflection: The model that proposes prompts: an LM, a ``BackboneConfig`` or a name; None: the agent's.
+        bank: Every run starts with a fork of this bank; None: an empty bank.
+        embedder: Embedder of the empty bank.
+        orders: Number of orders in which the streams are scored; only for a whole program.
+        window: Tasks in each example of a whole program; None: from 2 to 10, by the length of the streams.
+        seed: Seed of the optimizer, the sampling of examples and the orders.
+        threads: Examples run in parallel. Above 1, DSPy runs an example again if it takes longer than two minutes.
         on_progress: Called after every metric call, task and example.
 
     Returns:
-        The compiled program, before and after on dev and held-out, the prompts, and what it used.
+        The compiled program, its scores before and after on dev and held-out, the prompts, and the usage.
 
     Raises:
-        InputError: An argument cannot work, or there is no ground truth.
+        InputError: An argument is invalid, or there is no ground truth.
         BackboneError: A language model cannot be used at all.
         InfrastructureError: A server is down.
     """
@@ -129,7 +129,7 @@ def compile_program(
 
 
 def _copy(program: BankProgram) -> BankProgram:
-    """A copy without backbones, all of whose predictors optimizers can see and change."""
+    """A copy without backbones; optimizers can see and change all its predictors."""
     copied: BankProgram = program.deepcopy()
     copied.backbones = None
     for _, module in copied.named_sub_modules():

@@ -1,4 +1,4 @@
-"""The examples of a compile: windows of a stream for the whole program, labelled calls for a single step."""
+"""The examples of a compile: windows of a stream for the whole program, labeled calls for a single step."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rb_dspy.stream import TaskStream, run_stream, stream_example
 
 @dataclass(frozen=True)
 class Examples:
-    """What an optimizer works on, and for a single step what it is scored on."""
+    """The examples for the optimizer, and for a single step those that score it."""
 
     train: list[Any]
     dev: list[Any]
-    """Those that candidates are chosen by: a sample, so that the budget pays for several candidates."""
+    """Examples that candidates are chosen by: a sample, so that the budget covers several candidates."""
     scored: dict[str, list[Any]] = field(default_factory=dict)
     """``dev`` and ``held_out`` -> all examples; empty for the whole program, which is scored on whole streams."""
 
 
 def stream_examples(setup: Setup, window: int) -> Examples:
-    """One example for each window of ``window`` tasks, after a look that the program works on each part.
+    """One example for each window of ``window`` tasks, after a check that the program works on each part.
 
-    Windows of a part are run until one has a score; what follows gets their answers from the cache.
+    The check runs the windows of a part until one has a score; later runs get these answers from the cache.
 
     Raises:
         InputError: A part has no ground truth.
@@ -57,7 +57,7 @@ def _check_scores(setup: Setup, stream: TaskStream, examples: list[Any]) -> None
         if error and number == MAX_ERRORS_IN_A_ROW:
             break
     if error:
-        raise InfrastructureError(f"the program fails on every task that was tried; the first: {error}")
+        raise InfrastructureError(f"compile: the program failed on every task that was tried; first error: {error}")
     raise no_truth(stream)
 
 
@@ -65,7 +65,7 @@ def run_examples(setup: Setup) -> Examples:
     """Run the program once over each part, each from a fork of the bank, and take the examples from these runs.
 
     Raises:
-        InputError: A part gave none.
+        InputError: A part has no examples.
     """
     parts: dict[str, list[Any]] = {}
     for name in ("compile", "dev", "held_out"):

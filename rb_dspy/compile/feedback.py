@@ -1,7 +1,7 @@
-"""What happened, in words, for the language model that writes a better prompt for one predictor.
+"""Feedback in words, for the language model that writes a better prompt for one predictor.
 
 An optimizer shows that model single calls. This text adds what only the environment and the rest of the stream show:
-which verdicts were wrong and why, what became of the tasks that were shown a lesson, which attempt was better.
+which verdicts were wrong and why, how tasks ended that were shown a lesson, which attempt was better.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def stream_feedback(report: RunReport, predictor: str, *, mode: MattsMode | None
     Args:
         report: The run.
         predictor: Its name in the program, such as ``judge.predict``.
-        mode: Of ``MaTTS``; None for a ``ReasoningBank``. Tells which predictor wrote a lesson.
+        mode: Mode of ``MaTTS``; None for a ``ReasoningBank``. It determines which predictor wrote a lesson.
         task: The instruction of the task whose call is shown beside this text; its entries come first.
     """
     describe = _PREDICTORS.get(predictor)
@@ -54,7 +54,7 @@ def stream_feedback(report: RunReport, predictor: str, *, mode: MattsMode | None
 
 
 def judge_feedback(gold: Any, verdict: Verdict) -> str:
-    """About one verdict; ``gold`` is an example of the step ``judge``."""
+    """Feedback on one verdict; ``gold`` is an example of the step ``judge``."""
     if verdict.label == "unknown":
         return _cut(f"Wrong: no label could be read. {verdict.reasons}")
     if (verdict.label == "success") == gold.success:
@@ -63,7 +63,7 @@ def judge_feedback(gold: Any, verdict: Verdict) -> str:
 
 
 def select_feedback(gold: Any, selection: Selection) -> str:
-    """About one choice; ``gold`` is an example of the step ``select``."""
+    """Feedback on one choice; ``gold`` is an example of the step ``select``."""
     if gold.rewards[selection.index] == max(gold.rewards):
         return f"Right: no attempt was better than the one that {_ending(gold.trajectories[selection.index])}."
     best = gold.rewards.index(max(gold.rewards))
@@ -72,7 +72,7 @@ def select_feedback(gold: Any, selection: Selection) -> str:
 
 
 def agent_feedback(gold: Any, trajectory: Trajectory, outcome: Outcome | None) -> str:
-    """About one rollout; ``gold`` is an example of the step ``agent``."""
+    """Feedback on one rollout; ``gold`` is an example of the step ``agent``."""
     if outcome is None:
         return "The environment does not say whether this task was solved."
     how = "Solved" if outcome.success else "Failed"
@@ -91,11 +91,11 @@ class _View:
         return [(result, result.prediction) for result in self.report.results if result.prediction is not None]
 
     def scored(self, *, lessons: bool) -> list[TaskResult]:
-        """The tasks with ground truth that were shown lessons, or none."""
+        """The tasks with ground truth that were shown lessons, or with ``lessons`` False those that were not."""
         return [r for r, p in self.done() if r.outcome is not None and bool(p.memory.items) is lessons]
 
     def listed(self, heading: str, entries: Entries) -> list[str]:
-        """The entries under a heading, those of the call that is shown first; nothing if there are none."""
+        """The entries under a heading, first those of the call that is shown; empty if there are none."""
         if not entries:
             return []
         mine = [f"- (the call shown here) {text}" for result, text in entries if result.task.instruction == self.task]
@@ -164,7 +164,7 @@ def _lessons(author: str) -> Callable[[_View], list[str]]:
 
 
 def _lesson(source: TaskResult, item: MemoryItem, uses: Sequence[TaskResult]) -> str:
-    """A lesson, and what became of the tasks that were shown it."""
+    """A lesson, and how the tasks ended that were shown it."""
     parts = [f"{item.title!r} (from task {_quoted(source.task)}): {_short(item.content, 160)}"]
     if uses:
         solved = [_quoted(use.task) for use in uses if use.solved]
@@ -219,7 +219,7 @@ def _selector(view: _View) -> list[str]:
 
 
 def _refine(first: bool) -> Callable[[_View], list[str]]:
-    """``first``: about the first check of each task; else about the later ones."""
+    """Describe the first check of each task; with ``first`` False the later ones."""
 
     def describe(view: _View) -> list[str]:
         groups: dict[tuple[bool, str], Entries] = {}
@@ -258,7 +258,7 @@ _PREDICTORS: dict[str, Callable[[_View], list[str]]] = {
 
 
 def _authors(result: TaskResult, mode: MattsMode | None) -> set[str]:
-    """The predictors that can have written the lessons of a task."""
+    """The predictors that may have written the lessons of a task."""
     experience = result.prediction.experience  # type: ignore[union-attr]
     if experience is None:
         return set()
@@ -270,10 +270,9 @@ def _authors(result: TaskResult, mode: MattsMode | None) -> set[str]:
 
 
 def decisive_step(trajectory: Trajectory, success: bool, others: Iterable[tuple[Trajectory, bool]]) -> int | None:
-    """Number of the step, from 1, at which it parts from rollouts of the same task that ended the other way.
+    """Number of the step, from 1, at which it diverges from rollouts of the same task with the opposite outcome.
 
-    Of several such rollouts the one that parts last counts. Without one it is the last step; None if there are no
-    steps.
+    The latest divergence counts. Without such a rollout it is the last step; None if there are no steps.
     """
     actions = [step.action for step in trajectory.steps]
     parted = []
@@ -310,7 +309,7 @@ def _passed_over(task: Task, rollouts: Sequence[Trajectory], selection: Selectio
 
 
 def _ending(trajectory: Trajectory) -> str:
-    """How it ended, as what follows "the rollout"."""
+    """How a rollout ended, as a phrase that follows "the rollout"."""
     how = _STOPPED.get(trajectory.stop_reason, "ended")
     count = len(trajectory.steps)
     return f"{how} after {counted(count, 'step')}; last, {_step(trajectory, count)}" if count else f"{how} at once"

@@ -78,7 +78,7 @@ def _score(
         except (InfrastructureError, UnparseableOutput):
             raise
         except Exception as exc:
-            fatal.append(exc)  # a bug, bad input, or the caller's on_progress: no other example would do better
+            fatal.append(exc)  # a bug, bad input, or on_progress failed: every other example would fail too
             raise
         return score
 

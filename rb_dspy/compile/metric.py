@@ -13,7 +13,7 @@ from rb_dspy.errors import InputError
 from rb_dspy.matts import BankProgram, MaTTS
 
 PREFIX = "program."
-"""What comes before the name of a predictor in the module that optimizers see."""
+"""Prefix of predictor names in the module that optimizers see."""
 
 MEASURES: dict[CompileStep, str] = {
     "all": "share of tasks solved",
@@ -29,8 +29,8 @@ class Metric:
     Use it for a DSPy optimizer that you configure yourself: ``dspy.GEPA(metric=Metric("all", program), ...)``.
 
     Args:
-        step: What is compiled.
-        program: The program.
+        step: The step that is compiled.
+        program: The program that it belongs to.
     """
 
     def __init__(self, step: CompileStep, program: BankProgram) -> None:
@@ -73,9 +73,9 @@ class Metric:
 
 
 def demonstrable(pred: Any, calls: Sequence[Any]) -> list[Any]:
-    """Of the calls in a trace those that are fit for demonstrations: those for a task that was solved.
+    """The calls in a trace that can serve as demonstrations: those for a task that was solved.
 
-    An optimizer takes every call of a run with a good score; most streams also have tasks that failed.
+    An optimizer takes every call of a run with a good score, but most streams also have tasks that failed.
     """
     report = pred.get("report")
     if report is None:

@@ -1,6 +1,6 @@
-"""The language models of a compile: copies of the program's that answer from DSPy's cache.
+"""The language models of a compile: copies of the program's models that use DSPy's cache.
 
-So a compile that was interrupted and is started again with the same arguments asks for the missing answers only.
+So an interrupted compile that is started again with the same arguments makes only the missing calls.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rb_dspy.backbones.errors import explain, translate
 from rb_dspy.errors import BackboneError, InfrastructureError
 
 Sample = tuple[int, float | None]
-"""A rollout id and a temperature, by which an optimizer draws another sample of the same prompts."""
+"""A rollout id and a temperature, with which an optimizer samples again from the same prompts."""
 
 
 class Models:
     """Role -> language model, and the one that proposes prompts. Copies share it.
 
     Args:
-        backbones: Of the program.
-        reflection: Proposes prompts: an LM, a ``BackboneConfig`` or a name; None: the agent's.
+        backbones: Backbones of the program.
+        reflection: The model that proposes prompts: an LM, a ``BackboneConfig`` or a name; None: the agent's.
     """
 
     def __init__(self, backbones: Backbones, reflection: Any = None) -> None:
@@ -46,12 +46,12 @@ class Models:
 
     @property
     def failure(self) -> BackboneError | None:
-        """Why the reflection model cannot be used at all."""
+        """Why the reflection model cannot be used at all; None if it can."""
         return self._watch.failure
 
     @contextmanager
     def use(self, sample: Sample | None = None) -> Iterator[None]:
-        """Use these inside the block; with ``sample`` copies that sample anew, each role from its own LM."""
+        """Use these models inside the block; with ``sample``, copies of each role's own LM that sample again."""
         backbones = self._sampling(sample) if sample else self.backbones
         with backbones.use(), dspy.context(lm=backbones.lm("agent"), disable_history=True):
             yield
@@ -78,7 +78,7 @@ def _resampled(lm: Any, rollout: int, temperature: float | None) -> Any:
 
 
 class _Watch(BaseCallback):
-    """Sees how calls of the reflection model end: optimizers log its errors and go on."""
+    """Records how calls of the reflection model end, because optimizers only log its errors."""
 
     def __init__(self, model: str) -> None:
         self.answers = 0
@@ -87,7 +87,7 @@ class _Watch(BaseCallback):
         self._model = model
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        """Count an answer, or keep the error."""
+        """Count an answer, or store the error."""
         if exception is None:
             self.answers += 1
             return

@@ -17,23 +17,23 @@ from rb_dspy.compile.search import Budgeted, Search
 from rb_dspy.errors import InputError, RBError, describe_error
 
 MAX_DEMOS = 2
-"""Demonstrations of one predictor; one of an agent holds a whole episode."""
+"""Demonstrations of one predictor; a demonstration of an agent is a whole episode."""
 BOOTSTRAP_FROM = 8
 """Examples that are tried for demonstrations."""
 MINIBATCH = 3
 """Examples that GEPA reflects on at once."""
 MAX_SETS = 6
-"""Instructions and sets of demonstrations that MIPROv2 combines, at most; as many as its own setting "light"."""
+"""Maximum number of instructions and of demonstration sets in MIPROv2; that of its own setting "light"."""
 MAX_DRAWS = 16
-"""Sets of demonstrations that the random search compares, at most; its own default."""
+"""Maximum number of demonstration sets that the random search compares; its own default."""
 
 _NEVER = 10**9
-"""Errors after which DSPy gives up: never, since ``Search`` decides that."""
+"""Errors after which DSPy gives up: never, because ``Search`` decides that."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an optimizer works on."""
+    """The inputs of an optimizer."""
 
     student: Budgeted
     search: Search
@@ -46,17 +46,17 @@ class Job:
 def optimize(optimizer: str | Any, job: Job) -> Any:
     """Run the optimizer and return the student with the prompts that it chose.
 
-    What is printed meanwhile goes to ``stderr``: optimizers print, and ``stdout`` belongs to the caller.
+    Optimizers print; their output goes to ``stderr``, because ``stdout`` belongs to the caller.
 
     Raises:
-        RBError: What ended the search (``Search.check``), or the optimizer itself failed.
+        RBError: The error that ended the search (``Search.check``), or the optimizer itself failed.
     """
     run = _RUN[optimizer] if isinstance(optimizer, str) else _own(optimizer)
     try:
         with redirect_stdout(sys.stderr), dspy.context(max_errors=_NEVER):
             result = run(job)
     except Exception as exc:
-        job.search.check()  # more likely the cause
+        job.search.check()  # raises the more likely cause
         if isinstance(exc, RBError):
             raise
         raise RBError(f"{optimizer_name(optimizer)} failed: {describe_error(exc, 300)}; try another optimizer") from exc
@@ -77,7 +77,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def optimizer_name(optimizer: Any) -> str:
-    """The name, or the class of an optimizer of the user's own."""
+    """The optimizer's name, or the name of its class."""
     return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
 
 
@@ -106,9 +106,9 @@ def _gepa(job: Job) -> Any:
 
 
 class _CalledInTurn:
-    """The predictor that GEPA improves next: in turn, skipping those that the minibatch did not call.
+    """Selects the predictor that GEPA improves next: in turn, skipping those that the minibatch did not call.
 
-    A mode of ``MaTTS`` calls half of them, and there is nothing to reflect on for the others.
+    A mode of ``MaTTS`` calls half of the predictors; for the others there is nothing to reflect on.
     """
 
     def __init__(self, student: Budgeted) -> None:
@@ -148,7 +148,7 @@ def _miprov2(job: Job) -> Any:
     )
     trials = max(1, (job.search.budget - dev - (sets - 1) * len(train)) // dev)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # of the sampler that DSPy chooses
+        warnings.simplefilter("ignore", ExperimentalWarning)  # from the sampler that DSPy chooses
         return optimizer.compile(
             job.student,
             trainset=train,
@@ -204,7 +204,7 @@ def _bootstrap_rs(job: Job) -> Any:
         max_errors=_NEVER,
         stop_at_score=100,
     )
-    seeds = [-3, -1, *range(draws)]  # -2 is the program as it is once more
+    seeds = [-3, -1, *range(draws)]  # -2 would score the unchanged program again
     return optimizer.compile(job.student, trainset=train, valset=list(job.dev), restrict=seeds)
 
 

@@ -1,4 +1,4 @@
-"""What a compile will do, before it starts: examples, calls, tokens, and the gain that it can show."""
+"""Plan a compile before it starts: examples, calls, tokens, and the gain that it can show."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rb_dspy.stream import Streams, TaskStream
 from rb_dspy.text import counted
 
 WINDOW = (2, 10)
-"""Fewest and most tasks of a window: a lesson needs a task to come from and another one to help with."""
+"""Minimum and maximum tasks of a window: a lesson comes from one task and helps with another."""
 GOOD_SAMPLE = 30
-"""Held-out tasks that show a gain of some 20 points in eight orders."""
+"""Held-out tasks that show a gain of about 20 points in eight orders."""
 
 
 class CompilePlan(pydantic.BaseModel):
@@ -40,9 +40,9 @@ class CompilePlan(pydantic.BaseModel):
     tasks: dict[str, int]
     """Part -> tasks."""
     train: int
-    """Examples to compile on; for a single step the most that runs can give."""
+    """Examples to compile on; for a single step the maximum."""
     dev: int
-    """Examples to choose by; likewise."""
+    """Examples to choose by; for a single step the maximum."""
     calls: int
     """Calls of language models."""
     prompt_tokens: int
@@ -54,7 +54,7 @@ class CompilePlan(pydantic.BaseModel):
 
     @property
     def tokens(self) -> int:
-        """Of prompts and answers together."""
+        """Prompt and completion tokens together."""
         return self.prompt_tokens + self.completion_tokens
 
     def __str__(self) -> str:
@@ -85,12 +85,12 @@ def plan_compile(
     window: int | None = None,
     threads: int = 1,
 ) -> CompilePlan:
-    """Say what ``compile_program`` would do with these arguments: examples, calls, tokens, and what it can show.
+    """Plan ``compile_program`` with these arguments: examples, calls, tokens, and the gain that it can show.
 
-    No language model is asked. Calls of the reflection model are not counted.
+    No language model is called. Calls of the reflection model are not counted.
 
     Raises:
-        InputError: An argument cannot work.
+        InputError: An argument is invalid.
     """
     check_optimizer(optimizer)
     if step not in STEPS:
@@ -152,7 +152,7 @@ def _usage(
 
 
 def check_budget(budget: int, train: int, dev: int) -> None:
-    """Raise ``InputError`` if no optimizer can find anything: twice dev, and two minibatches of train."""
+    """Raise ``InputError`` if the budget is below twice dev and two minibatches of train."""
     least = 2 * dev + min(train, 2 * MINIBATCH)
     if budget < least:
         raise InputError(
@@ -162,7 +162,7 @@ def check_budget(budget: int, train: int, dev: int) -> None:
 
 
 def most_dev(budget: int) -> int:
-    """Dev examples that are used, at most, so that the budget pays for several candidates."""
+    """Maximum number of dev examples, so that the budget covers several candidates."""
     return max(4, budget // 8)
 
 

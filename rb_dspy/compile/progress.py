@@ -1,4 +1,4 @@
-"""How far a compile is, for progress bars and logs."""
+"""Progress of a compile, for progress bars and logs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Progress:
     """Reported at the beginning of each phase, and after every metric call, task or example."""
 
     metric_calls: int
-    """Of the budget."""
+    """Metric calls used, out of the budget."""
     budget: int
     best: float | None
     """Mean score of the best candidate on dev; None before one has been scored on all of it."""
     usage: Usage = field(default_factory=dict)
-    """What the roles used so far; ``reflection`` is added when the optimizer ends."""
+    """Usage of each role so far; ``reflection`` is added when the optimizer ends."""
     seconds: float = 0.0
     phase: str = ""
     done: int = 0
-    """Of ``total`` in this phase: metric calls, tasks or examples."""
+    """Done in this phase, out of ``total``: metric calls, tasks or examples."""
     total: int = 0
 
 
@@ -43,12 +43,12 @@ class Reporter:
         self._usage = usage
         self._progress = Progress(0, budget, None)
         self._started = time.monotonic()
-        self._stdout = sys.stdout  # optimizers print, so theirs is redirected
+        self._stdout = sys.stdout  # while optimizers run, stdout is redirected
         self._lock = threading.RLock()
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def phase(self, name: str, total: int) -> None:

@@ -27,7 +27,7 @@ from rb_dspy.text import first_error
 _Program = TypeVar("_Program", bound=dspy.Module)
 
 Part = Literal["compile", "dev", "held_out"]
-"""What a task was used for: to compile on, to choose by, or to measure with."""
+"""The use of a task: to compile on, to choose by, or to measure with."""
 
 
 class Candidate(pydantic.BaseModel):
@@ -40,7 +40,7 @@ class Candidate(pydantic.BaseModel):
 class Compiled(pydantic.BaseModel):
     """A compiled program and the report of its compile.
 
-    ``save`` and ``load`` keep everything but ``program``; ``apply`` gives the prompts to another one.
+    ``save`` and ``load`` handle everything but ``program``; ``apply`` sets the prompts of another program.
     """
 
     model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
@@ -48,25 +48,25 @@ class Compiled(pydantic.BaseModel):
     program: Any = pydantic.Field(default=None, exclude=True, repr=False)
     """A copy with the compiled prompts and the backbones of the program that was passed."""
     state: dict[str, Any] = pydantic.Field(repr=False)
-    """What ``save_program`` writes."""
+    """The state that ``save_program`` writes."""
     optimizer: str
     step: str
     budget: int
     metric_calls: int
-    """Of the budget; the runs that examples are taken from and the scoring are not among them."""
+    """Metric calls used; excludes the runs that collect examples and the scoring."""
     seed: int
     dev: Comparison
-    """Flatters the prompts, because they were chosen on these tasks."""
+    """Optimistic, because the prompts were chosen on these tasks."""
     held_out: Comparison
     """On tasks that neither the optimizer nor the reflection model saw."""
     measure: str
-    """What a score is."""
+    """What a score means."""
     prompts_before: Prompts = pydantic.Field(repr=False)
     prompts_after: Prompts = pydantic.Field(repr=False)
     candidates: list[Candidate] = pydantic.Field(default_factory=list, repr=False)
-    """Those that were scored on all of the dev examples, oldest first; none if the optimizer does not use dev."""
+    """Candidates scored on all dev examples, oldest first; empty if the optimizer does not use dev."""
     usage: Usage
-    """What each role used, scoring included; ``reflection`` proposed the prompts. Answers from the cache are free."""
+    """Usage of each role, scoring included; ``reflection`` proposed the prompts. Answers from the cache are free."""
     reflection: str = pydantic.Field(default="", exclude=True)
     """Name of the reflection model, for its price; like all language models it is not saved."""
     seconds: float
@@ -90,7 +90,7 @@ class Compiled(pydantic.BaseModel):
         return [name for name, prompts in self.prompts_after.items() if prompts != self.prompts_before.get(name)]
 
     def part_of(self, task: Task) -> Part | None:
-        """What ``task`` was used for, whatever its id is now; None if it was not used."""
+        """The part that ``task`` belongs to, whatever its id is now; None if it was not used."""
         return self.task_parts.get(fingerprint(task))
 
     def diff(self) -> str:
@@ -103,24 +103,24 @@ class Compiled(pydantic.BaseModel):
         return "\n\n".join(parts)
 
     def total(self) -> RoleUsage:
-        """What all roles used together."""
+        """Total usage of all roles."""
         return sum(self.usage.values(), RoleUsage())
 
     def apply(self, program: _Program) -> _Program:
-        """Give ``program`` the compiled prompts and return it. Raises like ``load_program``.
+        """Set the compiled prompts of ``program`` and return it. Raises like ``load_program``.
 
-        A ``MaTTS`` takes the prompts of a ``ReasoningBank`` and keeps its own for scaling.
+        A ``MaTTS`` accepts the prompts of a ``ReasoningBank`` and keeps its own scaling prompts.
         """
         set_state(program, self.state, source="compiled")
         return program
 
     def save(self, path: str | Path) -> None:
-        """Save as JSON; no language model, key or address is in it. ``load_program`` reads it too."""
+        """Save as JSON, without language models, keys or addresses. ``load_program`` reads it too."""
         write_json(path, {"format": COMPILED_FORMAT, "version": COMPILED_VERSION, **self.model_dump(mode="json")})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """What ``save`` wrote; ``program`` is None. Raises ``InputError`` for any other file."""
+        """Load a file of ``save``; ``program`` is None. Raises ``InputError`` for any other file."""
         data = read_json(path, {COMPILED_FORMAT: COMPILED_VERSION})
         try:
             return cls.model_validate({name: value for name, value in data.items() if name in cls.model_fields})

@@ -23,7 +23,7 @@ from rb_dspy.stream import StreamProgram, Streams
 from rb_dspy.text import summary_line
 
 MAX_ERRORS_IN_A_ROW = 5
-"""Examples that break one after the other, after which a server is taken to be down."""
+"""Number of failures in a row after which a server counts as down."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Setup:
     """The arguments of a compile."""
 
     program: BankProgram
-    """A copy without backbones, with the prompts from before."""
+    """A copy without backbones, with the original prompts."""
     step: CompileStep
     streams: Streams
     bank: MemoryBank | None
@@ -44,7 +44,7 @@ class Setup:
     threads: int
 
     def module(self, program: BankProgram) -> dspy.Module:
-        """What is compiled of ``program``."""
+        """The part of ``program`` that is compiled."""
         return step_module(program, self.step)
 
     def run(self, module: Any, inputs: dict[str, Any]) -> dspy.Prediction:
@@ -56,10 +56,10 @@ class Setup:
 
 
 class Search:
-    """The meter of one search: it counts calls, knows what broke, and scores. Copies of the program share it.
+    """The state of one search: it counts calls and errors, and scores. Copies of the program share it.
 
-    A call beyond the budget is answered at once with the score 0. So is every call after a failure that no other
-    example would escape: a bug, bad input, a language model that cannot be used. Optimizers swallow exceptions or
+    A call beyond the budget returns the score 0 at once. So does every call after a failure that would hit every
+    other example: a bug, bad input, a language model that cannot be used. Optimizers swallow exceptions or
     count them as failures of the prompts, so the first such failure is stored here and raised by ``check``.
     """
 
@@ -79,23 +79,23 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Whether further calls are answered at once."""
+        """Whether further calls return at once."""
         return (self._failure or self.models.failure) is not None or self.used >= self.budget
 
     def fail(self, exc: Exception) -> None:
-        """Keep the first failure that ends the search."""
+        """Store the first failure that ends the search."""
         with self._lock:
             self._failure = self._failure or exc
 
     def check(self) -> None:
-        """Raise what ended the search before its budget did."""
+        """Raise the error that ended the search early, if any."""
         failure = self._failure or self.models.failure
         if failure is not None:
             raise failure
         self.models.check_reflection()
 
     def call(self, program: dspy.Module, inputs: dict[str, Any], sample: Sample | None) -> dspy.Prediction:
-        """Run ``program`` with its present prompts, if the budget allows."""
+        """Run ``program`` with its current prompts, if the budget allows."""
         with self._lock:
             if self.over:
                 return dspy.Prediction(score=0.0, error="the budget is spent")
@@ -116,7 +116,7 @@ class Search:
         prediction["candidate"] = self._candidate(program)
         try:
             self._reporter.count(self.used)
-        except Exception as exc:  # noqa: BLE001 (of the caller's on_progress; stored likewise)
+        except Exception as exc:  # noqa: BLE001 (from the caller's on_progress; stored too)
             self.fail(exc)
         return prediction
 
@@ -127,7 +127,7 @@ class Search:
         try:
             result = self._metric(gold, pred, trace, pred_name, pred_trace)
             if pred_name is None:
-                if trace is not None:  # the optimizer makes demonstrations of it
+                if trace is not None:  # the optimizer turns it into demonstrations
                     trace[:] = demonstrable(pred, trace)
                 self._record(gold, pred, result)
         except Exception as exc:  # noqa: BLE001 (optimizers would count it as a failure of the prompts)
@@ -144,7 +144,7 @@ class Search:
         return dspy.Prediction(score=score, **{name.replace(".", "_"): text for name, text in feedback.items()})
 
     def candidates(self) -> list[tuple[float, Prompts]]:
-        """Mean score and prompts of those that were scored on all of dev, oldest first."""
+        """Mean score and prompts of the candidates scored on all of dev, oldest first."""
         with self._lock:
             known = list(self._candidates.values())
         return [(fmean(s.values()), prompts) for prompts, s in known if s and len(s) == len(self._dev)]
@@ -168,7 +168,9 @@ class Search:
             self.broken += bool(error)
             self._in_a_row = self._in_a_row + 1 if error else 0
             if self._in_a_row == MAX_ERRORS_IN_A_ROW:
-                self.fail(InfrastructureError(f"{self._in_a_row} examples in a row failed; the last one: {error}"))
+                self.fail(
+                    InfrastructureError(f"compile: {self._in_a_row} examples in a row failed; last error: {error}")
+                )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -200,7 +202,7 @@ class Budgeted(dspy.Module):
 
 
 def first_error(prediction: Any) -> str:
-    """If every task of a stream failed with an error: the first one."""
+    """The first error if every task of a stream failed; else empty."""
     report = prediction.get("report")
     errors = [result.error for result in report.results] if report is not None else []
     return errors[0] if errors and all(errors) else ""

@@ -1,7 +1,7 @@
 """Prompts as JSON: instructions and demonstrations of each predictor, with a hash of the signature they are for.
 
-No language model, key or address is in it, and nothing of it is code. Loading refuses prompts that were compiled for
-other signatures, which DSPy's own loading does not.
+It contains no language model, key, address or code. Unlike DSPy's own loading, loading rejects prompts that were
+compiled for other signatures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSION = 2
 
 COMPILED_FORMAT = "rb_dspy compiled"
 COMPILED_VERSION = 2
-"""Of the result of a compile (``rb_dspy.compile.result``), which holds a state."""
+"""Version of a compile's result (``rb_dspy.compile.result``), which contains a state."""
 
 _SCALING = ("contrast.", "select.", "refine.")
 """Predictors that only ``MaTTS`` has."""
@@ -45,13 +45,13 @@ class _Saved(pydantic.BaseModel):
 
 
 def predictors_of(program: dspy.Module) -> dict[str, Any]:
-    """Name -> predictor, also of modules that DSPy takes for compiled and hides from ``named_predictors``."""
+    """Name -> predictor, including modules that DSPy considers compiled and hides from ``named_predictors``."""
     modules = program.named_sub_modules(dspy.Predict)
     return {name.removeprefix("self."): predictor for name, predictor in modules}
 
 
 def prompts_of(program: dspy.Module) -> Prompts:
-    """What an optimizer can change in ``program``, as JSON values."""
+    """The prompts of ``program``, which an optimizer can change, as JSON values."""
     return {
         name: {
             "instructions": predictor.signature.instructions,
@@ -64,7 +64,7 @@ def prompts_of(program: dspy.Module) -> Prompts:
 def set_prompts(program: dspy.Module, prompts: Prompts) -> None:
     """Set the prompts of the predictors that ``prompts`` names: all of them, or none if it raises.
 
-    Values of demonstrations get the types of their fields back.
+    Values of demonstrations are converted back to the types of their fields.
     """
     changes = []
     for name, predictor in predictors_of(program).items():
@@ -86,7 +86,7 @@ def signature_hash(program: dspy.Module) -> str:
 
 
 def state_of(program: dspy.Module) -> dict[str, Any]:
-    """What ``save_program`` writes."""
+    """The state that ``save_program`` writes."""
     signatures = signatures_of(program)
     return {
         "format": FORMAT,
@@ -99,7 +99,7 @@ def state_of(program: dspy.Module) -> dict[str, Any]:
 
 
 def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "state") -> None:
-    """Set the prompts of a ``state_of``. A ``MaTTS`` takes the state of a ``ReasoningBank`` and keeps its own others.
+    """Set the prompts of a ``state_of``. A ``MaTTS`` accepts that of a ``ReasoningBank`` and keeps its other prompts.
 
     Raises like ``load_program``; ``program`` is unchanged then.
     """
@@ -119,7 +119,7 @@ def set_state(program: dspy.Module, state: Mapping[str, Any], *, source: str = "
 
 
 def save_program(program: dspy.Module, path: str | Path) -> None:
-    """Save the prompts of ``program`` as JSON; the file is replaced whole or not at all."""
+    """Save the prompts of ``program`` as JSON; the file is replaced atomically."""
     write_json(path, state_of(program))
 
 
@@ -129,7 +129,7 @@ def load_program(program: dspy.Module, path: str | Path) -> None:
     Raises:
         SignatureChanged: They were compiled for other signatures; names the predictors.
         DspyTooOld: A newer DSPy saved them.
-        InputError: The file cannot be read, or is another one.
+        InputError: The file cannot be read, or has another format.
     """
     set_state(program, read_state(path), source=str(path))
 
@@ -161,7 +161,7 @@ def read_json(path: str | Path, formats: Mapping[str, int]) -> dict[str, Any]:
     except (ValueError, RecursionError) as exc:
         raise InputError(f"{path}: cannot be parsed ({summary_line(exc, 100)}); {expected}") from None
     if not isinstance(data, dict) or not isinstance(data.get("format"), str) or data["format"] not in formats:
-        raise InputError(f"{path}: is another file; {expected}")
+        raise InputError(f"{path}: has another format; {expected}")
     if data.get("version") != formats[data["format"]]:
         raise InputError(
             f"{path}: has version {str(data.get('version'))[:20]} of the format; expected {formats[data['format']]}:"
@@ -171,7 +171,7 @@ def read_json(path: str | Path, formats: Mapping[str, int]) -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """20 hex digits of a JSON value."""
+    """A digest of a JSON value: 20 hex digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 
@@ -186,7 +186,7 @@ def _fields(signature: Any) -> list[list[Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as JSON, which DSPy formats in the same way."""
+    """``value`` as JSON values, which DSPy formats in the same way."""
     return pydantic.TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
 
 
@@ -200,14 +200,14 @@ def _demo(signature: Any, demo: Mapping[str, Any]) -> Any:
 
 
 def _checked(state: Mapping[str, Any], source: str) -> dict[str, _Saved]:
-    """The predictors of a state, which can come from anywhere."""
+    """The validated predictors of a state, which may be untrusted."""
     try:
         saved = pydantic.TypeAdapter(dict[str, _Saved]).validate_python(state.get("predictors"))
         json.dumps(state.get("predictors"), ensure_ascii=False).encode()
     except pydantic.ValidationError as exc:
         raise InputError(f"{source}: predictors {': '.join(first_error(exc))}; save the program again") from None
-    except UnicodeEncodeError:  # half a character, which only an escape can write
-        raise InputError(f"{source}: a prompt holds a lone surrogate; remove it") from None
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
+        raise InputError(f"{source}: a prompt contains a lone surrogate; remove it") from None
     return saved
 
 

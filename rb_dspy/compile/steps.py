@@ -1,4 +1,4 @@
-"""Single steps of a program: labelled examples from a run, and the step as a module of its own."""
+"""Single steps of a program: labeled examples from a run, and the step as a module of its own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AgentStep(dspy.Module):
 
 
 def step_module(program: BankProgram, step: CompileStep) -> dspy.Module:
-    """The module whose prompts are compiled: it holds the program's own step, under the name that it has there.
+    """The module whose prompts are compiled: it contains the program's own step, under the same name.
 
     Raises:
         InputError: The program does not have this step, or the step has no prompt.
@@ -81,7 +81,7 @@ def step_module(program: BankProgram, step: CompileStep) -> dspy.Module:
 
 
 def step_examples(step: CompileStep, report: RunReport) -> list[Any]:
-    """The labelled examples that a run teaches, one ``dspy.Example`` each; the same rollouts only once.
+    """The labeled examples of a run, one ``dspy.Example`` each, without duplicate rollouts.
 
     ======  ==================================  ============================================
     step    one for each                        label
@@ -91,7 +91,7 @@ def step_examples(step: CompileStep, report: RunReport) -> list[Any]:
     agent   task with ground truth              none: the environment scores the new rollout
     ======  ==================================  ============================================
 
-    ``decisive`` is the number of the step that decided the rollout, if another rollout shows it, else of its last.
+    ``decisive`` is the number of the step that decided the rollout, if another rollout shows it, else of the last step.
     """
     examples: list[Any] = []
     seen: set[object] = set()
@@ -106,10 +106,10 @@ def step_examples(step: CompileStep, report: RunReport) -> list[Any]:
 
 
 def stratified(examples: Sequence[Any], most: int, seed: str) -> list[Any]:
-    """At most ``most`` examples, as many of each label (``success``) as there are of the rarest; drawn by ``seed``.
+    """At most ``most`` examples, as many of each label (``success``) as of the rarest; drawn by ``seed``.
 
-    A judge that always says the same then scores one half in the plain means that optimizers take. A label with fewer
-    than two examples has no say.
+    A judge that always says the same then scores one half in the plain means that optimizers take. If a label has
+    fewer than two examples, the labels are not balanced.
     """
     groups: dict[Any, list[Any]] = {}
     for example in examples:

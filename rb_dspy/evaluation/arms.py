@@ -1,7 +1,7 @@
 """The arms of an evaluation: what an agent is shown, what is learned from it, and who judges.
 
 Every mode changes steps of a shallow copy of the program, so MaTTS programs work as arms too, and the caller's program
-stays as it is. All modes run at the same limits of steps and tokens.
+is not changed. All modes have the same step and token limits.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ MemoryMode = Literal["none", "placebo", "shuffled", "raw", "bank", "success_only
 MODES: tuple[MemoryMode, ...] = get_args(MemoryMode)
 
 _DRAWS_APART = 1_000
-"""Rollout ids of one cell and of the next: more than a task has rollouts."""
+"""Distance between the rollout ids of two cells: more than a task has rollouts."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the sides that an evaluation compares.
+    """One side of an evaluation.
 
     ============== ===========================================================================================
     memory         what the agent is shown, and what is learned
     ============== ===========================================================================================
     none           nothing, and nothing is learned
-    placebo        as ``bank``, with neutral text of the same length in the place of each lesson
-    shuffled       as ``bank``, with as many other lessons of the bank in the place of those that were retrieved
-    raw            whole earlier cases (steps and verdict, cut to 2,000 characters) in the place of lessons
-    bank           the program as it is
+    placebo        as ``bank``, with neutral text of the same length instead of each lesson
+    shuffled       as ``bank``, with as many other lessons of the bank instead of the retrieved ones
+    raw            whole earlier cases (steps and verdict, cut to 2,000 characters) instead of lessons
+    bank           the unchanged program
     success_only   as ``bank``, but only lessons from rollouts that were judged successes
-    true_verdicts  as ``bank``, with the ground truth in the place of the judge
-    oracle         right lessons that were written by hand; nothing is learned
+    true_verdicts  as ``bank``, with the ground truth instead of the judge
+    oracle         correct lessons, written by hand; nothing is learned
     ============== ===========================================================================================
     """
 
     program: BankProgram
     memory: MemoryMode = "bank"
     backbones: Backbones | None = None
-    """Instead of the program's own."""
+    """Replace the program's own."""
     bank: MemoryBank | None = None
-    """Every order starts from a copy of it; None: from an empty bank."""
+    """Every order starts from a copy of this bank; None: from an empty bank."""
 
     @property
     def learns(self) -> bool:
@@ -66,7 +66,7 @@ class Arm:
 
     @property
     def repeats(self) -> bool:
-        """Whether every order would be the same: nothing is learned, and the agent takes the likeliest answer."""
+        """Whether all orders would be equal: nothing is learned, and the agent's temperature is 0."""
         return not self.learns and temperatures(self)["agent"] == 0
 
 
@@ -75,10 +75,10 @@ ArmLike = Arm | MemoryMode | BankProgram | tuple[BankProgram, Any]
 
 
 def as_arms(arms: Mapping[str, ArmLike] | Sequence[ArmLike], program: BankProgram | None) -> dict[str, Arm]:
-    """The arms by name, in order. ``program`` is that of arms which are only the name of a mode.
+    """The arms by name, in order. ``program`` is used for arms that are only the name of a mode.
 
     Raises:
-        InputError: Fewer than two arms, two arms of one name, or something that is no arm.
+        InputError: Fewer than two arms, two arms with the same name, or a value that is not an arm.
     """
     if isinstance(arms, str) or not isinstance(arms, Mapping | Sequence):
         raise InputError(f"got {type(arms).__name__} for arms; expected a list such as ['none', 'bank'], or a dict")
@@ -99,7 +99,7 @@ def as_arms(arms: Mapping[str, ArmLike] | Sequence[ArmLike], program: BankProgra
 def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram, EnvironmentFactory]:
     """The program and the environments of one cell.
 
-    ``draw`` numbers the cells: from 1 on, other cells are other samples, also if an LM's cache is on.
+    ``draw`` is the number of the cell: from 1 on, every cell samples anew, even if an LM caches its answers.
     """
     program: Any = copy.copy(arm.program)
     environments: EnvironmentFactory = program.environments
@@ -130,7 +130,7 @@ def prepare(arm: Arm, order: int, *, seed: int, draw: int) -> tuple[BankProgram,
 def oracle_bank(
     lessons: Sequence[MemoryDraft] | str | Path | None, stream: TaskStream, embedder: Embedder | str | None
 ) -> MemoryBank:
-    """A bank with the right lessons for ``stream``; the caller closes it."""
+    """A bank with the oracle lessons for ``stream``; the caller closes it."""
     bank = MemoryBank.open(None, scope="oracle", embedder=embedder)
     for lesson in oracle_lessons(lessons, stream):
         bank.add(lesson.title, lesson.content, lesson.description, origin="oracle")
@@ -138,10 +138,10 @@ def oracle_bank(
 
 
 def oracle_lessons(lessons: Sequence[MemoryDraft] | str | Path | None, stream: TaskStream) -> list[MemoryDraft]:
-    """The lessons, from a JSON Lines file if it is a path, else from the families of the stream's environments.
+    """The lessons: a list, a JSON Lines file, or None for those of the stream's environment families.
 
     Raises:
-        InputError: There are none, or a line is no lesson.
+        InputError: There are no lessons, or a line is not a lesson.
     """
     if isinstance(lessons, str | Path):
         rows = read_objects(Path(lessons), "a JSON object with 'title' and 'content'")
@@ -153,8 +153,8 @@ def oracle_lessons(lessons: Sequence[MemoryDraft] | str | Path | None, stream: T
             lessons += of_family([task for task in stream if task.env == env]) if of_family else []
     if not lessons:
         raise InputError(
-            "the arm 'oracle' needs right lessons, and the environment brings none; pass lessons (--lessons FILE): JSON"
-            " Lines of objects with title and content, or in Python a list of MemoryDraft"
+            "evaluate: the arm 'oracle' needs lessons, but the environment has none; pass lessons (--lessons FILE):"
+            " JSON Lines of objects with title and content, or in Python a list of MemoryDraft"
         )
     for lesson in lessons:
         if not isinstance(lesson, MemoryDraft):
@@ -163,7 +163,7 @@ def oracle_lessons(lessons: Sequence[MemoryDraft] | str | Path | None, stream: T
 
 
 def temperatures(arm: Arm) -> dict[str, float | None]:
-    """Role -> temperature at which it samples; None if that is unknown."""
+    """Role -> its sampling temperature; None if unknown."""
     program, lms = arm.program, models(arm)
     steps: dict[str, Any] = {"agent": program.act, "judge": program.judge, "distiller": program.distill}
     if isinstance(program, MaTTS):
@@ -180,7 +180,7 @@ def temperatures(arm: Arm) -> dict[str, float | None]:
 
 
 def _of_agent(program: BankProgram, configured: float | None) -> float:
-    """The agent's temperature, if its language model has none of its own."""
+    """The agent's temperature if its language model does not set one."""
     if not isinstance(program, MaTTS) or program.config.k == 1:
         return configured or 0.0
     if program.config.mode == "sequential":
@@ -189,7 +189,7 @@ def _of_agent(program: BankProgram, configured: float | None) -> float:
 
 
 def models(arm: Arm) -> dict[str, Any]:
-    """Role -> language model; empty if there is none, as when the predictors have their own."""
+    """Role -> language model; empty if none is configured, for example if predictors have their own."""
     try:
         return (arm.backbones or arm.program.backbones or Backbones()).lms()
     except BackboneError:
@@ -197,7 +197,7 @@ def models(arm: Arm) -> dict[str, Any]:
 
 
 def _drawn(arm: Arm, draw: int) -> Backbones | None:
-    """The backbones of an arm, with a rollout id for LMs that sample and that answer from dspy's cache."""
+    """The backbones of an arm, with a new rollout id for LMs that sample and use dspy's cache."""
     lms, temperature = models(arm), temperatures(arm)
     cached = [role for role, lm in lms.items() if temperature.get(role) and getattr(lm, "cache", False)]
     if not cached:
@@ -240,5 +240,5 @@ def _checked(program: Any) -> BankProgram:
 def _draft(place: str, row: Mapping[str, Any]) -> MemoryDraft:
     texts = {name: row.get(name) or "" for name in ("title", "content", "description")}
     if not all(isinstance(text, str) for text in texts.values()) or not (texts["title"] and texts["content"]):
-        raise InputError(f"{place}: expected a lesson with the texts title, content and perhaps description")
+        raise InputError(f"{place}: expected a lesson with the strings title and content, and optionally description")
     return MemoryDraft(**texts)

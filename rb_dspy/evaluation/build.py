@@ -1,4 +1,4 @@
-"""From records to a report: tables of tasks by orders, and what follows from them."""
+"""Build a report from records: tables of tasks by orders, and the statistics on them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from rb_dspy.stream import TaskStream
 from rb_dspy.stream.report import total_usage
 
 HEADROOM = 0.15
-"""The gain of right lessons over no memory from which memory can help."""
+"""Smallest gain of oracle lessons over no memory at which memory can help."""
 MIN_SHOWN = 3
-"""How often a lesson must have been shown to be listed."""
+"""Minimum number of times that a listed lesson was shown."""
 
 _Scores = dict[str, list[float | None]]
 
 
 @dataclass(frozen=True)
 class ArmSettings:
-    """What a report says about an arm, and needs to know of it."""
+    """The settings of an arm that a report needs."""
 
     memory: str
     learns: bool
@@ -86,7 +86,7 @@ def build_report(
 
 
 def no_ground_truth(stream: str) -> InputError:
-    """For a stream of which no task can be scored."""
+    """The error for a stream without ground truth."""
     return InputError(f"no task of {stream!r} has ground truth; an evaluation needs tasks that can be scored")
 
 
@@ -110,12 +110,12 @@ class _Table:
         return {record.task for record in self.records if record.score is None}
 
     def leave_out(self, tasks: set[str]) -> None:
-        """Count these tasks nowhere."""
+        """Exclude these tasks."""
         self.tasks = [task for task in self.tasks if task not in tasks]
         self.records = [record for record in self.records if record.task not in tasks]
 
     def at(self, task: str, order: int) -> TaskRecord | None:
-        """The record of a task in an order; that of the only order if it counts for all."""
+        """The record of a task in an order; if one order counts for all, its record in that order."""
         return self._cells.get((task, 0 if self.settings.repeats else order))
 
     def scores(self, orders: int | None = None) -> _Scores:
@@ -129,7 +129,7 @@ class _Table:
         }
 
     def errors(self, orders: int | None = None) -> list[Pair]:
-        """Where something broke."""
+        """The pairs in which something broke."""
         return [
             (task, order)
             for task in self.tasks

@@ -1,4 +1,4 @@
-"""One cell of an evaluation: an arm does the tasks of one order, one by one, with a bank of its own."""
+"""One cell of an evaluation: an arm runs the tasks of one order, one by one, with its own bank."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from rb_dspy.stream import TaskStream
 from rb_dspy.text import summary_line
 
 _OF_ONE_TASK = (InfrastructureError, UnparseableOutput, InputError, InvalidVector)
-"""Errors that say nothing about the next task; the task is tried once more."""
+"""Errors of a single task, which is then tried once more."""
 
 
 @dataclass(frozen=True)
 class CellRun:
-    """Does the tasks of one cell."""
+    """Runs the tasks of one cell."""
 
     arm: str
     order: int
     program: BankProgram
-    """As ``prepare`` returns it."""
+    """The program that ``prepare`` returned."""
     environments: ScoredEnvironments
     bank: MemoryBank
-    """Of this cell, or the shared one of an arm that learns nothing."""
+    """The bank of this cell, or the shared bank of an arm that learns nothing."""
     run_id: str
-    """Of what it learns."""
+    """Run id of the experiences that it stores."""
     learns: bool
     """Whether the bank is written to."""
 
@@ -47,13 +47,13 @@ class CellRun:
         check: Callable[[], None],
         stop_after: int,
     ) -> None:
-        """Do the tasks of ``stream`` that are not ``done``.
+        """Run the tasks of ``stream`` that are not ``done``.
 
         Args:
             stream: The tasks in this order.
-            done: Task id -> record, from before.
+            done: Task id -> existing record.
             on_record: Called after each task.
-            check: Called before each task; raises if the evaluation ends.
+            check: Called before each task; raises if the evaluation must stop.
             stop_after: Stop after this many tasks in a row that ended with an error.
 
         Raises:
@@ -73,11 +73,11 @@ class CellRun:
                 if broken and broken == stop_after:
                     raise InfrastructureError(
                         f"evaluate: arm {self.arm}, order {self.order}: {broken} tasks in a row broke, the last with:"
-                        f" {record.error}; mend it and evaluate again, with the same folder to go on from here"
+                        f" {record.error}; fix this, then evaluate again with the same folder to continue"
                     )
 
     def _forget(self, done: dict[str, TaskRecord]) -> None:
-        """Remove from the bank what tasks without a record left there when the process was killed."""
+        """Remove experiences and pending rollouts of tasks without a record, left by a killed process."""
         learned = self.bank.learned(self.run_id)
         missing = [id for id, record in done.items() if not record.error and id not in learned]
         if missing:
@@ -93,7 +93,7 @@ class CellRun:
                 self.bank.purge(experience.id)  # a deleted lesson would not be learned again
 
     def _record(self, task: Task, position: int) -> TaskRecord:
-        """Do a task; if something breaks, once more, whatever the outcome was."""
+        """Run a task; if something breaks, retry once, whatever the outcome was."""
         started = time.monotonic()
         prediction, error, tries = None, "", 0
         with metered() as ledger:
@@ -132,10 +132,10 @@ class CellRun:
         )
 
     def _attempt(self, task: Task) -> dspy.Prediction:
-        """Do a task, or learn from its rollout if that waits in the bank.
+        """Run a task, or learn from its rollout if that is pending in the bank.
 
-        A judge or distiller whose answers cannot be parsed is asked again, and then teaches nothing: the task counts as
-        the agent did it.
+        If the answers of the judge or distiller cannot be parsed, it is asked again; then nothing is learned, and the
+        agent's result counts.
         """
         while True:
             waiting = self._pending(task)

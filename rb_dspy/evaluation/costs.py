@@ -1,4 +1,4 @@
-"""What an evaluation will cost, before it starts."""
+"""Estimate the cost of an evaluation before it starts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rb_dspy.stream.templates import family_attribute
 from rb_dspy.text import counted, estimate_tokens
 
 TURNS = 5
-"""Of a rollout whose environment does not say, if the step limit is not lower."""
+"""Turns of a rollout if the environment does not say; at most the step limit."""
 _PROMPT, _OBSERVATION, _ANSWER, _VERDICT, _LESSONS = 500, 200, 150, 150, 250
-"""Tokens: of the instructions of a role, of an observation, of an answer of the agent, the judge, the distiller."""
+"""Assumed tokens: the instructions of a role, an observation, an answer of the agent, the judge, the distiller."""
 
 
 class Use(NamedTuple):
-    """What one role uses."""
+    """The usage of one role."""
 
     calls: float
     prompt_tokens: float
@@ -36,21 +36,21 @@ class Use(NamedTuple):
 
 
 class Estimate(pydantic.BaseModel):
-    """Calls, tokens and money of the tasks that are not done yet. Rough: within a factor of two or three."""
+    """Calls, tokens and cost of the remaining tasks. Rough: within a factor of two or three."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
     tasks: int
     """Over all arms and orders."""
     done: int
-    """Of these."""
+    """Tasks that are done already."""
     calls: int
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
     """In US dollars; None if the price of a model is unknown. Prompt tokens from a provider's cache count in full."""
     seconds: float | None
-    """By the tasks that are done, in so many jobs; None if none is."""
+    """Estimated from finished tasks and the number of jobs; None if an arm has none."""
     assumes: str
 
     def __str__(self) -> str:
@@ -72,9 +72,9 @@ def estimate(
     baseline: str | None = None,
     folder: str | Path | None = None,
 ) -> Estimate:
-    """Estimate what ``evaluate`` with these arguments will use; nothing is called.
+    """Estimate what ``evaluate`` with these arguments will use; no model is called.
 
-    Arms with records in ``folder`` are estimated by them; others by their steps, with typical lengths.
+    Arms with records in ``folder`` are estimated from these; others from their steps, with typical lengths.
 
     Raises:
         InputError: An argument cannot be used, or the folder has another evaluation.
@@ -109,14 +109,14 @@ def estimate(
         completion_tokens=round(sum(use.completion_tokens for use in uses)),
         cost=cost,
         seconds=seconds / min(jobs, len(plan.cells)) if measured else None,
-        assumes="by the tasks that are done"
+        assumes="estimated from finished tasks"
         if measured
         else f"assumes {counted(math.ceil(turns), 'turn')} a task, and short answers",
     )
 
 
 def _measured(records: Sequence[TaskRecord]) -> dict[str, Use]:
-    """The mean of a task, by role. Calls that dspy's cache answered cost nothing, and count."""
+    """Mean usage per task, by role. Calls answered from dspy's cache are counted, but use no tokens."""
     return {
         role: Use(used.calls / len(records), used.prompt_tokens / len(records), used.completion_tokens / len(records))
         for role, used in total_usage([record.usage for record in records]).items()
@@ -124,7 +124,7 @@ def _measured(records: Sequence[TaskRecord]) -> dict[str, Use]:
 
 
 def _assumed(arm: Arm, instruction: float, turns: float) -> dict[str, Use]:
-    """A typical task, by role."""
+    """Usage of a typical task, by role."""
     program = arm.program
     config = program.config if isinstance(program, MaTTS) else MattsConfig(k=1)
     k, turns = config.k, min(turns, program.act.config.max_steps)

@@ -37,15 +37,15 @@ SMALLEST = 0.05
 ENOUGH_TASKS, ENOUGH_ORDERS = 100, 8
 """Fewer tasks or orders are exploratory."""
 MIN_TASKS, MIN_ORDERS = 5, 3
-"""Fewer say nothing about other tasks or other orders."""
+"""Required for a verdict: fewer say nothing about other tasks or orders."""
 NULL_TASKS = 60
-"""Of fewer tasks, even without any difference, 5 % of all tasks may still differ (rule of three)."""
+"""Required for NULL: with fewer, even without any difference, 5 % of all tasks may still differ (rule of three)."""
 DRAWS = 10_000
-"""Of the bootstrap."""
+"""Number of bootstrap draws."""
 
 _DIFFERENCE_PSEUDO, _MEAN_PSEUDO = (-1.0, 1.0), (0.0, 0.0, 1.0, 1.0)
 _CELL_VARIANCE, _TASK_VARIANCE, _ORDER_VARIANCE = 0.42, 0.01, 0.001
-"""Of a pair, of a task's effect and of an order's, in the simulation behind ``detectable``."""
+"""Variances of a pair, a task's effect and an order's effect in the simulation behind ``detectable``."""
 
 
 class Interval(pydantic.BaseModel):
@@ -74,7 +74,7 @@ class Comparison(pydantic.BaseModel):
     after: float
     difference: Interval
     bootstrap: Interval | None = None
-    """By a bootstrap over tasks and orders, as a check; None with one order."""
+    """The interval by a bootstrap over tasks and orders, as a check; None with one order."""
     p: float
     p_holm: float | None = None
     """Adjusted for the number of comparisons; None for the primary one."""
@@ -114,18 +114,18 @@ def compare(
 
     Args:
         before: The scores of one side.
-        after: Those of the other.
+        after: The scores of the other side.
         errors_before: Pairs of ``before`` in which something broke. Their scores should be 0.
-        errors_after: Likewise for ``after``.
+        errors_after: The same for ``after``.
         streams: Whether lessons passed from task to task, so that one order is one draw; a single order then gets no
             verdict. False: the tasks of a single order stand alone.
-        seed: Of the bootstrap.
+        seed: Seed of the bootstrap.
 
     Returns:
-        The comparison, as a primary one; see ``adjust``. The same arguments give the same result.
+        The comparison, not adjusted for others (see ``adjust``). The same arguments give the same result.
 
     Raises:
-        InputError: The two sides have other tasks or other numbers of orders, or no pair has two scores.
+        InputError: The sides differ in tasks or number of orders, or no pair has two scores.
     """
     difference = _matrix(after, before) - _matrix(before, after)
     names = list(before)
@@ -160,7 +160,7 @@ def compare(
 def adjust(comparisons: Mapping[str, Comparison], primary: str | None) -> dict[str, Comparison]:
     """Adjust all comparisons but the primary one for their number (Holm 1979).
 
-    One whose adjusted p value is 0.05 or more is neither LEARNING nor HARM.
+    A comparison with an adjusted p value of 0.05 or more is neither LEARNING nor HARM.
     """
     others = [name for name in comparisons if name != primary]
     adjusted = dict(comparisons)
@@ -180,7 +180,7 @@ def mean_interval(scores: Scores) -> Interval | None:
 
 
 def detectable(tasks: int, orders: int) -> float | None:
-    """The gain that is shown in 80 % of evaluations; None if there is none below 1.
+    """The gain that 80 % of evaluations show; None if it is not below 1.
 
     An estimate, for scores of 0 and 1, base rates between 0.1 and 0.9, and effects that vary by task and order.
     """

@@ -1,4 +1,4 @@
-"""A report as sentences and tables, which are the same on the page, and as Markdown."""
+"""A report as sentences and tables, which the HTML page shares, and as Markdown."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rb_dspy.evaluation.report import Report
 
 MOST_LESSONS = 5
-"""Of those that helped, and of those that misled."""
+"""Maximum number of lessons that helped, and of lessons that misled."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its title and a note. An ``Interval`` in a cell is a difference, of which the page draws a bar."""
+    """A table with its title and a note. An ``Interval`` in a cell is a difference; the page draws it as a bar."""
 
     title: str
     heads: Sequence[str]
@@ -57,7 +57,7 @@ def verdict_sentence(report: Report) -> str:
 
 
 def sentences(report: Report) -> list[str]:
-    """What was compared and how much such an evaluation can show; then what right lessons gain, if that was asked."""
+    """What was compared and which gain this can show; then the gain of oracle lessons, if measured."""
     comparison = report.comparisons[report.primary]
     design = (
         f"{counted(report.tasks, 'task')} x {counted(report.orders, 'order')}, {counted(len(report.arms), 'arm')},"
@@ -103,8 +103,8 @@ def sections(report: Report) -> Iterator[Section]:
             ]
             for name, arm in report.arms.items()
         ],
-        "shown: tasks with a lesson; judge right: by ground truth, in brackets if it always said the same; errors:"
-        " tasks that broke twice, which count as failures; learned: lessons, over all orders.",
+        "shown: tasks with a lesson; judge right: by ground truth; in brackets: a judge with always the same verdict;"
+        " errors: tasks that broke twice, which count as failures; learned: lessons, over all orders.",
     )
     yield Section(
         f"Differences to {report.baseline}, in points, with 95 % intervals",
@@ -139,7 +139,7 @@ def sections(report: Report) -> Iterator[Section]:
                 for each in [*helped, *misled]
             ],
             f"Tasks that were shown a lesson, against {report.baseline} on the same tasks. An association: lessons are"
-            " shown to tasks that resemble where they come from, and together with others.",
+            " shown to tasks that resemble their source, and together with other lessons.",
         )
 
 
@@ -172,5 +172,5 @@ def _clean(comparison: Comparison) -> str:
 
 
 def _escape(text: str) -> str:
-    """``text`` on one line, with nothing that Markdown or a terminal acts on; brackets alone make no link."""
+    """``text`` on one line, escaped for Markdown and terminals; brackets alone make no link."""
     return re.sub(r"([\\`*_<>|#~]|\](?=\())", r"\\\1", " ".join(printable(text).split()))

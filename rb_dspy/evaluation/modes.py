@@ -1,4 +1,4 @@
-"""The steps that the memory modes put in the place of a program's own."""
+"""The steps that memory modes use instead of the program's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEUTRAL = (
 
 
 class Placebo(dspy.Module):
-    """Shows neutral text, as long as what was retrieved."""
+    """Shows neutral text, as long as the retrieved lessons."""
 
     def __init__(self, retrieve: Any) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Shuffled(dspy.Module):
 
 
 class Case(dspy.Module):
-    """Instead of lessons the case itself (ExpRAG): the steps and the verdict, without a call of a language model."""
+    """Stores the case itself instead of lessons (ExpRAG): steps and verdict, without a language model call."""
 
     def forward(
         self, task: Task, trajectory: Trajectory, verdict: Verdict | None = None, rollout: int = 0
@@ -74,7 +74,7 @@ class Case(dspy.Module):
 
 
 class Cases(dspy.Module):
-    """The cases of several rollouts."""
+    """Stores the cases of several rollouts."""
 
     def forward(
         self, task: Task, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict] | None = None
@@ -86,7 +86,7 @@ class Cases(dspy.Module):
 
 
 class Truth:
-    """A judge that knows the ground truth, read when the environment is closed."""
+    """A judge that knows the ground truth, which is read when the environment is closed."""
 
     def __init__(self, environments: EnvironmentFactory) -> None:
         self._environments = environments
@@ -109,7 +109,7 @@ class Truth:
 
 
 class _Noting:
-    """An environment whose outcome is noted when the scorer reads it, which is before the judge is asked."""
+    """An environment that reports its outcome when the scorer reads it, before the judge is asked."""
 
     def __init__(self, inner: Environment, note: Callable[[Outcome | None], None]) -> None:
         self._inner = inner
@@ -125,6 +125,6 @@ class _Noting:
 
 
 def _filler(length: int) -> str:
-    """Neutral text of so many characters, none of them a space at the end."""
+    """Neutral text of ``length`` characters, without a space at the end."""
     text = (_NEUTRAL * (length // len(_NEUTRAL) + 1))[:length]
     return f"{text[:-1]}." if text.endswith(" ") else text

@@ -22,10 +22,10 @@ _COLORS = (
     ("#0891b2", "#5ed0e6"),
     ("#be185d", "#f58bbd"),
 )
-"""Of the arms, in order, for light and for dark pages."""
+"""Colors of the arms, in order, for light and for dark pages."""
 
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""Of the arms beyond so many colors, and to tell arms apart without color."""
+"""Dashes of the arms, to tell them apart without color, or if there are more arms than colors."""
 
 _STYLE = """
 .rb { --ink: #1c2330; --dim: #5b6472; --line: #d9dee6; --soft: #f3f5f8; --page: #ffffff;
@@ -70,7 +70,7 @@ def page(report: Report) -> str:
 
 
 def fragment(report: Report) -> str:
-    """What a notebook shows: the page without its frame."""
+    """The page without its frame, as a notebook shows it."""
     verdict, _, meaning = verdict_sentence(report).partition(": ")
     design, *headroom = (_text(sentence) for sentence in sentences(report))
     parts = [
@@ -161,5 +161,5 @@ def _color_style() -> str:
 
 
 def _text(text: str) -> str:
-    """``text`` as content of the page, with nothing that a browser acts on."""
+    """``text`` as content of the page, escaped."""
     return escape(" ".join(printable(text).split()))

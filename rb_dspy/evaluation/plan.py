@@ -1,4 +1,4 @@
-"""What an evaluation runs: arms, orders and cells; and the plan as it is stored, so that no other is mixed with it."""
+"""What an evaluation runs: arms, orders and cells; and the stored plan, so that evaluations are not mixed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Lessons = Sequence[MemoryDraft] | str | Path
 Tasks = TaskStream | Iterable[Task | str | Mapping[str, Any]]
 
 _SETTINGS = ("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "reasoning_effort")
-"""Of a language model, what the plan states; keys and addresses stay out."""
+"""Settings of a language model in the plan; keys and addresses are left out."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: arms, tasks in their orders, and cells in the order in which they start."""
+    """Arms, tasks in their orders, and cells in the order in which they start."""
 
     arms: dict[str, Arm]
     orders: list[TaskStream]
@@ -55,7 +55,7 @@ def plan_of(
     seed: int,
     baseline: str | None,
 ) -> Plan:
-    """What is to be run. Orders come one after the other; in each the arms take turns at being first.
+    """The plan of an evaluation. Orders run one after the other; the arms take turns at being first.
 
     Raises:
         InputError: An argument cannot be used.
@@ -65,7 +65,7 @@ def plan_of(
     if not len(tasks):
         raise InputError(f"the stream {tasks.name!r} has no tasks; expected at least one")
     if not isinstance(orders, int) or orders < 1:
-        raise InputError(f"orders is {orders!r:.40}; expected a whole number from 1 on; 8 are enough for a verdict")
+        raise InputError(f"orders is {orders!r:.40}; expected an integer of at least 1; 8 are enough for a verdict")
     if baseline is not None and baseline not in named:
         raise InputError(f"baseline is {baseline!r}; expected one of the arms: {', '.join(named)}")
     names = list(named)
@@ -80,7 +80,7 @@ def plan_of(
 
 
 def describe(plan: Plan, *, seed: int) -> dict[str, Any]:
-    """The plan as JSON: what must be equal for an evaluation to go on in its folder."""
+    """The plan as JSON; an evaluation continues in its folder only if this is equal."""
     tasks = plan.orders[0]
     return {
         "format": "rb_dspy evaluation",
@@ -98,7 +98,7 @@ def describe(plan: Plan, *, seed: int) -> dict[str, Any]:
 
 
 def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder | str | None) -> dict[str, Any]:
-    """Likewise: the right lessons, if an arm is shown them, and the embedder of the banks."""
+    """The rest of the plan as JSON: the oracle lessons, if an arm uses them, and the embedder of the banks."""
     oracle = any(arm.memory == "oracle" for arm in plan.arms.values())
     drafts = oracle_lessons(lessons, plan.orders[0]) if oracle else []
     return {
@@ -108,12 +108,12 @@ def describe_sources(plan: Plan, *, lessons: Lessons | None, embedder: Embedder 
 
 
 def digest(value: object) -> str:
-    """16 hex digits that name a JSON value."""
+    """A digest of a JSON value: 16 hex digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def settings_of(arm: Arm) -> ArmSettings:
-    """What the report says about an arm."""
+    """The settings of an arm for the report."""
     names = {role: str(lm.model) for role, lm in models(arm).items()}
     return ArmSettings(memory=arm.memory, learns=arm.learns, repeats=arm.repeats, models=names)
 
@@ -137,6 +137,6 @@ def _describe_arm(arm: Arm) -> dict[str, Any]:
 
 
 def _config(step: Any) -> Any:
-    """The settings of a step; the name of its type if it is the caller's own and has none."""
+    """The settings of a step; for a custom step without settings, the name of its type."""
     config: Any = getattr(step, "config", None)
     return config.model_dump(mode="json") if hasattr(config, "model_dump") else type(step).__qualname__

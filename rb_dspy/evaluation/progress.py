@@ -1,4 +1,4 @@
-"""How far an evaluation is, and how its threads end together."""
+"""The progress of an evaluation, and how its threads stop together."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rb_dspy.evaluation.records import Journal, TaskRecord
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an evaluation is. It omits success, so that nobody stops an evaluation because it looks good."""
+    """The progress of an evaluation. It omits success, so that nobody stops an evaluation because it looks good."""
 
     done: int
-    """Tasks, over all arms and orders."""
+    """Tasks that are done, over all arms and orders."""
     total: int
     arm: str
-    """Of the task that was just done."""
+    """The arm of the task that was just done."""
     order: int
     task: str
     error: str
@@ -28,11 +28,11 @@ class Progress:
     calls: int
     tokens: int
     seconds: float
-    """Since this call of ``evaluate``."""
+    """Seconds since this call of ``evaluate``."""
 
 
 class Counter:
-    """Counts what is done, and tells threads when to stop."""
+    """Counts finished tasks, and tells threads when to stop."""
 
     def __init__(self, total: int, journal: Journal, on_progress: Callable[[Progress], object] | None) -> None:
         records = journal.all()
@@ -49,7 +49,7 @@ class Counter:
         self._ended = threading.Condition()
 
     def add(self, record: TaskRecord) -> None:
-        """Keep a record and report it."""
+        """Store a record and report progress."""
         with self._lock:
             self._journal.add(record)
             self._done += 1
@@ -90,7 +90,7 @@ class Counter:
                 self._ended.notify_all()
 
     def wait(self) -> None:
-        """Return when no cell runs any more, so that the next evaluation meets no thread of this one."""
+        """Stop all cells and wait for them, so that no thread outlives this evaluation."""
         self._stopped.set()
         with self._ended:
             self._ended.wait_for(lambda: not self._running)

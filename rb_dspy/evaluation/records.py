@@ -1,7 +1,7 @@
-"""What an evaluation has done so far: a plan, a line for each task, and the banks of its cells.
+"""The stored state of an evaluation: a plan, a line for each task, and the banks of its cells.
 
-A cell is one arm in one order. Its bank is a file if the evaluation has a folder, so an evaluation that was killed
-goes on where it was: only the task under way is done again.
+A cell is one arm in one order. Its bank is a file if the evaluation has a folder, so a killed evaluation continues
+where it stopped: only the task in progress is repeated.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class TaskRecord(pydantic.BaseModel):
     arm: str
     order: int
     position: int
-    """In the order, from 0."""
+    """Position in the order, from 0."""
     task: str
     template: str | None = None
     solved: bool | None = None
     """By ground truth; None if it is unknown, or something broke."""
     error: str = ""
-    """What broke, twice."""
+    """The error of a task that broke twice; else empty."""
     tries: int = 1
     verdict: Label | None = None
     steps: int | None = None
@@ -61,12 +61,12 @@ class TaskRecord(pydantic.BaseModel):
 
     @property
     def tokens(self) -> int:
-        """Of all roles."""
+        """Tokens of all roles."""
         return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
 
     @property
     def calls(self) -> int:
-        """Of all roles."""
+        """Calls of all roles."""
         return sum(used.calls for used in self.usage.values())
 
 
@@ -75,7 +75,7 @@ class Journal:
 
     Raises:
         InputError: The folder has another evaluation, another process works in it, or its records cannot be read.
-        StorageError: The disk refuses.
+        StorageError: The folder cannot be written.
     """
 
     def __init__(self, folder: str | Path | None, plan: Mapping[str, Any], sizes: Mapping[Cell, int]) -> None:
@@ -93,7 +93,7 @@ class Journal:
         try:
             self._claim.acquire(timeout=0)
         except filelock.Timeout:
-            raise InputError(f"{self.folder}: another process evaluates here; wait, or pass another folder") from None
+            raise InputError(f"{self.folder}: another process uses this folder; wait, or pass another folder") from None
         try:
             check_plan(self.folder, plan)
             if not (self.folder / PLAN).exists():
@@ -111,12 +111,12 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Let others work in the folder."""
+        """Release the lock on the folder."""
         if self._claim is not None:
             self._claim.release()
 
     def of(self, cell: Cell) -> dict[str, TaskRecord]:
-        """Task id -> record of what a cell has done; a copy."""
+        """A copy of the records of a cell: task id -> record."""
         with self._lock:
             return dict(self._cells[cell])
 
@@ -126,7 +126,7 @@ class Journal:
             return [record for cell in self._cells.values() for record in cell.values()]
 
     def add(self, record: TaskRecord) -> None:
-        """Keep a record: on disk when this returns."""
+        """Store a record; it is on disk when this returns."""
         with self._lock:
             if self.folder is not None:
                 append(self.folder / RECORDS, record.model_dump(mode="json", exclude_defaults=True))
@@ -135,7 +135,7 @@ class Journal:
     def open_bank(
         self, number: int, order: int, start: MemoryBank | None, embedder: Embedder | str | None
     ) -> MemoryBank:
-        """The bank of the cell of arm ``number``, with what it has learned; the caller closes it."""
+        """Open the bank of the cell of arm ``number``, with its experiences so far; the caller closes it."""
         if self.folder is None:
             return MemoryBank.open(None, scope=SCOPE, embedder=embedder) if start is None else start.fork()
         chosen = embedder if start is None else start.embedder
@@ -144,7 +144,7 @@ class Journal:
             copy = self.folder / BANKS / f"{number}-{order}.start.jsonl"
             try:
                 start.export_jsonl(copy)
-                bank.import_jsonl(copy)  # what is here already is not repeated
+                bank.import_jsonl(copy)  # existing experiences are skipped
             except BaseException:
                 bank.close()
                 raise
@@ -158,7 +158,7 @@ class Journal:
                 self._cells[record.arm, record.order][record.task] = record
         if all(len(records) == sizes[cell] for cell, records in self._cells.items()):
             return
-        for records in self._cells.values():  # a cell may have ended because tasks in a row broke: these are done again
+        for records in self._cells.values():  # if a cell stopped after errors in a row, those tasks are repeated
             for record in sorted(records.values(), key=lambda record: -record.position):
                 if not record.error:
                     break
@@ -166,10 +166,10 @@ class Journal:
 
 
 def read_records(folder: Path) -> list[TaskRecord]:
-    """The records in a folder, the last one of each task; none if there is no file. Lines that were cut are left out.
+    """The records in a folder, the last one of each task; none if there is no file. Incomplete lines are skipped.
 
     Raises:
-        InputError: A line is no record.
+        InputError: A line is not a record.
     """
     path = folder / RECORDS
     records: dict[tuple[str, int, str], TaskRecord] = {}
@@ -177,13 +177,13 @@ def read_records(folder: Path) -> list[TaskRecord]:
         try:
             record = TaskRecord.model_validate(fields)
         except pydantic.ValidationError:
-            raise InputError(f"{path}: has a line that is no record of a task; pass another folder") from None
+            raise InputError(f"{path}: has a line that is not a task record; pass another folder") from None
         records[record.arm, record.order, record.task] = record
     return list(records.values())
 
 
 def check_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Raise ``InputError`` if the folder has another plan, as far as ``plan`` says; none is fine."""
+    """Raise ``InputError`` if the folder's plan differs in a key of ``plan``; a folder without a plan is fine."""
     path = folder / PLAN
     if not path.exists():
         return

@@ -18,7 +18,7 @@ FILES = ("report.json", "report.md", "report.html")
 
 
 class ArmReport(pydantic.BaseModel):
-    """One arm in numbers. None is unknown."""
+    """One arm in numbers. None means unknown."""
 
     model_config = pydantic.ConfigDict(frozen=True)
 
@@ -30,11 +30,11 @@ class ArmReport(pydantic.BaseModel):
     repeated: bool
     """One order was run and counts for all: nothing is learned, and the agent samples at temperature 0."""
     success: Interval | None
-    """Share of solved tasks, over tasks and orders; what broke counts as a failure."""
+    """Share of solved tasks, over tasks and orders; errors count as failures."""
     steps: float | None
-    """Mean of a task."""
+    """Mean number of steps per task."""
     tokens: int
-    """Of all roles."""
+    """Tokens of all roles."""
     tokens_per_success: float | None
     cost: float | None
     """In US dollars; None if the price of a model is unknown."""
@@ -58,10 +58,10 @@ class ArmReport(pydantic.BaseModel):
 
 
 class LessonEffect(pydantic.BaseModel):
-    """How tasks went that were shown a lesson: an association, not an effect that was tested.
+    """The results of tasks that were shown a lesson: an association, not a tested effect.
 
-    Lessons are shown to tasks that resemble where they come from, together with other lessons, and a few lucky tasks
-    make a lesson look good. Read it as a list of what to look at.
+    Lessons are shown to tasks that resemble their source, together with other lessons, and a few lucky tasks make a
+    lesson look good. Use it to choose which lessons to read.
     """
 
     model_config = pydantic.ConfigDict(frozen=True)
@@ -73,11 +73,11 @@ class LessonEffect(pydantic.BaseModel):
     success: float
     """Share of these that were solved."""
     baseline: float
-    """Share that the baseline solved, of the same tasks in the same orders."""
+    """Share of the same tasks in the same orders that the baseline solved."""
 
     @property
     def difference(self) -> float:
-        """``success`` less ``baseline``."""
+        """``success`` minus ``baseline``."""
         return self.success - self.baseline
 
 
@@ -100,18 +100,18 @@ class Report(pydantic.BaseModel):
     """Fewer than 100 tasks or 8 orders."""
     arms: dict[str, ArmReport]
     comparisons: dict[str, Comparison]
-    """Arm -> compared with the baseline."""
+    """Arm -> its comparison with the baseline."""
     headroom: Headroom | None = None
-    """Whether right lessons help enough for any memory to help; None without the arms none and oracle."""
+    """Whether oracle lessons help enough for any memory to help; None without the arms none and oracle."""
     gain_of_oracle: Interval | None = None
-    """Of right lessons over no memory."""
+    """Gain of oracle lessons over no memory."""
     lessons: list[LessonEffect] = []
-    """Of the primary arm: lessons that were shown at least three times, the best first."""
+    """Lessons of the primary arm that were shown at least three times, the best first."""
     versions: dict[str, str] = {}
 
     @property
     def verdict(self) -> str:
-        """That of the primary comparison."""
+        """The verdict of the primary comparison."""
         return self.comparisons[self.primary].verdict
 
     def rows(self) -> list[dict[str, Any]]:
@@ -132,13 +132,13 @@ class Report(pydantic.BaseModel):
         return rows
 
     def to_markdown(self) -> str:
-        """For a terminal or a pull request."""
+        """The report as Markdown, for a terminal or a pull request."""
         from rb_dspy.evaluation.markdown import markdown
 
         return markdown(self)
 
     def to_html(self) -> str:
-        """A page that needs no other file."""
+        """The report as an HTML page that needs no other file."""
         from rb_dspy.evaluation.page import page
 
         return page(self)
@@ -156,7 +156,7 @@ class Report(pydantic.BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a ``report.json``, or that of a folder. Raises ``InputError`` if it is none."""
+        """Read a ``report.json``, or the one in a folder. Raises ``InputError`` for any other file."""
         path = Path(path)
         path = path / FILES[0] if path.is_dir() else path
         try:

@@ -1,4 +1,4 @@
-"""``evaluate``: arms over the same tasks in the same orders, interleaved, and a report."""
+"""``evaluate``: run arms over the same tasks in the same orders, interleaved, and report."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ def evaluate(
 ) -> Report:
     """Run every arm over the same tasks in the same orders, and compare them with the baseline, paired.
 
-    An error (a server that fails, an environment that breaks) is followed by a second try, whatever the outcome was; a
-    task that breaks twice counts as a failure, and ``Comparison.clean`` leaves it out. Tasks without ground truth do
-    not count. An arm without memory whose agent samples at temperature 0 is run in one order, which counts for all.
+    After an error (a server or an environment fails) the task is retried once, whatever the outcome was; a task that
+    breaks twice counts as a failure, and ``Comparison.clean`` leaves it out. Tasks without ground truth do not count.
+    An arm without memory whose agent samples at temperature 0 is run in one order, which counts for all.
 
     Args:
         arms: At least two: names of memory modes, programs, ``(program, backbones)``, or ``Arm``; a dict names them.
         stream: The tasks.
-        program: Of arms that are only the name of a mode.
-        orders: In how many orders the tasks are done: as they are, and permuted by ``seed`` + 1, ``seed`` + 2, ...
-        jobs: Cells (an arm in an order) that run side by side, in threads.
-        seed: Of the orders, of what ``shuffled`` draws, and of the bootstrap.
-        baseline: With which the others are compared; default: "none" if there is one, else the first arm.
-        lessons: Of the arm "oracle": drafts, or a JSON Lines file; default: those of the environment's family.
-        embedder: Of the banks, if an arm brings none.
-        folder: Keeps records, banks and the report; an evaluation that was interrupted goes on from there.
-        on_progress: Called after every task, from the thread that did it, one call at a time.
+        program: The program of arms that are only the name of a mode.
+        orders: Number of task orders: the original one, then permuted by ``seed`` + 1, ``seed`` + 2, ...
+        jobs: Cells (an arm in an order) that run in parallel, in threads.
+        seed: Seed of the orders, the mode ``shuffled`` and the bootstrap.
+        baseline: The arm to compare the others with; default: "none" if there is one, else the first arm.
+        lessons: For the arm "oracle": drafts, or a JSON Lines file; default: those of the environment's family.
+        embedder: Embedder of the banks of arms without a bank.
+        folder: Stores records, banks and the report; an interrupted evaluation continues from there.
+        on_progress: Called after every task, from the thread that ran it, one call at a time.
         stop_after: Stop after this many tasks in a row that ended with an error.
 
     Returns:
@@ -79,10 +79,10 @@ def evaluate(
         BackboneError: A language model cannot be used at all.
     """
     if inspect.iscoroutinefunction(on_progress):
-        raise InputError("on_progress is async, and evaluate is not; pass a plain function")
+        raise InputError("evaluate: on_progress is async; pass a plain function")
     for name, value in (("jobs", jobs), ("stop_after", stop_after)):
         if not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r:.40}; expected a whole number from 1 on")
+            raise InputError(f"evaluate: {name} is {value!r:.40}; expected an integer of at least 1")
     plan = plan_of(arms, stream, program=program, orders=orders, seed=seed, baseline=baseline)
     stated = describe(plan, seed=seed) | describe_sources(plan, lessons=lessons, embedder=embedder)
     with ExitStack() as stack:
@@ -103,11 +103,11 @@ def evaluate(
 
 
 def screen(program: BankProgram, stream: Tasks, *, tasks: int = 20, **options: Any) -> Report:
-    """Ask whether any memory could help: no memory against right lessons, on the first ``tasks`` tasks of a stream.
+    """Check whether any memory could help: no memory against oracle lessons, on the first ``tasks`` tasks.
 
-    ``Report.headroom`` is "yes" if the right lessons gain at least 15 points and the interval lies above 0, "no" if it
+    ``Report.headroom`` is "yes" if the oracle lessons gain at least 15 points and the interval lies above 0, "no" if it
     ends below 15 points, else "unclear": take more tasks. Choose other tasks than those of the evaluation. ``options``
-    are those of ``evaluate``, such as ``lessons``; by default there is one order, since nothing is learned.
+    are those of ``evaluate``, such as ``lessons``; by default there is one order, because nothing is learned.
     """
     first = TaskStream.of(stream)[:tasks]
     return evaluate(["none", "oracle"], first, program=program, **{"orders": 1, **options})
@@ -127,7 +127,7 @@ class _Cells:
     stop_after: int
 
     def run(self, jobs: int) -> None:
-        """Run all, ``jobs`` side by side; after a failure, or Ctrl-C, no other task starts."""
+        """Run all cells, ``jobs`` in parallel; after a failure or Ctrl-C, no other task starts."""
         if jobs == 1:
             for cell in self.plan.cells:
                 self._run(cell)
@@ -144,7 +144,7 @@ class _Cells:
             raise
         errors = [result for result in results if isinstance(result, Exception)]
         if errors:
-            raise min(errors, key=lambda error: isinstance(error, Stopped))  # what stopped the others
+            raise min(errors, key=lambda error: isinstance(error, Stopped))  # the error that stopped the others
 
     def _run(self, cell: Cell) -> None:
         name, order = cell

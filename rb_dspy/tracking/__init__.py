@@ -1,4 +1,4 @@
-"""What runs did, logged in MLflow: numbers, traces, prompts, data, and programs that can be loaded and served."""
+"""Log runs in MLflow: numbers, traces, prompts, data, and programs that can be loaded and served."""
 
 import lazy_loader
 

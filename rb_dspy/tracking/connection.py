@@ -23,16 +23,16 @@ from rb_dspy.text import summary_line, without_secrets
 log = logging.getLogger("rb_dspy")
 
 FAILURES = (MlflowException, SQLAlchemyError, OSError)
-"""What a store that fails raises: a database, a server (errors of ``requests`` are ``OSError``) or a full disk."""
+"""Errors of a store that fails: a database, a server (``requests`` raises ``OSError``) or a full disk."""
 _NOT_FOUND = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 _SECONDS = 10.0
-"""How long a server may take to say that it is there."""
+"""Seconds to wait for a server to respond."""
 
 
 def connect(config: TrackingConfig) -> None:
     """Use the store and the experiment that ``config`` names, for the whole process, as MLflow's own functions do.
 
-    What ``config`` leaves open stays as MLflow has it.
+    Options that ``config`` does not set stay as they are in MLflow.
 
     Raises:
         ConfigError: The store cannot be used, or a run is active in another one.
@@ -44,10 +44,11 @@ def connect(config: TrackingConfig) -> None:
         if active is not None:
             raise ConfigError(
                 f"an MLflow run is active in {without_secrets(current)}, and tracking.uri is"
-                f" {without_secrets(config.uri)}; end the run first, or leave tracking.uri out"
+                f" {without_secrets(config.uri)}; end the run first, or remove tracking.uri"
             )
         mlflow.set_tracking_uri(config.uri)
-        experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"  # an id is of another store
+        # by name, because an experiment id belongs to the old store
+        experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
     uri = mlflow.get_tracking_uri()
     with _setting_up(uri):
         _probe(uri)
@@ -59,7 +60,7 @@ def connect(config: TrackingConfig) -> None:
 
 @contextmanager
 def start_run(config: TrackingConfig, kind: str, name: str) -> Iterator[RunLog]:
-    """A run of MLflow in this thread, inside the one that is active, if any; its status says how the block ended."""
+    """Start an MLflow run in this thread, nested in the active run, if any; its status says how the block ended."""
     connect(config)
     active = mlflow.active_run()
     with _setting_up(mlflow.get_tracking_uri()):
@@ -85,8 +86,8 @@ def start_run(config: TrackingConfig, kind: str, name: str) -> Iterator[RunLog]:
 class RunLog:
     """Writes to one run of MLflow, from any thread.
 
-    If the store fails, that is one warning, and nothing more is written until ``retry``: MLflow tries a server that is
-    gone for minutes, each time.
+    If the store fails, it logs one warning and writes nothing more until ``retry``, because MLflow retries an
+    unreachable server for minutes each time.
     """
 
     def __init__(self, id: str) -> None:
@@ -126,7 +127,8 @@ class RunLog:
     def table(self, rows: list[dict[str, Any]], file: str) -> None:
         """Log rows as a table that MLflow's pages show."""
         if rows:
-            self.write(mlflow.log_table, pd.DataFrame(rows, dtype=object), file)  # of texts, MLflow and pandas 3 warn
+            # dtype=object, because MLflow with pandas 3 warns about text columns
+            self.write(mlflow.log_table, pd.DataFrame(rows, dtype=object), file)
 
     def figure(self, figure: Any, file: str) -> None:
         """Log a figure of matplotlib."""
@@ -136,10 +138,10 @@ class RunLog:
 
 @contextmanager
 def registry_errors(what: str) -> Iterator[None]:
-    """Raise what MLflow's registry says as ours.
+    """Translate errors of MLflow's registry into rb_dspy errors.
 
     Raises:
-        InputError: What was asked for is not there.
+        InputError: The program or version does not exist.
         InfrastructureError: The store or its server failed.
     """
     try:
@@ -151,12 +153,12 @@ def registry_errors(what: str) -> Iterator[None]:
 
 
 def _probe(uri: str) -> None:
-    """Raise now if the store cannot be reached: MLflow itself would try again for minutes."""
+    """Raise at once if the store cannot be reached, because MLflow would retry for minutes."""
     if uri.startswith(("http://", "https://")):
         requests.get(uri, timeout=_SECONDS, allow_redirects=False)
     elif uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")):
         url = make_url(uri)
-        if url.drivername != "sqlite" or Path(url.database or "").parent.exists():  # else MLflow makes the folder
+        if url.drivername != "sqlite" or Path(url.database or "").parent.exists():  # else MLflow creates the folder
             with create_engine(url, poolclass=NullPool).connect():
                 pass
 

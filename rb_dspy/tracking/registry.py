@@ -30,7 +30,7 @@ CHAMPION = "champion"
 """The alias of the version that is used by default."""
 
 _KIND, _PROGRAM = "rb.kind", "program"
-"""A tag of every model and version that is one of ours, and its value."""
+"""Tag and value of every model and version that rb_dspy registered."""
 _SERVED = Path(__file__).with_name("served.py")
 _PAGE = 200
 
@@ -51,7 +51,7 @@ class ProgramVersion:
     """What was compiled; empty if nothing was."""
     optimizer: str
     lessons: int
-    """That it serves with."""
+    """Number of lessons that it serves with."""
 
 
 def check(
@@ -70,14 +70,16 @@ def check(
     if bank is not None:
         filled, loaded = bank.stats().embedder or bank.embedder.id, plugins.embedder(embedder).id
         if loaded != filled:
-            raise InputError(f"register: the bank was filled with the embedder {filled}, and {embedder!r} is {loaded}")
+            raise InputError(
+                f"register: the bank uses the embedder {filled}, but {embedder!r} is {loaded}; pass the bank's"
+            )
     return settings | {"embedder": embedder, "scope": bank.scope if bank is not None else name}
 
 
 def register(
     compiled: Compiled | None, program: BankProgram, name: str, bank: MemoryBank | None, settings: dict[str, Any]
 ) -> int:
-    """A new version of the model ``name``, with the settings from ``check``; see ``Tracker.register``."""
+    """Register a new version of ``name`` with the settings from ``check``; see ``Tracker.register``."""
     tags = {_KIND: _PROGRAM, "rb.program": type(program).__name__, "rb.lessons": str(len(bank) if bank else 0)}
     if compiled is not None:
         program = compiled.apply(program.deepcopy())
@@ -123,8 +125,8 @@ def promote(name: str, version: int, *, force: bool = False) -> None:
         if tags.get("rb.improved") != "true" and not force:
             shown = tags.get("rb.held_out") or "not measured"
             raise InputError(
-                f"{name} version {version}: held-out tasks do not show an improvement ({shown}); force the"
-                " promotion (force=True, --force) if you want it all the same"
+                f"{name} version {version}: held-out tasks do not show an improvement ({shown}); to"
+                " promote it anyway, pass force=True (--force)"
             )
         client.set_registered_model_alias(name, CHAMPION, str(version))
 
@@ -170,7 +172,7 @@ def load(name_or_uri: str, backbones: BackbonesLike | None, version: int | str |
 
 
 def _uri(name_or_uri: str, version: int | str | None) -> str:
-    """MLflow's address of a version; of the champion, if there is none."""
+    """The MLflow URI of a version; of the champion if ``version`` is None."""
     if ":/" in name_or_uri:
         if version is not None:
             raise InputError(f"{name_or_uri}: pass a URI, or a name and a version")
@@ -185,7 +187,7 @@ def _uri(name_or_uri: str, version: int | str | None) -> str:
     if not any(each.champion for each in listed):
         newest = listed[-1].version
         raise InputError(
-            f"{name_or_uri}: no version is {CHAMPION}; load one by its number (newest: {newest}), or promote one"
+            f"{name_or_uri}: no version is {CHAMPION}; pass a version number (newest: {newest}), or promote one"
         )
     return f"models:/{name_or_uri}@{CHAMPION}"
 

@@ -1,4 +1,4 @@
-"""What is logged of streams, compiles and evaluations: parameters, about ten numbers, tables, figures, files."""
+"""What is logged for streams, compiles and evaluations: parameters, about ten numbers, tables, figures, files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rb_dspy")
 
 _SECONDS = 10.0
-"""Between two reports of how far an evaluation is."""
+"""Minimum time between two progress reports of an evaluation."""
 _TEXT = "#707880"
 _COLOURS = ("#3b82e0", "#2f9e63", "#d65a4a", "#b07cc6", "#d99a2b", "#4fb3bf", "#8a8f98", "#c2577f")
 
@@ -140,7 +140,7 @@ class CompileRun:
             self._run.metrics({"best": progress.best}, step=progress.metric_calls)
 
     def log_compiled(self, compiled: Compiled) -> None:
-        """Log the result: scores before and after, what it cost, the prompts and their changes, all candidates."""
+        """Log the result: scores before and after, the cost, the prompts and their changes, all candidates."""
         run = self._run
         run.retry()
         run.params(
@@ -176,7 +176,7 @@ class EvaluationRun:
         log_dataset(run, stream, "evaluation")
 
     def on_progress(self, progress: EvaluationProgress) -> None:
-        """Log now and then how many tasks are done. For ``evaluate``."""
+        """Log periodically how many tasks are done. For ``evaluate``."""
         now = time.monotonic()
         if progress.done == progress.total or now - self._logged > _SECONDS:
             self._logged = now
@@ -213,7 +213,7 @@ class EvaluationRun:
 def learning_curve(curves: Mapping[str, Sequence[float | None]], label: str) -> Any:
     """Shares of solved tasks by position in the stream, for each name in ``curves``; None leaves a gap.
 
-    It has no background, so that it can be read on a light page and on a dark one.
+    The background is transparent, so that it is readable on light and dark pages.
     """
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -326,5 +326,5 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """A name as MLflow takes it in metrics and tags."""
+    """A name that MLflow accepts in metrics and tags."""
     return re.sub(r"[^\w .:/-]", "_", name)

@@ -1,6 +1,6 @@
 """A registered program as MLflow loads and serves it: tasks in, answers out.
 
-MLflow copies this file into the model ("models from code"), and what it imports is what is installed there.
+MLflow copies this file into the model ("models from code"); its imports must be installed where it is served.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rb_dspy.text import summary_line
 from rb_dspy.tracking.settings import BackbonesLike, build_program, serving_backbones
 
 _NO_ID = "served"
-"""Id of a task that comes without one."""
+"""Id of a task that has none."""
 
 
 def _as_json(value: Any) -> Any:
@@ -32,13 +32,13 @@ def _as_json(value: Any) -> Any:
 
 
 class TaskIn(pydantic.BaseModel):
-    """A task: what ``Task`` has; all but ``instruction`` may be left out."""
+    """A task with the fields of ``Task``; only ``instruction`` is required."""
 
     instruction: str
     id: str | None = None
     env: str | None = None
     env_args: Annotated[str | None, pydantic.BeforeValidator(_as_json)] = None
-    """A JSON object, or its text: MLflow knows no type for an object with any fields."""
+    """A JSON object or its text, because MLflow has no type for an object with arbitrary fields."""
     domain: str | None = None
     template: str | None = None
 
@@ -57,7 +57,7 @@ class AnswerOut(pydantic.BaseModel):
 class ServedProgram(PythonModel):
     """Does tasks with the prompts and lessons that it was registered with; it learns nothing.
 
-    Backbones and lessons are loaded with the first task, so that a model can be looked at where no language model is.
+    Backbones and lessons are loaded with the first task, so that the model can be inspected without a language model.
     """
 
     def load_context(self, context: Any) -> None:
@@ -71,12 +71,12 @@ class ServedProgram(PythonModel):
         self._lock = threading.Lock()
 
     def use(self, backbones: BackbonesLike) -> None:
-        """Do tasks with these language models from now on."""
+        """Use these language models from now on."""
         self._backbones = Backbones.of(backbones)
 
     @property
     def program(self) -> BankProgram:
-        """The program with its backbones, for a bank of the caller's."""
+        """The program with its backbones, for use with the caller's own bank."""
         with self._lock:
             if self._backbones is None:
                 self._backbones = serving_backbones(self._settings["backbones"])
@@ -118,7 +118,7 @@ def _answer(program: BankProgram, bank: MemoryBank, given: TaskIn) -> AnswerOut:
 
 def _task(given: TaskIn) -> Task:
     fields = {name: value for name, value in given.model_dump().items() if value is not None}
-    args = fields.get("env_args", {})  # MLflow hands on a Task as it is
+    args = fields.get("env_args", {})  # MLflow passes a Task unchanged
     try:
         return Task(**{"id": _NO_ID, **fields, "env_args": json.loads(args) if isinstance(args, str) else args})
     except ValueError as exc:  # pydantic's and json's

@@ -1,6 +1,6 @@
-"""A program as plain settings, and back: what a registered model consists of, besides its prompts.
+"""Convert a program to plain settings and back: what a registered model stores besides its prompts.
 
-Of language models the names, addresses and sampling settings are stored, never a key.
+Names, addresses and sampling settings of language models are stored, never a key.
 """
 
 from __future__ import annotations
@@ -30,23 +30,22 @@ _OPTIONS = {
     "logit_bias", "reasoning", "reasoning_effort", "thinking", "verbosity", "extra_body", "response_format",
     "parallel_tool_calls", "service_tier", "api_version", "aws_region_name", "vertex_location", "vertex_project",
 }  # fmt: skip
-"""Settings of an LM that are stored; others may hold keys."""
+"""Settings of an LM that are stored; others may contain keys."""
 
 
 def program_settings(program: BankProgram, environments: str | None = None) -> dict[str, Any]:
     """What ``build_program`` needs, as JSON values.
 
     Args:
-        program: Its judge and its retrieval must be ours: the code of others would not be in the model.
-        environments: Where the program's environments are found, ``package.module:attribute``, unless they are the
-            installed ones.
+        program: Its judge and retrieval must be those of rb_dspy, because custom code is not stored in the model.
+        environments: ``package.module:attribute`` of the program's environments, unless they are the installed ones.
 
     Raises:
         InputError: The program has a part that cannot be stored, or ``environments`` cannot be used.
     """
     if not isinstance(program.judge, Judge) or program.retrieve.reranker is not None:
         part = "reranker" if isinstance(program.judge, Judge) else "judge"
-        raise InputError(f"register: the program has a {part} of its own, which cannot be stored; remove it")
+        raise InputError(f"register: the program has a custom {part}, which cannot be stored; remove it")
     if environments is None and program.environments is not make_environment:
         raise InputError(
             "register: the program's environments are not the installed ones; pass"
@@ -61,7 +60,7 @@ def program_settings(program: BankProgram, environments: str | None = None) -> d
 
 
 def build_program(settings: Mapping[str, Any]) -> BankProgram:
-    """The program of ``program_settings``, with neither its prompts nor backbones."""
+    """Build the program of ``program_settings``, without prompts and backbones."""
     environments = settings.get("environments")
     program = ReasoningBank(
         ProgramConfig.model_validate(settings["program"]),
@@ -75,7 +74,7 @@ def backbone_settings(backbones: BackbonesLike | None) -> dict[str, dict[str, An
     """Role -> the table of ``rb.toml`` that describes its language model, for each role that has one of its own.
 
     Raises:
-        InputError: An address holds a password or a key.
+        InputError: An address contains a password or a key.
     """
     if backbones is None:
         return {}
@@ -86,8 +85,8 @@ def backbone_settings(backbones: BackbonesLike | None) -> dict[str, dict[str, An
         address = table.get("api_base", "")
         if address != without_secrets(address):
             raise InputError(
-                f"register: the api_base of the role {role} holds a password or a key, which is not stored; register"
-                " with other backbones=..., and name the address where the program is served"
+                f"register: the api_base of the role {role} contains a password or a key, which is not stored;"
+                " pass other backbones=..., and set the address where the program is served"
             )
     return tables
 
@@ -111,7 +110,7 @@ def _table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dspy.BaseLM):
         raise ConfigError(f"backbones: got {type(value).__name__}; expected a dspy.LM, a BackboneConfig or a name")
     settings = value.kwargs
-    local = str(value.model).startswith("local/")  # its address is that of a child process
+    local = str(value.model).startswith("local/")  # the address belongs to a child process
     table = {
         "model": str(value.model),
         "api_base": None if local else settings.get("api_base"),

@@ -1,7 +1,7 @@
 """A trace of each task: MLflow's autologging of DSPy, without ground truth and without banks.
 
-Autologging and span processors belong to the process. They are switched on while at least one tracked run traces, and
-then put back as they were before; what MLflow offers no way to undo (its wrappers around optimizers) does nothing then.
+Autologging and span processors are global to the process. They are on while at least one tracked run traces; then the
+previous state is restored. MLflow's wrappers around optimizers cannot be removed, but do nothing then.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from rb_dspy.tracking.connection import RunLog
 log = logging.getLogger("rb_dspy")
 
 _HIDDEN = {"env_args", "bank", "environments", "outcome", "outcomes", "extra_headers", "headers"}
-"""Keys that no trace contains: ground truth (``Task.env_args``, ``Outcome``), what can be asked for it, and headers,
-which may hold keys."""
+"""Keys removed from traces: ground truth (``Task.env_args``, ``Outcome``), objects that can reveal it, and headers,
+which may contain API keys."""
 _OUTCOME = {"reward", "success", "info"}
 _SECRET = re.compile(r"(?i)headers|secret|credential|password|token$|api_?key|access_key")
-"""Names of attributes that may hold keys: settings of language models, which autologging records."""
+"""Names of attributes that may contain API keys: autologging records the settings of language models."""
 
 _current: ContextVar[TaskTraces | None] = ContextVar("rb_dspy_traces", default=None)
 
 
 def hide_ground_truth(span: Any) -> None:
-    """A span processor of MLflow that takes ground truth, banks and headers out of what a span records.
+    """An MLflow span processor that removes ground truth, banks and headers from a span.
 
     Use it if you switch autologging on yourself: ``mlflow.tracing.configure(span_processors=[hide_ground_truth])``.
     """
@@ -79,7 +79,7 @@ class TaskTraces:
         if task:
             tags = {"rb.task": task["id"], "mlflow.traceName": f"task {task['id']}"}
             self._ids[task["id"]] = span.trace_id
-            if "task" in inputs:  # a program: the steps below have the rest
+            if "task" in inputs:  # a program; its steps record the rest
                 span.set_inputs({"messages": [{"role": "user", "content": task["instruction"]}]})
                 if isinstance(outputs, Mapping) and "trajectory" in outputs:
                     span.set_outputs(_in_short(outputs))
@@ -124,11 +124,11 @@ def _autologging() -> Iterator[None]:
 
 
 def _switch_on() -> ExitStack:
-    """Switch autologging and our span processors on; closing what is returned puts both back."""
+    """Switch autologging and our span processors on; closing the returned stack restores both."""
     undo = ExitStack()
     if autologging_is_disabled("dspy"):  # type: ignore[no-untyped-call]
         track_usage = dspy.settings.track_usage
-        with suppress(RuntimeError):  # DSPy's settings belong to another thread; a callback in the context does as well
+        with suppress(RuntimeError):  # DSPy's settings belong to another thread; the callback in the context is enough
             mlflow.dspy.autolog(silent=True)
         undo.callback(_switch_off, track_usage)
     undo.enter_context(mlflow.tracing.configure(span_processors=[*get_config().span_processors, _process]))
@@ -136,7 +136,7 @@ def _switch_on() -> ExitStack:
 
 
 def _switch_off(track_usage: bool) -> None:
-    with suppress(RuntimeError):  # likewise; a callback that stays records nothing
+    with suppress(RuntimeError):  # DSPy's settings belong to another thread; a remaining callback records nothing
         mlflow.dspy.autolog(log_traces=False, disable=True, silent=True)
         dspy.configure(track_usage=track_usage)
 
@@ -164,7 +164,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _in_short(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a program returned: its answer, the judge's verdict and the titles of what it learned."""
+    """A program's output in short: the answer, the verdict's label and the titles of learned lessons."""
     verdict = outputs.get("verdict") or {}
     return {
         "answer": outputs.get("answer"),
@@ -174,7 +174,7 @@ def _in_short(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _task_in(inputs: Any) -> dict[str, str]:
-    """The task among what a program or a step was called with; empty if there is none."""
+    """The task in the inputs of a program or a step; empty if there is none."""
     if not isinstance(inputs, Mapping):
         return {}
     for value in (inputs.get("task"), *(inputs.get("args") or ())):

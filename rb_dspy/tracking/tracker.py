@@ -1,4 +1,4 @@
-"""The way into tracking: one object, from the settings, that does nothing if tracking is off."""
+"""``Tracker``: logs runs and registers programs in MLflow; does nothing if tracking is off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # these import MLflow
 
 
 class NoRun:
-    """A run that is not tracked: takes everything, logs nothing."""
+    """A run that is not tracked: accepts every call, logs nothing."""
 
     id: str | None = None
 
@@ -37,10 +37,10 @@ class Tracker:
     Without settings it uses MLflow's own: ``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``,
     ``mlflow.set_experiment``, and an active run, inside which its runs are nested. ``TrackingConfig.uri`` and
     ``.experiment`` override them for the process, as ``mlflow.set_tracking_uri`` and ``mlflow.set_experiment`` do. If
-    the store fails during a run, that is one warning, and the run goes on without it.
+    the store fails during a run, one warning is logged and the run continues without it.
 
     Args:
-        config: Settings, or the address alone; ``enabled=False`` tracks nothing and never imports MLflow.
+        config: Settings, or only the address; ``enabled=False`` tracks nothing and never imports MLflow.
 
     Raises:
         ConfigError: The store cannot be used.
@@ -72,12 +72,12 @@ class Tracker:
         table of results and the bank are logged when the block ends, however it ends.
 
         Args:
-            program: What does the tasks.
+            program: The program that does the tasks.
             stream: As ``run_stream`` takes it.
-            bank: What it learns with.
+            bank: The bank of ``run_stream``.
             run_id: The run of the stream.
-            name: Of MLflow's run; default: the run id and the stream's name.
-            params: Parameters to log beside ours.
+            name: Name of the MLflow run; default: the run id and the stream's name.
+            params: Additional parameters to log.
 
         Raises:
             ConfigError: The store cannot be used.
@@ -162,10 +162,10 @@ class Tracker:
             compiled: Its prompts are registered; None: those of ``program``.
             program: Its settings are registered.
             name: Letters, digits, ``_``, ``-`` and spaces.
-            bank: The lessons that the model serves with; without one it has none.
+            bank: The lessons that the model serves with; None: no lessons.
             embedder: The name of the bank's embedder.
             environments: ``package.module:attribute`` of the program's environments, unless they are installed ones.
-            backbones: Instead of the program's own. Names, addresses and sampling settings are stored, never a key.
+            backbones: Replace the program's own. Names, addresses and sampling settings are stored, never a key.
 
         Raises:
             InputError: The program cannot be stored, or the name cannot be used.
@@ -188,7 +188,7 @@ class Tracker:
         environments: str | None = None,
         backbones: BackbonesLike | None = None,
     ) -> None:
-        """Check before a compile that ``register`` will take its result. Arguments and errors are those of it."""
+        """Check before a compile that ``register`` will accept its result. Arguments and errors as in ``register``."""
         from rb_dspy.tracking.registry import check
 
         self._connect()
@@ -198,7 +198,7 @@ class Tracker:
         """Make a version the ``champion``.
 
         Raises:
-            InputError: There is no such version; or held-out tasks do not show that it improved, and not ``force``.
+            InputError: There is no such version, or held-out tasks show no improvement and ``force`` is False.
             ConfigError: Tracking is off.
             InfrastructureError: MLflow's store failed.
         """
@@ -220,10 +220,10 @@ class Tracker:
         """A registered program as an MLflow pyfunc: ``predict([{"instruction": "..."}])`` answers.
 
         Args:
-            name_or_uri: A name, whose champion is meant unless there is a ``version``; or a URI, ``models:/NAME/2``.
-            backbones: Instead of those of ``rb.toml`` in the current folder or of ``RB_DSPY_BACKBONES__...``, and if
-                neither names any, of those that it was registered with.
-            version: A number.
+            name_or_uri: A name, which means its champion unless ``version`` is set; or a URI, ``models:/NAME/2``.
+            backbones: None: those of ``rb.toml`` in the current folder or of ``RB_DSPY_BACKBONES__...``, else those
+                that it was registered with.
+            version: The version number.
 
         Raises:
             InputError: There is no such program or version, or no champion.
@@ -239,7 +239,7 @@ class Tracker:
     def program(
         self, name_or_uri: str, backbones: BackbonesLike | None = None, *, version: int | str | None = None
     ) -> BankProgram:
-        """A registered program itself, to use with a bank of yours. Arguments and errors are those of ``load``."""
+        """A registered program itself, to use with your own bank. Arguments and errors as in ``load``."""
         program: BankProgram = self.load(name_or_uri, backbones, version=version).unwrap_python_model().program
         return program
 
@@ -249,7 +249,7 @@ class Tracker:
 
     def _connect(self) -> None:
         if not self._enabled:
-            raise ConfigError("programs are registered in MLflow, and tracking is off; set tracking.enabled=true")
+            raise ConfigError("programs are registered in MLflow, but tracking is off; set tracking.enabled=true")
         from rb_dspy.tracking.connection import connect
 
         connect(self.config)
