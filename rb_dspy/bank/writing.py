@@ -115,8 +115,7 @@ def snapshot(writer: Writer, name: str, place: str) -> SnapshotRow:
         writer.add_snapshot(row)
     elif row.seq != mark:
         raise InputError(
-            f"{place}: snapshot {name!r} is the state at {row.seq}, but the bank is at {mark} now; choose another"
-            " name"
+            f"{place}: snapshot {name!r} is the state at {row.seq}, but the bank is at {mark} now; choose another name"
         )
     return row
 

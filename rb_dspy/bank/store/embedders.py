@@ -46,8 +46,8 @@ def check_embedder(connection: Connection, embedder: tuple[str, int], location: 
         set_meta(connection, embedder=embedder[0], dimension=embedder[1])
     elif current != embedder:
         raise EmbedderMismatch(
-            f"{location}: belongs to the embedder {current[0]} ({current[1]} dimensions), but was opened with {embedder[0]}"
-            f" ({embedder[1]}); open it again with the first, or move it to the second with reindex"
+            f"{location}: belongs to the embedder {current[0]} ({current[1]} dimensions), but was opened with"
+            f" {embedder[0]} ({embedder[1]}); open it again with the first, or move it to the second with reindex"
         )
 
 

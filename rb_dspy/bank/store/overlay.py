@@ -73,7 +73,7 @@ class OverlayReader:
         return self._both(lambda reader: reader.snapshots())
 
     def pending(self, *, run_id: str | None = None, task_id: str | None = None) -> list[PendingRow]:
-        """Return pending rollouts of the overlay only; those of the base are learned from there."""
+        """Return pending rollouts of the overlay only; those of the base stay with the base."""
         return [] if self._own is None else self._own.pending(run_id=run_id, task_id=task_id)
 
     def _visible(self, rows: Sequence[R], ended: bool) -> list[R]:

@@ -58,8 +58,8 @@ class PostgresDatabase:
             InputError: ``url`` is not a valid URL.
             MissingDependency: The extra ``postgres`` is not installed.
             SchemaTooNew: The tables were created by a newer version.
-            StorageError: The server cannot be reached or rejects us, pgvector is missing, or there is no bank and
-                ``create`` is False.
+            StorageError: The server cannot be reached or rejects the connection, pgvector is missing, or there is no
+                bank and ``create`` is False.
         """
         target = _parsed(url)
         self.location = _location(target)

@@ -88,7 +88,9 @@ class SqliteDatabase:
     def writing(self, scope_id: int | None = None) -> Iterator[Connection]:
         self._check_open()
         if not self._writable:
-            raise StorageError(f"{self.location}: is read-only for this user; change the permissions of the file and its folder")
+            raise StorageError(
+                f"{self.location}: read-only for this user; it needs write access to the file and its folder"
+            )
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._thread)
             if self._file is not None:
