@@ -163,7 +163,7 @@ def _header(value: dict[str, Any], place: str) -> _Header:
     version = value.get("version")
     if isinstance(version, int) and version > VERSION:
         raise InputError(
-            f"{place}: format version {str(version)[:20]} was written by a newer rb_dspy; expected at most"
+            f"{place}: version {str(version)[:20]} of the format was written by a newer rb_dspy; expected at most"
             f" {VERSION}: upgrade rb_dspy"
         )
     try:

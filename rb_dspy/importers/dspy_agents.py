@@ -1,4 +1,4 @@
-"""Read the results of DSPy agents: ``ReAct``, ``ReActV2``, ``CodeAct``, ``RLM``, ``ProgramOfThought`` and plain modules.
+"""Read results of DSPy agents: ``ReAct``, ``ReActV2``, ``CodeAct``, ``RLM``, ``ProgramOfThought`` and plain modules.
 
 ``ReAct`` and ``CodeAct`` number their fields (``thought_0``, ``tool_name_0``, ``observation_0``), ``RLM`` lists turns
 of code, ``ReActV2`` has a ``dspy.History`` of tool calls. ``ProgramOfThought`` and modules that are no agents return
